@@ -14,11 +14,11 @@ from eigen_core.account.days import prices_of_span
 from eigen_core.account.excess import excess_of_trades
 from eigen_core.account.matched import matched_traders
 from eigen_core.config import Config
+from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.market import Panel, build_panel
 from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
 from eigen_core.trading.fills import BASIS_POINTS
-from eigen_core.verdict.claim import Evidence, Verdict, judge
 
 _DAYS = 251
 _FIRST, _EVERY = 300, 520

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from benchmarks.results import Section
 from eigen_core.account.days import prices_of_span
-from eigen_core.backtest.portfolio import PortfolioMarket
 from eigen_core.config import Config
+from eigen_core.judging.claim import Evidence, Verdict, judge
+from eigen_core.judging.portfolio import PortfolioMarket
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.randomness import keyed_generator
@@ -18,7 +19,6 @@ from eigen_core.trading import Prices
 from eigen_core.trading.planted import planted_signal
 from eigen_core.trading.portfolio import target_weights
 from eigen_core.trading.resampled import unpredictable_prices
-from eigen_core.verdict.claim import Evidence, Verdict, judge
 
 _DAYS, _FIRST = 251, 300
 _MARKETS, _YEARS = 5, 20

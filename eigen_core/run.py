@@ -19,7 +19,9 @@ from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values
 from eigen_core.errors import WorkerLostError
 from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, snapshot, snapshot_form
+from eigen_core.judging.evaluation_log import keep_look
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
+from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning.run_plan import require_fit
 from eigen_core.profiling import profiled
 from eigen_core.records import HoldoutResult, Telemetry
@@ -31,11 +33,9 @@ from eigen_core.threads import computing_threads
 from eigen_core.training.goodput import work_recorded
 from eigen_core.training.journals import remember_own_settings
 from eigen_core.training.listener import Listener, Training, outside_listeners
-from eigen_core.training.memory_watch import MemoryWatch
 from eigen_core.training.runs import Run
 from eigen_core.training.workers import computed_by_workers, local_workers
 from eigen_core.units import duration, size
-from eigen_core.verdict.looks import keep_look
 
 logger = logging.getLogger(__name__)
 

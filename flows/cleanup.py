@@ -13,7 +13,7 @@ from eigen_core.store import store_from_environment
 from eigen_core.units import size
 
 if TYPE_CHECKING:
-    from flows.housekeeping import CleanedRun
+    from eigen_core.housekeeping import CleanedRun
 
 _GRACE_HOURS = 24.0
 
@@ -38,7 +38,7 @@ def cleanup_flow(
         StoreUnavailableError: the store does not answer.
     """
     # As in `train_flow`: this file is rarely read to clean something.
-    from flows.housekeeping import clean_runs
+    from eigen_core.housekeeping import clean_runs
     from flows.resuming import own_deployment
     from tasks.artifacts import publish_cleaning
 

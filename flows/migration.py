@@ -1,4 +1,4 @@
-"""Migration between islands: runs of one store that take each other's champions. No Prefect in here."""
+"""Migration between islands: runs of one store that take each other's champions."""
 
 import logging
 import time

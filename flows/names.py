@@ -1,7 +1,4 @@
-"""Names at Prefect's server: end states, tags, events, and those of runs without a name of their own.
-
-No Prefect in here.
-"""
+"""Names at Prefect's server: end states, tags, events, and those of runs without a name of their own."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime

@@ -4,9 +4,9 @@ import logging
 import os
 
 from eigen_core.reporting.report.summary import report_markdown
+from eigen_core.reporting.reports import WrittenReport
 from flows.operations.server import configured_api
 from flows.prefect_environment import prepare_environment
-from flows.reports import WrittenReport
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.memory import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
+from eigen_core.reporting.tracking import Tracking
 from eigen_core.run import train_run
 from eigen_core.training.journals import BlockedError, remember_stop
 from eigen_core.training.stop_requests import stop_requests_unmasked
-from eigen_core.training.tracking import Tracking
 from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_own_settings
 from flows.cockpit import Cockpit
 from flows.names import BLOCKED_NAME, FINISHED_NAME, GUARD_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME

@@ -7,10 +7,10 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
+from eigen_core.judging.walks import Walk
 from flows.names import RUNNING_NAME
 from flows.own_flow_run import correct_state
 from flows.train import train_flow
-from flows.walks import Walk
 
 
 def _name() -> str:

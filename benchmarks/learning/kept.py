@@ -11,8 +11,8 @@ from benchmarks.learning.trial import run_trial, trial_config
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.errors import InputError
+from eigen_core.judging.claim import Claim
 from eigen_core.store.files import explained, replacing
-from eigen_core.verdict.claim import Claim
 
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "threads")
 _FORMAT = 2

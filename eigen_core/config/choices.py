@@ -18,8 +18,8 @@ TASKS: Mapping[str, str] = {
     "gym": "eigen_core.task.gymnasium:GymnasiumTask",
 }
 BACKTESTS: Mapping[str, str] = {
-    "market": "eigen_core.backtest.market:MarketBacktest",
-    "portfolio": "eigen_core.backtest.portfolio:PortfolioBacktest",
+    "market": "eigen_core.judging.market:MarketBacktest",
+    "portfolio": "eigen_core.judging.portfolio:PortfolioBacktest",
 }
 """How agents of a task keep an account in money, where it has prices to keep one by."""
 LEARNERS: Mapping[str, str] = {

@@ -9,7 +9,6 @@ from eigen_core.generation.snapshot import (
     snapshot,
     snapshot_form,
     start_training,
-    training_frame,
 )
 from eigen_core.generation.state import EvaluationResult, TrainingState, resolve_device
 from eigen_core.generation.undo import remember_saved
@@ -29,5 +28,4 @@ __all__ = [
     "snapshot_form",
     "start_training",
     "train",
-    "training_frame",
 ]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.ancestry import ancestors_after
 from eigen_core.checkpoint import tensors_sha256
 from eigen_core.evaluation import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.evolution import Champion, Ended
@@ -19,7 +20,6 @@ from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.generation.undo import population_to_learn
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess, GenerationRecord
-from eigen_core.reporting.ancestry import ancestors_after
 from eigen_core.task import Rollout
 
 

@@ -5,7 +5,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
-import pandas as pd
 import torch
 from pydantic import JsonValue, TypeAdapter, model_validator
 from torch import Tensor
@@ -37,7 +36,6 @@ from eigen_core.records import (
     parsed,
     telemetry_in,
 )
-from eigen_core.reporting import history_frame
 
 T = TypeVar("T")
 
@@ -263,9 +261,3 @@ def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
     if log and log[-1].generation == telemetry.generation:
         log = log.without_last()
     state.telemetry = log.followed_by(telemetry)
-
-
-def training_frame(state: TrainingState) -> pd.DataFrame:
-    """Return the history of a run, one row a generation."""
-    learned = [f"learning_{name}" for name in ("gradient_steps", *(curve.name for curve in state.learner.curves))]
-    return history_frame(state.history, state.telemetry, learned)

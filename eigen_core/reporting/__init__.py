@@ -26,6 +26,7 @@ from eigen_core.reporting.tables import (
     plots_markdown,
     population_table,
     readable,
+    training_frame,
 )
 
 __all__ = [
@@ -48,6 +49,7 @@ __all__ = [
     "population_table",
     "readable",
     "summary_page",
+    "training_frame",
     "uploads_page",
     "uploads_sentence",
 ]

@@ -7,8 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
+from eigen_core.ancestry import Link, Member, champion_path, links, living, origins
 from eigen_core.records import GenerationRecord, Origin
-from eigen_core.reporting.ancestry import Link, Member, champion_path, links, living, origins
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,

@@ -6,8 +6,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
+from eigen_core.ancestry import champion_path, origins, record_of
+from eigen_core.generation import TrainingState
 from eigen_core.records import Excess, GenerationRecord, HoldoutResult, Telemetry
-from eigen_core.reporting.ancestry import champion_path, origins, record_of
 from eigen_core.units import BYTES_PER_MB, count, number, reward
 
 if TYPE_CHECKING:
@@ -266,3 +267,9 @@ def _flat(record: GenerationRecord, telemetry: Telemetry | None) -> dict[str, fl
         **{f"evolution_{name}": value for name, value in record.evolution.items()},
         **({} if telemetry is None else {name: getattr(telemetry, name) for name in (*_TIMES, *_MEMORY)}),
     }
+
+
+def training_frame(state: TrainingState) -> pd.DataFrame:
+    """Return the history of a run, one row a generation."""
+    learned = [f"learning_{name}" for name in ("gradient_steps", *(curve.name for curve in state.learner.curves))]
+    return history_frame(state.history, state.telemetry, learned)

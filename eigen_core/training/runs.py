@@ -455,6 +455,27 @@ def is_changeable(key: str) -> bool:
     return key in _CHANGEABLE_KEYS or key.startswith(_CHANGEABLE_SECTIONS)
 
 
+def require_same_definition(what: str, begun: Config, now: Config, options: Sequence[str]) -> None:
+    """Refuse to go on with another definition.
+
+    Args:
+        what: is continued, for example `Walk 'years'`.
+        begun, now: configuration of all its runs; what may change between the generations of a run may change here too,
+            but for the number of generations.
+        options: what else differs, in words.
+
+    Raises:
+        InputError: the definitions differ.
+    """
+    settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
+    differing = [*options, *settings]
+    if differing:
+        raise InputError(
+            f"{what} exists and was begun otherwise: {', '.join(differing[:5])} differ{'s' * (len(differing) == 1)}. "
+            "Give the same command, or choose another name."
+        )
+
+
 def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
     """Refuse a task that imports a module, unless this machine itself names the same task.
 

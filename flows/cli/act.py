@@ -12,8 +12,7 @@ from flows.cli.common import Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
-    from flows.act_reconciliation import Reconciliation
-    from flows.acts import Act
+    from eigen_core.judging.act import Act, Reconciliation
 
 ACT_EXAMPLES = """[bold]Examples[/]
 
@@ -40,8 +39,8 @@ def act(
     as_json: Json = False,
 ) -> None:
     """Show what the champion orders for the next day, and keep it; no order is sent anywhere."""
+    from eigen_core.judging.act import act as decide
     from eigen_core.progress import progress_to
-    from flows.acts import act as decide
     from flows.cli.display import display_on
 
     with display_on(Console(stderr=True)) as display:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from eigen_core.account.figures import Figures
-    from flows.backtests import Backtest
+    from eigen_core.judging.backtests import Backtest
 
 BACKTEST_EXAMPLES = """[bold]Examples[/]
 
@@ -44,10 +44,10 @@ def backtest(
     as_json: Json = False,
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
+    from eigen_core.judging.backtests import backtest as play
+    from eigen_core.judging.backtests import write_backtest
     from eigen_core.progress import progress_to
     from eigen_core.store.files import require_place
-    from flows.backtest_files import write_backtest
-    from flows.backtests import backtest as play
     from flows.cli.display import display_on
 
     if out is not None:

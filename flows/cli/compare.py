@@ -14,7 +14,7 @@ from flows.cli.report import print_figures
 if TYPE_CHECKING:
     from eigen_core.account import EquityCurve
     from eigen_core.account.figures import Figures
-    from flows.comparing import WrittenComparison
+    from eigen_core.reporting.compare import WrittenComparison
 
 COMPARE_EXAMPLES = """[bold]Examples[/]
 
@@ -36,8 +36,8 @@ def compare(
 ) -> None:
     """Show runs side by side on the same days, and the settings in which they differ."""
     from eigen_core.progress import progress_to
+    from eigen_core.reporting.compare import write_comparison
     from flows.cli.display import display_on
-    from flows.comparing import write_comparison
 
     with display_on(Console(stderr=True)) as display, progress_to(display):
         display.waiting_for("reading the data")

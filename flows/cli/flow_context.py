@@ -180,9 +180,9 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
     """
     with collecting_nothing():
         from eigen_core.checkpoint import RunLocation
+        from eigen_core.reporting.tracking import Tracking
         from eigen_core.run import train_run
         from eigen_core.training.journals import forget_attempts, forget_stop
-        from eigen_core.training.tracking import Tracking
     announce(observer.display, "reading the data")
     with _warnings_shown_by(observer), explained(observer), observer.signals.raising(), observed_by(observer):
         for name, config in runs:

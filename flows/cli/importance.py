@@ -11,7 +11,7 @@ from flows.cli.common import LARGEST, Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
-    from flows.importance import RunImportance
+    from eigen_core.judging.importance import RunImportance
 
 IMPORTANCE_EXAMPLES = """[bold]Examples[/]
 
@@ -40,9 +40,9 @@ def importance(
 ) -> None:
     """Show which features and columns of the market agents of a run use."""
     newest = _generations(generations, agent)
+    from eigen_core.judging.importance import run_importance
     from eigen_core.progress import progress_to
     from flows.cli.display import display_on
-    from flows.importance import run_importance
 
     with display_on(Console(stderr=True)) as display:
         display.waiting_for("reading the data")

@@ -15,7 +15,7 @@ from flows.cli.output import PlainTable, print_fact, print_line, print_result
 if TYPE_CHECKING:
     from eigen_core.account import EquityCurve
     from eigen_core.account.figures import Figures
-    from flows.reports import WrittenReport
+    from eigen_core.reporting.reports import WrittenReport
 
 REPORT_EXAMPLES = """[bold]Examples[/]
 
@@ -40,10 +40,9 @@ def report(
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
     from eigen_core.progress import progress_to
+    from eigen_core.reporting.reports import is_report_of_walk, write_report, write_walk_report
     from flows.cli.display import display_on
     from flows.publishing import publish
-    from flows.reports import write_report
-    from flows.walk_report import is_report_of_walk, write_walk_report
 
     where = store_of(store)
     of_walk = is_report_of_walk(where, name, span=span, agent=agent)

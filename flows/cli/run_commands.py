@@ -46,7 +46,7 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
         return
     verdict = None
     if status.holdout is not None:
-        from flows.backtests import holdout_verdict
+        from eigen_core.judging.backtests import holdout_verdict
 
         verdict = holdout_verdict(status)
     shown = verdict and {"claim": verdict.claim, "sentence": verdict.sentence}
@@ -69,7 +69,7 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Look for damage in a run: exit code 0 if it is whole, 1 if it is not, with each file named."""
-    from flows.housekeeping import verify_run
+    from eigen_core.housekeeping import verify_run
 
     found = verify_run(store_of(store), name, deep=deep)
     print_result(as_json, verification_document, print_verification, found)
@@ -88,7 +88,7 @@ def clean(
     as_json: Json = False,
 ) -> None:
     """Remove generations that need not stay, and files that belong to none. Runs in use are left alone."""
-    from flows.housekeeping import clean_runs, parse_duration
+    from eigen_core.housekeeping import clean_runs, parse_duration
 
     grace = parse_duration(older_than)
     cleaned = clean_runs(store_of(store), None if name is None else [name], grace, dry_run=dry_run)
@@ -102,6 +102,6 @@ def export(
     store: Store = None,
 ) -> None:
     """Write the champion's weights, with the configuration in the header, into a file."""
-    from flows.housekeeping import export_champion
+    from eigen_core.housekeeping import export_champion
 
     print_line(output_console(), export_champion(store_of(store), name, champion))

@@ -12,9 +12,9 @@ from flows.cli.output import PlainTable, print_fact, print_line
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
+    from eigen_core.housekeeping import CleanedRun, Verification
     from eigen_core.records import GenerationRecord, Telemetry
     from eigen_core.training.runs import RunStatus
-    from flows.housekeeping import CleanedRun, Verification
 
 _SHOWN_GENERATIONS = 40
 _SHOWN_DAMAGES = 50

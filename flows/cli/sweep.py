@@ -26,7 +26,7 @@ from flows.cli.whole_runs import (
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from flows.sweeps import Definition, Study
+    from eigen_core.judging.sweeps import Definition, Study
 
 _FOLDER = ".sweeps"
 
@@ -39,7 +39,7 @@ class Sweep:
         name: of the sweep; its runs are `NAME-007-s1`: number of the trial and seed.
         preset: of all trials.
         settings: of all trials, as `key=value`.
-        varied: what differs between them, as `flows.sweeps.space_of` takes it.
+        varied: what differs between them, as `eigen_core.judging.sweeps.space_of` takes it.
         trials: at most so many.
         seeds: runs of each trial.
         jobs: trials that are trained at a time.
@@ -93,7 +93,7 @@ def run_sweep(sweep: Sweep, say: Callable[[str], None]) -> list[TrialResult]:
         Stopped: it was stopped, or a run failed; `StoppedByMemory` if that was for memory.
     """
     definition = _definition(sweep)
-    from flows.sweeps import Study
+    from eigen_core.judging.sweeps import Study
 
     with whole_runs(sweep.jobs, sweep.runs_on) as runs, _held(sweep):
         study = Study(sweep.folder / f"{sweep.name}.db", definition)
@@ -107,7 +107,7 @@ def _definition(sweep: Sweep) -> "Definition":
     config = sweep.config
     refuse_two_schedulers(config, sweep.runs_on)
     try:
-        from flows.sweeps import Definition, space_of
+        from eigen_core.judging.sweeps import Definition, space_of
     except ModuleNotFoundError as error:
         raise InputError(
             f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
@@ -142,7 +142,7 @@ class _Trial:
     """
 
     def __init__(self, runs: WholeRuns, sweep: Sweep, study: "Study", number: int, values: Mapping[str, Any]) -> None:
-        from flows.sweeps import as_settings
+        from eigen_core.judging.sweeps import as_settings
 
         self._runs = runs
         self._sweep = sweep

@@ -11,8 +11,8 @@ from flows.cli.output import PlainTable, print_line
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
+    from eigen_core.judging.sweeps import Study
     from flows.cli.sweep import Sweep
-    from flows.sweeps import Study
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,8 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
 
 
 def _train(config: "Config", name: str, display: Display, signals: StopSignals) -> None:
+    from eigen_core.reporting.tracking import Tracking
     from eigen_core.training.runs import Run, status_of
-    from eigen_core.training.tracking import Tracking
 
     console, run = display.console, Run(config.checkpoint, name)
     if run.is_complete(config) and run.is_in_store():

@@ -14,8 +14,8 @@ from flows.cli.common import Assignments, DataArgument, Generations, Json, Prese
 from flows.cli.output import PlainTable, print_line, print_result
 
 if TYPE_CHECKING:
+    from eigen_core.judging.trust import Claims, Trial, Trust
     from flows.cli.display import Display
-    from flows.trust import Claims, Trial, Trust
 
 TRUST_EXAMPLES = """[bold]Examples[/]
 
@@ -49,9 +49,9 @@ def trust(
 ) -> None:
     """Measure the verdict on prices: false alarms on markets of noise, and the smallest edge that it finds."""
     wanted = edges_in(edges)
+    from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
     from eigen_core.progress import progress_to
     from flows.cli.display import display_on
-    from flows.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
 
     chosen = [] if generations is None else [f"generations={generations}"]
     settings = with_trial_settings([*chosen, *(assignments or ())])

@@ -41,11 +41,11 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
+    from eigen_core.judging.walks import Walk
     from eigen_core.training.goodput import Start
     from eigen_core.training.listener import Training
     from flows.cli.display import Display
     from flows.cli.signals import StopSignals
-    from flows.walks import Walk
 
 WALK_EXAMPLES = """[bold]Examples[/]
 
@@ -102,10 +102,9 @@ def walk(
         say = partial(print_line, console)
         trained = train_side_by_side(planned, preset, given, jobs or 1, runs_on, say)
     from eigen_core.reporting.report import report_page
+    from eigen_core.reporting.reports import report_of_walk, write_page
+    from eigen_core.reporting.walks import play_walk, write_walk
     from flows.cli.walk_results import print_walk, walk_document
-    from flows.reports import write_page
-    from flows.walk_report import report_of_walk
-    from flows.walk_results import play_walk, write_walk
 
     result = play_walk(trained)
     folder = write_walk(result)
@@ -125,8 +124,8 @@ def _planned(
     name: str, preset: str | None, given: Sequence[str], folds: int, train_days: int | None, seeds: int
 ) -> "Walk":
     from eigen_core.config.loading import load_config
+    from eigen_core.judging.walks import plan_walk, with_purge
     from eigen_core.market import build_panel
-    from flows.walks import plan_walk, with_purge
 
     config = load_config(preset, given)
     config = with_purge(config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None)
@@ -152,7 +151,7 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
         announce(display, "reading the data")
         with progress_to(display):
             walk = planned()
-        from flows.walks import remember_walk, require_same_walk
+        from eigen_core.judging.walks import remember_walk, require_same_walk
 
         require_same_walk(walk)
         left = [(run, settings) for run, settings in walk.runs() if not is_finished(settings, run)]
@@ -200,7 +199,7 @@ def train_side_by_side(
         Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
     """
     walk = planned()
-    from flows.walks import folder_of, remember_walk, require_same_walk
+    from eigen_core.judging.walks import folder_of, remember_walk, require_same_walk
 
     require_same_walk(walk)
     runs = [whole_run(run, preset, [*given, *_days_of(config)]) for run, config in walk.runs()]

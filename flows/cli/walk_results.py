@@ -11,14 +11,14 @@ from flows.cli.report import print_figures
 
 if TYPE_CHECKING:
     from eigen_core.account.figures import Figures
-    from flows.walk_results import WalkResult
+    from eigen_core.reporting.walks import WalkResult
 
 _COMPARED = ("total_return", "sharpe", "max_drawdown")
 
 
 def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
     """Return what `eigen walk --json` prints. Its keys are a contract."""
-    from flows.walk_results import fold_row
+    from eigen_core.reporting.walks import fold_row
 
     figures, excess, verdict = result.figures, result.excess, result.verdict
     mean, low, high = result.interquartile
@@ -63,7 +63,7 @@ def _compared(figures: "Figures") -> dict[str, float | None]:
 
 def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
     """Print the verdict, the folds, the joined account beside baselines, and where the tables are."""
-    from flows.walk_results import fold_row
+    from eigen_core.reporting.walks import fold_row
 
     print_line(console, (result.verdict.sentence, "bold"))
     per = "trade" if result.excess is None else result.excess.per

@@ -13,7 +13,7 @@ import pytest
 from operated import RESUMED_SECONDS, Operated, Undisturbed, outcome
 
 from eigen_core.checkpoint import RunDirectory
-from flows.housekeeping import verify_run
+from eigen_core.housekeeping import verify_run
 
 _DISTURBANCES = 40
 _GENERATIONS = 2 * _DISTURBANCES

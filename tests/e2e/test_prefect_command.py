@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from operated import Operated
 
-from flows.housekeeping import verify_run
+from eigen_core.housekeeping import verify_run
 
 pytestmark = pytest.mark.thorough
 

@@ -11,7 +11,7 @@ import pytest
 from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
 
 from eigen_core.checkpoint import RunDirectory
-from flows.housekeeping import verify_run
+from eigen_core.housekeeping import verify_run
 
 pytestmark = pytest.mark.thorough
 

@@ -11,8 +11,8 @@ from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undis
 
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config.running import CheckpointConfig
+from eigen_core.housekeeping import verify_run
 from eigen_core.training.runs import Run, status_of
-from flows.housekeeping import verify_run
 
 pytestmark = pytest.mark.thorough
 

@@ -22,10 +22,10 @@ from eigen_core.checkpoint.lease import Lease, lease_state
 from eigen_core.checkpoint.names import blob_name
 from eigen_core.config import Config
 from eigen_core.errors import InputError
+from eigen_core.housekeeping import clean_runs, export_champion, parse_duration, verify_run
 from eigen_core.store import Store
 from eigen_core.store.files import leftovers
 from eigen_core.training.runs import statuses_of
-from flows.housekeeping import clean_runs, export_champion, parse_duration, verify_run
 
 DAY = 86_400.0
 PLANTED = f"run/blobs/ab/{'ab' * 32}"

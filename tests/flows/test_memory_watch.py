@@ -16,8 +16,8 @@ from prefect import State
 from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import Artifact as StoredArtifact
 
+import eigen_core.memory_watch
 import eigen_core.run
-import eigen_core.training.memory_watch
 import flows.cockpit
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory

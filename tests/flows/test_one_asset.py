@@ -5,15 +5,15 @@ import pytest
 import torch
 from trading_cases import panel_of
 
-from eigen_core.backtest.interface import PlayedSpan
-from eigen_core.backtest.market import MarketBacktest
-from eigen_core.backtest.portfolio import PortfolioMarket
 from eigen_core.config import Config
+from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.market import MarketBacktest
+from eigen_core.judging.portfolio import PortfolioMarket
+from eigen_core.judging.verdicts import verdict_on
 from eigen_core.learners import learner_class
 from eigen_core.networks import AgentNetwork
 from eigen_core.population import initial_weights
 from eigen_core.trading.portfolio import target_weights
-from flows.verdicts import verdict_on
 
 DAYS = 500
 SPAN = range(150, 450)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from memory_cases import HandMeter, hand_guard
 
-import eigen_core.training.memory_watch
+import eigen_core.memory_watch
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
@@ -19,9 +19,9 @@ from eigen_core.market import PanelFacts
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
 from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import host_bytes
+from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import PHASES, plan_of
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
-from eigen_core.training.memory_watch import MemoryWatch
 from flows import run_plan as module
 
 pytestmark = pytest.mark.usefixtures("without_api")
@@ -179,7 +179,7 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
     peak = plan.peak_phase("device")
     limit = DeviceLimit(int(plan.peak_device_bytes / 0.93) + 10 * MB, "A GPU", torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    for where in (module, eigen_core.training.memory_watch):
+    for where in (module, eigen_core.memory_watch):
         monkeypatch.setattr(where, "device_limit", lambda _: limit)
     run_plan = plan_run(config, facts)
     assert run_plan.fits

@@ -8,12 +8,12 @@ from typing import ClassVar
 import pytest
 from record_cases import record, telemetry
 
-import eigen_core.training.tracking
+import eigen_core.reporting.tracking
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.trackers import TrackedRun
-from eigen_core.training.tracking import Tracking
+from eigen_core.reporting.tracking import Tracking
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
@@ -42,7 +42,7 @@ class Recorded:
 def tracker(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """The only tracker."""
     found = Recorded()
-    monkeypatch.setattr(eigen_core.training.tracking, "trackers_of", lambda _: {"recorded": found})
+    monkeypatch.setattr(eigen_core.reporting.tracking, "trackers_of", lambda _: {"recorded": found})
     return found
 
 
@@ -82,7 +82,7 @@ def test_a_tracker_that_fails_is_named_once_and_receives_the_rest_later(tracker:
 def test_a_tracker_that_hangs_is_left_behind(
     tracker: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eigen_core.training.tracking, "_LAST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(eigen_core.reporting.tracking, "_LAST_WAIT_SECONDS", 0.05)
     warnings: list[str] = []
     tracker.may_go_on.clear()
     with tracking(tmp_path, warnings) as process:

@@ -12,12 +12,12 @@ from prefect.states import Cancelling
 
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
+from eigen_core.housekeeping import verify_run
+from eigen_core.judging.walks import Walk, plan_walk
 from eigen_core.market import build_panel
 from eigen_core.training.runs import runs_in, status_of
 from flows import own_flow_run
-from flows.housekeeping import verify_run
 from flows.walk import walk_flow
-from flows.walks import Walk, plan_walk
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("prefect_api")]
 

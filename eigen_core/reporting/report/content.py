@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures, figures_of
-from eigen_core.verdict.claim import Claim
+from eigen_core.judging.claim import Claim
 
 Values = NDArray[np.float64]
 

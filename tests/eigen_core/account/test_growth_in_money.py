@@ -9,8 +9,8 @@ import pytest
 import torch
 from trading_cases import CPU, SlowEpisode, panel_of, random_panel
 
-from eigen_core.backtest.portfolio import PortfolioMarket
 from eigen_core.config import Config, TradingConfig
+from eigen_core.judging.portfolio import PortfolioMarket
 from eigen_core.market import Panel
 from eigen_core.trading import Prices
 from eigen_core.trading.fills import fill_offset

@@ -9,11 +9,11 @@ from science_cases import random_panel, small_config
 from stand_in_gpu import GPU, stand_in_gpu
 from training_cases import advance, content_of, small_state
 
-from eigen_core.backtest.interface import TaskBacktest
-from eigen_core.backtest.market import MarketBacktest
-from eigen_core.backtest.portfolio import PortfolioBacktest
 from eigen_core.config import choices
 from eigen_core.generation import restore, snapshot
+from eigen_core.judging.backtest import TaskBacktest
+from eigen_core.judging.market import MarketBacktest
+from eigen_core.judging.portfolio import PortfolioBacktest
 from eigen_core.networks import Heads
 from eigen_core.task import open_data, task_class
 

@@ -22,11 +22,11 @@ from eigen_core.generation import (
     snapshot,
     start_training,
     train,
-    training_frame,
 )
 from eigen_core.generation.phases import training_slices, validation_slices
 from eigen_core.learners.batches import BatchPlan
 from eigen_core.records import Telemetry
+from eigen_core.reporting import training_frame
 from eigen_core.task.market_transitions import stored_days
 
 

@@ -11,12 +11,12 @@ from store_cases import champion_weights, locked_by_another_process, objects_of,
 from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import Manifest, RunContents, RunLocation, create_run, read_champion
+from eigen_core.housekeeping import verify_run
 from eigen_core.store import LocalStore
 from flows.cli.app import app
 from flows.cli.output import output_console
 from flows.cli.runs import print_verification
 from flows.cli.training import is_finished
-from flows.housekeeping import verify_run
 
 CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
 VERIFIED_KEYS = ["run", "whole", "deep", "generations", "damages", "unreferenced_files", "unreferenced_bytes"]

@@ -13,11 +13,11 @@ from gcs_emulator import GcsEmulator
 from eigen_core.checkpoint import RunContents
 from eigen_core.config.loading import load_config
 from eigen_core.config.running import CheckpointConfig
+from eigen_core.judging.walks import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.store import open_store
 from eigen_core.training.runs import Run, runs_in, status_of
 from flows.walk import walk_flow
-from flows.walks import plan_walk, with_purge
 
 pytestmark = pytest.mark.thorough
 

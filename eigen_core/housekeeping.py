@@ -1,0 +1,225 @@
+"""What is done to the runs of a store from time to time: clean, verify, export."""
+
+import re
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from eigen_core.checkpoint import (
+    CleanReport,
+    Damage,
+    KeepRule,
+    LeaseHeldError,
+    Manifest,
+    RunContents,
+    RunDirectory,
+    RunLocation,
+    RunLockedError,
+    no_such_run,
+    read_champion,
+    write_champion,
+)
+from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.names import CONFIG_NAME
+from eigen_core.checkpoint.session import take_lease
+from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.stored import config_from_stored
+from eigen_core.errors import InputError
+from eigen_core.judging.evaluation_log import ledger_damages
+from eigen_core.training.runs import Run, runs_in
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+_NOTHING = CleanReport((), (), (), 0)
+
+
+@dataclass(frozen=True)
+class CleanedRun:
+    """What was removed of a run, or would be.
+
+    Attributes:
+        run: its name.
+        skipped: why it was not cleaned; None if it was.
+        stored: what was removed from the store.
+        local: what was removed from this machine, if the store is elsewhere.
+    """
+
+    run: str
+    skipped: str | None
+    stored: CleanReport = _NOTHING
+    local: CleanReport = _NOTHING
+
+    @property
+    def bytes_freed(self) -> int:
+        """Bytes freed in both places."""
+        return self.stored.bytes_freed + self.local.bytes_freed
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Whether a run is whole.
+
+    Attributes:
+        run: its name.
+        deep: SHA-256 were compared, not just sizes.
+        generations: generations with a manifest, rising.
+        damages: all that is wrong.
+        unreferenced_files: blobs that no generation refers to.
+        unreferenced_bytes: their size (bytes).
+    """
+
+    run: str
+    deep: bool
+    generations: tuple[int, ...]
+    damages: tuple[Damage, ...]
+    unreferenced_files: int
+    unreferenced_bytes: int
+
+
+def parse_duration(text: str) -> float:
+    """Return a duration such as 90s, 30m, 12h or 7d in seconds.
+
+    Raises:
+        InputError: it is none.
+    """
+    match = _DURATION.fullmatch(text.strip())
+    if match is None:
+        raise InputError(f"'{text}' is no duration: write a number and a unit, such as 90s, 30m, 12h or 7d.")
+    return float(match[1]) * _SECONDS[match[2]]
+
+
+def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry_run: bool) -> list[CleanedRun]:
+    """Apply each run's retention and remove what no manifest refers to; runs in use are left alone.
+
+    Args:
+        store: the store.
+        names: the runs; None: all.
+        grace_seconds: what no manifest refers to stays so long: it may be part of a generation on its way.
+        dry_run: remove nothing.
+
+    Raises:
+        InputError: a run that is named does not exist or is in use, or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    if names is None:
+        return [_clean_if_readable(store, name, grace_seconds, dry_run=dry_run) for name in runs_in(store)]
+    cleaned = [_clean_run(Run.open(store, name), grace_seconds, dry_run=dry_run) for name in names]
+    busy = next((run for run in cleaned if run.skipped), None)
+    if busy is not None:
+        raise InputError(f"{busy.skipped} Nothing of it was removed.")
+    return cleaned
+
+
+def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+    """Clean a run; one whose configuration cannot be read keeps no other from being cleaned."""
+    try:
+        run = Run.open(store, name)
+        run.config  # noqa: B018 - read here
+    except InputError as error:
+        return CleanedRun(name, str(error))
+    return _clean_run(run, grace_seconds, dry_run=dry_run)
+
+
+def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
+    location, settings = run.location, run.config.checkpoint
+    if dry_run:
+        if run.is_running():
+            return CleanedRun(location.name, f"Run '{location.name}' is in use by another process.")
+        return _clean(location, settings, grace_seconds, None, dry_run=True)
+    try:
+        with ExitStack() as stack:
+            # Keeps other processes from the run meanwhile.
+            if location.local.exists():
+                stack.enter_context(RunDirectory.open(location.root, location.name).lock())
+            lease = stack.enter_context(take_lease(location, settings)) if location.remote else None
+            return _clean(location, settings, grace_seconds, lease, dry_run=False)
+    except (RunLockedError, LeaseHeldError) as error:
+        return CleanedRun(location.name, str(error))
+
+
+def _clean(
+    location: RunLocation, settings: CheckpointConfig, grace_seconds: float, lease: Lease | None, *, dry_run: bool
+) -> CleanedRun:
+    keep = (settings.keep_last, settings.keep_every)
+    if not location.remote:
+        return CleanedRun(
+            location.name, None, location.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
+        )
+    # Before the store is cleaned: what need not stay there need not stay here either.
+    here = {manifest.generation for manifest in location.local.manifests().manifests}
+    stored = location.stored
+    there = {manifest.generation for manifest in stored.manifests().manifests if not stored.damages(manifest)}
+    confirm = lease.check if lease is not None else None
+    cleaned = stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run, confirm=confirm)
+    local = location.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
+    return CleanedRun(location.name, None, cleaned, local)
+
+
+def verify_run(store: str, name: str, *, deep: bool) -> Verification:
+    """Look for damage in a run: presence and sizes of all its files, with `deep` their SHA-256 too.
+
+    And in the store's ledger of looks, by which the run is judged.
+
+    Raises:
+        InputError: there is no such run, or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    # Its configuration may be what is damaged.
+    location = RunLocation.of(CheckpointConfig(store=store), name)
+    contents = location.stored
+    if not contents.exists():
+        raise no_such_run(location.store, location.name)
+    damages = contents.verify(deep=deep)
+    manifests = contents.manifests().manifests
+    unreferenced = contents.unreferenced()
+    rules, unusable = _keep_rules(contents, manifests)
+    damages += unusable
+    if rules:
+        damages += contents.missing_generations(rules)
+    damages += ledger_damages(location.store)
+    return Verification(
+        name,
+        deep,
+        tuple(sorted({manifest.generation for manifest in manifests})),
+        tuple(damages),
+        len(unreferenced),
+        sum(stored.bytes for stored in unreferenced),
+    )
+
+
+def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[set[KeepRule], list[Damage]]:
+    """Return the rules that a run was seen to go by, and what is wrong with its configurations, each thing once.
+
+    Each manifest has the configuration of its time.
+    """
+    begun = contents.begun_config()
+    stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
+    rules: set[KeepRule] = set()
+    damages: dict[str, Damage] = {}
+    for generation, path, values in stored if isinstance(begun, Damage) else [(None, CONFIG_NAME, begun), *stored]:
+        try:
+            kept = config_from_stored(values).checkpoint
+        except InputError as error:
+            damages.setdefault(str(error), Damage(generation, "configuration", f"cannot be used: {error}", path))
+        else:
+            rules.add(KeepRule(kept.keep_last, kept.keep_every))
+    return rules, list(damages.values())
+
+
+def export_champion(store: str, name: str, path: Path) -> str:
+    """Write the champion of a run with its configuration into a safetensors file; return what it is, in a sentence.
+
+    Raises:
+        InputError: there is no such run, it has no generation yet, or the file cannot be written.
+        StoreUnavailableError: the store does not answer.
+    """
+    run = Run.open(store, name)
+    newest = run.newest
+    contents = run.location.stored if newest is None else newest[0]
+    manifest = write_champion(contents, path)
+    champion = read_champion(path)
+    return (
+        f"{path} holds the champion of run '{name}', found in generation {manifest.champion_generation}: "
+        f"{champion.weights.numel():,} weights and the configuration."
+    )

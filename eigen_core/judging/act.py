@@ -1,0 +1,368 @@
+"""The orders of a run's champion for the next day, and the account that they have led to."""
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
+from torch import Tensor
+
+from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
+from eigen_core.checkpoint.checksums import checksummed, parse_checksummed
+from eigen_core.checkpoint.damage import DamagedFileError
+from eigen_core.config import AccountConfig, Config
+from eigen_core.config.values import Date
+from eigen_core.errors import InputError
+from eigen_core.generation.state import resolve_device
+from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
+from eigen_core.judging.backtests import agents_on_market, newest_of_run, require_prices
+from eigen_core.market import Panel
+from eigen_core.market.build import TrainingDays, inference_panel
+from eigen_core.store.files import explained, replacing
+from eigen_core.threads import computing_threads
+from eigen_core.training.runs import Run
+
+_UNCHECKED = "eigen act 1"
+"""The format of files from before they had a checksum."""
+_ANOTHER_FILE = "give another file with --ledger"
+
+KnownPrices = tuple[float | None, float | None, float | None]
+"""Open, high and close of an asset on a day; None where there is none."""
+
+
+class ActLedger(BaseModel):
+    """What was ordered.
+
+    Attributes:
+        run: its name.
+        champion: SHA-256 of the weights.
+        champion_generation: in which they were found.
+        account: how the account in money is kept.
+        began: date of the first orders.
+        days: orders that were issued after each day, by date.
+        prices: of each day from the first window on, by date and symbol, as they were when they were first seen; empty
+            in files from before they were kept.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal["eigen act 2"] = "eigen act 2"
+    run: str
+    champion: str
+    champion_generation: int
+    account: AccountConfig
+    began: str
+    days: dict[str, tuple[Order, ...]]
+    prices: dict[str, dict[str, KnownPrices]] = {}
+
+    @property
+    def last(self) -> str:
+        """Date of the latest orders."""
+        return max(self.days, default=self.began)
+
+
+def read_ledger(path: Path) -> ActLedger | None:
+    """Return what a file keeps; None if it is not there.
+
+    Raises:
+        InputError: it cannot be read, is no such file, or is not as it was written.
+    """
+    with explained("read", path, _ANOTHER_FILE):
+        if not path.exists():
+            return None
+        content = path.read_bytes()
+    try:
+        known = json.loads(content)
+        if isinstance(known, dict) and known.get("format") == _UNCHECKED:
+            return ActLedger.model_validate({**known, "format": "eigen act 2"})
+        if isinstance(known, dict) and "run" in known:
+            known = parse_checksummed(content)
+        return ActLedger.model_validate(known)
+    except DamagedFileError as error:
+        raise InputError(
+            f"{path} {error}: it was changed since orders were last kept in it, and orders by it may be wrong. Put "
+            "back a copy of it, or begin anew with --ledger and another file."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path} is no ledger of orders: move it away, or name another with --ledger.") from error
+
+
+def write_ledger(ledger: ActLedger, path: Path) -> None:
+    """Replace the file as a whole, with its checksum; raise `InputError` if it cannot be written."""
+    with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
+        target.write(checksummed(ledger.model_dump(mode="json")))
+
+
+_NAMES = ("open", "high", "close")
+_CLOSE = 2
+# Prices and money as they are written may be rounded.
+_SAME_PRICE, _SAME_MONEY = 1e-9, 1e-6
+_SAME_FACTOR = 1e-4
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A day on which other orders were issued than the replay makes.
+
+    Attributes:
+        date: of the day.
+        issued, replayed: what was ordered, as `decision_of` names it; None: nothing.
+        missed: no orders were asked for on the day.
+    """
+
+    date: str
+    issued: str | None
+    replayed: str | None
+    missed: bool
+
+
+@dataclass(frozen=True)
+class SizeDifference:
+    """An order that the replay makes, too, but of another size.
+
+    Attributes:
+        date: of the day.
+        symbol: of the asset.
+        issued, replayed: what it takes or gives (money).
+    """
+
+    date: str
+    symbol: str
+    issued: float
+    replayed: float
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Prices of a symbol that are not those that were there when orders were issued.
+
+    Attributes:
+        symbol: whose prices.
+        dates: of the days, in order.
+        price: open, high or close: which of them differs on the first of these days; the close where it does.
+        then, now: that price; None: there is none.
+        factor: of all closes of these days alike, as of a split; None: there is no such factor.
+    """
+
+    symbol: str
+    dates: tuple[str, ...]
+    price: str
+    then: float | None
+    now: float | None
+    factor: float | None
+
+
+@dataclass(frozen=True)
+class Reconciliation:
+    """What was issued beside what the replay orders, on all days before the last.
+
+    Attributes:
+        agreeing: days on which the orders are the same, sizes included.
+        differences: days with other orders.
+        sizes: orders of other sizes on the days that are left.
+        corrections: prices that were corrected since orders were issued, one a symbol.
+    """
+
+    agreeing: int
+    differences: tuple[Difference, ...]
+    sizes: tuple[SizeDifference, ...]
+    corrections: tuple[Correction, ...]
+
+
+def reconciled(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliation:
+    """Compare what a ledger keeps with what a replay on a panel orders."""
+    differences, sizes, agreeing = [], [], 0
+    earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
+    for day in earlier:
+        issued = decision_of(kept.days.get(day, ()))
+        compared = Difference(day, issued, found.decided.get(day), missed=day not in kept.days)
+        if compared.missed or compared.issued != compared.replayed:
+            differences.append(compared)
+            continue
+        other = list(_other_sizes(kept, found, day))
+        sizes += other
+        agreeing += not other
+    return Reconciliation(agreeing, tuple(differences), tuple(sizes), _corrections(kept.prices, panel))
+
+
+def _other_sizes(kept: ActLedger, found: NextOrders, day: str) -> Iterator[SizeDifference]:
+    for order in decisions_among(kept.days[day]):
+        replayed = found.money[day][order.symbol]
+        # The fill may be at another price than the close: by one share more or less.
+        tolerance = _SAME_MONEY * order.money + (order.price if kept.account.shares == "whole" else 0.0)
+        if abs(replayed - order.money) > tolerance:
+            yield SizeDifference(day, order.symbol, order.money, replayed)
+
+
+def prices_of(panel: Panel, first: int) -> dict[str, dict[str, KnownPrices]]:
+    """Return the open, high and close of each asset, by date and symbol, from day `first` of a panel on."""
+    grid = np.stack([panel.open[first:], panel.high[first:], panel.close[first:]], axis=-1)
+    return {
+        str(date): {
+            symbol: _known(own)
+            for symbol, own in zip(panel.symbols, prices.tolist(), strict=False)
+            if not np.isnan(own).all()
+        }
+        for date, prices in zip(panel.dates[first:], grid, strict=True)
+    }
+
+
+def _known(prices: Sequence[float]) -> KnownPrices:
+    first, high, close = (None if np.isnan(price) else price for price in prices)
+    return first, high, close
+
+
+def _corrections(then: Mapping[str, Mapping[str, KnownPrices]], panel: Panel) -> tuple[Correction, ...]:
+    now = prices_of(panel, 0)
+    nothing = (None, None, None)
+    changed: dict[str, list[tuple[str, KnownPrices, KnownPrices]]] = {}
+    for date in sorted(then):
+        of_day = now.get(date, {})
+        for symbol in sorted({*then[date], *of_day}):
+            one, other = then[date].get(symbol, nothing), of_day.get(symbol, nothing)
+            if not all(map(_is_same, one, other)):
+                changed.setdefault(symbol, []).append((date, one, other))
+    return tuple(_correction(symbol, days) for symbol, days in changed.items())
+
+
+def _ratio(before: float | None, after: float | None) -> float:
+    return after / before if before and after else float("nan")
+
+
+def _correction(symbol: str, days: Sequence[tuple[str, KnownPrices, KnownPrices]]) -> Correction:
+    _, one, other = days[0]
+    place = next(place for place in (_CLOSE, 0, 1) if not _is_same(one[place], other[place]))
+    ratios = [_ratio(then[_CLOSE], now[_CLOSE]) for _, then, now in days]
+    alike = bool(np.allclose(ratios, ratios[0], rtol=_SAME_FACTOR, atol=0.0)) and not _is_same(ratios[0], 1.0)
+    factor = float(np.median(ratios)) if alike and len(days) > 1 else None
+    return Correction(symbol, tuple(date for date, _, _ in days), _NAMES[place], one[place], other[place], factor)
+
+
+def _is_same(one: float | None, other: float | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    return abs(one - other) <= _SAME_PRICE * abs(one)
+
+
+_LEDGER = "act.json"
+
+
+@dataclass(frozen=True)
+class Act:
+    """The orders of a run's champion.
+
+    Attributes:
+        run: its name.
+        champion: SHA-256 of its weights.
+        began: date of the first orders.
+        next: the orders, and the account that the replay of all days since then leads to.
+        reconciliation: the orders that were issued on earlier days beside those of the replay.
+        ledger: the file that keeps the orders.
+    """
+
+    run: str
+    champion: str
+    began: str
+    next: NextOrders
+    reconciliation: Reconciliation
+    ledger: Path
+
+
+def act(store: str, run: str, *, data: str | None = None, date: str | None = None, ledger: Path | None = None) -> Act:
+    """Return the orders of a run's champion after a day, and keep them in the ledger.
+
+    Args:
+        store: where the run is kept.
+        run: its name.
+        data: newer prices; None: where the run's prices are.
+        date: the day; None: the last of the prices.
+        ledger: file; None: in the run's folder on this machine.
+
+    The account begins with the first day that a ledger is asked for, and is replayed from there. On a day whose orders
+    were issued before, nothing is written.
+
+    Raises:
+        InputError: there is no such run, it has no champion or plays no market; the prices do not fit; the ledger
+            belongs to another champion or has later days.
+        StoreUnavailableError: the store does not answer.
+    """
+    if date is not None:
+        _require_date(date)
+    config = Run.open(store, run).config_to_resume(data)
+    require_prices(config, run)
+    contents, manifest = newest_of_run(store, run)
+    weights = stored_weights(contents, manifest, CHAMPION)
+    champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
+    path = ledger or Run.open(store, run).location.root / run / _LEDGER
+    kept = read_ledger(path)
+    if kept is not None:
+        _require_ledger(kept, path, champion, manifest, date)
+        config = config.model_copy(update={"account": kept.account})
+    panel = _panel(store, run, config, contents, manifest, date)
+    today = str(panel.dates[-1])
+    if kept is None:
+        kept = ActLedger(
+            run=run,
+            champion=champion,
+            champion_generation=manifest.champion_generation,
+            account=config.account,
+            began=today,
+            days={},
+        )
+    found = _orders(config, panel, weights, kept, path)
+    reconciliation = reconciled(kept, found, panel)
+    if today not in kept.days:
+        # What was observed or traded on: prices as they were when they were first seen.
+        first = max(0, int(np.searchsorted(panel.dates, np.datetime64(kept.began))) - config.market.window + 1)
+        prices = {**prices_of(panel, first), **kept.prices}
+        kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices})
+        write_ledger(kept, path)
+    return Act(run, champion, kept.began, found, reconciliation, path)
+
+
+def _require_date(text: str) -> None:
+    try:
+        TypeAdapter(Date).validate_python(text)
+    except ValidationError:
+        raise InputError(f"'{text[:40]}' is no date: write it as 2024-12-31.") from None
+
+
+def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manifest, date: str | None) -> None:
+    if kept.champion != champion:
+        raise InputError(
+            f"{path} was begun with the champion of run '{kept.run}' of generation {kept.champion_generation}, and "
+            f"this one is of generation {manifest.champion_generation}: begin anew with --ledger and another file."
+        )
+    if date is not None and date < kept.last:
+        raise InputError(f"{path} has orders up to {kept.last}, which is after {date}: act on {kept.last} or later.")
+
+
+def _panel(store: str, run: str, config: Config, contents: RunContents, manifest: Manifest, date: str | None) -> Panel:
+    facts = contents.document(manifest, CHAMPION)
+    known: Mapping[str, JsonValue] = facts if isinstance(facts, dict) else {}
+    try:
+        symbols, features = (
+            TypeAdapter(tuple[str, ...]).validate_python(known.get(key)) for key in ("symbols", "features")
+        )
+        training = TypeAdapter(TrainingDays | None).validate_python(known.get("training"))
+    except ValidationError as error:
+        raise InputError(f"What run '{run}' says of its champion cannot be used: try `eigen verify {run}`.") from error
+    if training is None:
+        # Runs from before this was kept: the prices that they were trained on say it.
+        training = TrainingDays.of(agents_on_market(store, run, Run.open(store, run).config_to_resume(), CHAMPION)[2])
+    return inference_panel(config, training, symbols, features, date)
+
+
+def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path: Path) -> NextOrders:
+    dates = [str(day) for day in panel.dates]
+    if dates[-1] < kept.last:
+        raise InputError(f"The prices end on {dates[-1]}, but {path} has orders up to {kept.last}: give newer prices.")
+    if kept.began not in dates:
+        raise InputError(f"{path} begins on {kept.began}, of which there are no prices: give prices of that day too.")
+    with computing_threads(config.threads):
+        backtest = task_backtest(config, panel, resolve_device(config.device))
+        return backtest.next_orders(weights, dates.index(kept.began))

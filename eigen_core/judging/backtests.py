@@ -1,0 +1,374 @@
+"""Backtests: what agents of a run would have earned in money over a span of days."""
+
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+
+from eigen_core.account import EquityCurve
+from eigen_core.account.attribution import gain_by_asset, gain_by_month
+from eigen_core.account.equity import share_of
+from eigen_core.account.figures import Figures, drawdowns, figures_of
+from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
+from eigen_core.config import Config, merge
+from eigen_core.config.choices import has_prices
+from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
+from eigen_core.errors import InputError
+from eigen_core.generation.state import resolve_device
+from eigen_core.judging.backtest import DRAWS, PlayedSpan, task_backtest
+from eigen_core.judging.claim import Verdict
+from eigen_core.judging.evaluation_log import Looks
+from eigen_core.judging.verdicts import Chosen, counted_verdict
+from eigen_core.market import Panel, build_panel
+from eigen_core.records import history_in
+from eigen_core.store import open_store
+from eigen_core.store.files import explained, replacing
+from eigen_core.threads import computing_threads
+from eigen_core.training.runs import Run, RunStatus, status_of
+from eigen_core.units import count
+
+logger = logging.getLogger(__name__)
+
+_DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
+_SURVIVORS = ("elite", "champion")
+_FEWEST_DAYS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backtest(PlayedSpan):
+    """What agents of a run would have earned in money over a span of days, beside what a `PlayedSpan` says.
+
+    Attributes:
+        run: its name.
+        agent: champion, elites, population, ensemble, or an agent's number.
+        agents: how many played.
+        generation: the run's generation whose agents played.
+        span: holdout, validation, or the dates as they were given.
+        first, last: days of the panel.
+        training_days: how many of them the run was trained on.
+        config: of the run, with the account's settings of this backtest.
+        by_asset, by_month: where the gain came from; see `gain_by_asset` and `gain_by_month`.
+        looks: all looks at these days that the store knows, this one included.
+        verdict: whether the agents show skill; it also counts the validations among which they were chosen.
+        folder: where its tables belong, on this machine.
+        figures: of the account, against the first of the baskets.
+        figures_of_baselines: by name.
+    """
+
+    run: str
+    agent: str
+    agents: int
+    generation: int
+    span: str
+    first: int
+    last: int
+    training_days: int
+    config: Config
+    by_asset: pd.DataFrame
+    by_month: pd.DataFrame
+    looks: Looks
+    verdict: Verdict
+    folder: Path
+    figures: Figures = field(init=False)
+    figures_of_baselines: Mapping[str, Figures] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Compute the figures of all accounts, those of the agents against the first of the baskets."""
+        benchmark = self.baselines[self.baskets[0]]
+        others = {name: self._figures(curve, None) for name, curve in self.baselines.items()}
+        object.__setattr__(self, "figures", self._figures(self.curve, benchmark))
+        object.__setattr__(self, "figures_of_baselines", others)
+
+    def _figures(self, curve: EquityCurve, benchmark: EquityCurve | None) -> Figures:
+        risk_free = self.config.account.risk_free
+        return figures_of(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
+
+
+def backtest(
+    store: str,
+    run: str,
+    *,
+    span: str | None = None,
+    agent: str = "champion",
+    settings: Iterable[str] = (),
+    draws: int = DRAWS,
+) -> Backtest:
+    """Let agents of a run trade a span of days with an account in money, and count the look at them.
+
+    Args:
+        store: where the run is kept.
+        run: its name.
+        span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
+        agent: `champion`; the number of an agent of the newest generation; `elites`, each with an equal share of the
+            capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
+        settings: of the section `account`, as key=value.
+        draws: matched random traders.
+
+    Raises:
+        InputError: there is no such run, agent or span, the run plays no market, or its prices are not those that it
+            was trained on.
+        StoreUnavailableError: the store does not answer.
+    """
+    return play(store, run, span=span, agent=agent, settings=settings, draws=draws)[1]()
+
+
+def play(
+    store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
+) -> tuple[PlayedSpan, Callable[[], Backtest]]:
+    """Return what agents of a run earn, before that counts as a look, and what counts the look and judges them.
+
+    Args and raised errors are those of `backtest`.
+    """
+    status = status_of(store, run)
+    config = _with_account(Run.open(store, run).config_to_resume(), settings)
+    require_prices(config, run)
+    span = _default_span(status) if span is None else span
+    contents, manifest = newest_of_run(store, run)
+    weights, population = (_weights_of(contents, manifest, named) for named in (agent, "population"))
+    panel, generation = _panel_of(contents, manifest, config), manifest.generation
+    days = days_of(panel, config, span)
+    with computing_threads(config.threads):
+        market = task_backtest(config, panel, resolve_device(config.device))
+        played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
+        candidates = market.returns_of(population, panel.splits.validation)
+    chosen = Chosen(
+        training_days=len(set(days) & set(panel.splits.train)),
+        choices=generation * config.population.size if set(days) & set(panel.splits.validation) else 0,
+        candidates=candidates,
+    )
+    symbols = panel.symbols[: panel.assets]
+    folder = status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}"
+
+    def judged() -> Backtest:
+        looks, verdict = counted_verdict(open_store(store), run, config, symbols, weights, played, chosen)
+        return Backtest(
+            **vars(played),
+            run=run,
+            agent=agent,
+            agents=len(weights),
+            generation=generation,
+            span=span,
+            first=days[0],
+            last=days[-1],
+            training_days=chosen.training_days,
+            config=config,
+            by_asset=gain_by_asset(played.trades),
+            by_month=gain_by_month(played.curve, played.trades),
+            looks=looks,
+            verdict=verdict,
+            folder=folder,
+        )
+
+    return played, judged
+
+
+def holdout_verdict(status: RunStatus) -> Verdict | None:
+    """Return the verdict on the champion of a finished run on its holdout; None where there are no prices to judge by.
+
+    That the prices are not on this machine is logged.
+
+    Raises:
+        StoreUnavailableError: the store does not answer.
+    """
+    if not has_prices(status.config.task):
+        return None
+    try:
+        return backtest(status.store, status.run, span="holdout").verdict
+    except InputError as error:
+        logger.warning("The holdout of run '%s' is not judged: %s", status.run, error)
+        return None
+
+
+def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
+    """Return agents of a run, float32 `[agents, parameters]`, their generation, and the market they were trained on.
+
+    Args:
+        store: where the run is kept.
+        run: its name.
+        config: of the run.
+        agent: see `backtest`.
+
+    Raises:
+        InputError: there is no such run or agent, the run plays no market, or its prices are not those that it was
+            trained on.
+        StoreUnavailableError: the store does not answer.
+    """
+    require_prices(config, run)
+    contents, manifest = newest_of_run(store, run)
+    weights = _weights_of(contents, manifest, agent)
+    return weights, manifest.generation, _panel_of(contents, manifest, config)
+
+
+def require_prices(config: Config, run: str) -> None:
+    """Raise `InputError` if what a run plays has no prices."""
+    if not has_prices(config.task):
+        raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
+
+
+def _with_account(config: Config, settings: Iterable[str]) -> Config:
+    """Return a run's configuration with other settings of the account."""
+    changed = config_from_values(merge(config.model_dump(), parse_assignments(settings)))
+    other = [key for key in differing_keys(config, changed) if not key.startswith("account.")]
+    if other:
+        raise InputError(f"{other[0]} belongs to the run: a backtest can change settings of the section account alone.")
+    return changed
+
+
+def _default_span(status: RunStatus) -> str:
+    if not status.config.market.holdout_days:
+        raise InputError(f"Run '{status.run}' has no holdout days: choose others, such as --slice validation.")
+    if status.generation < status.config.generations:
+        raise InputError(
+            f"Run '{status.run}' has {status.generation} of {status.config.generations} generations, and its holdout "
+            "judges no choice that a look at it has led to: look at --slice validation until the run is finished, or "
+            "give --slice holdout to look now."
+        )
+    return "holdout"
+
+
+def newest_of_run(store: str, run: str) -> tuple[RunContents, Manifest]:
+    """Return the newest generation of a run and where it is; raise `InputError` if it has none."""
+    newest = Run.open(store, run).newest
+    if newest is None:
+        raise InputError(f"Run '{run}' has no agents yet: it has not completed a generation.")
+    return newest
+
+
+def _weights_of(contents: RunContents, manifest: Manifest, agent: str) -> torch.Tensor:
+    """Return the weights of the agents that are named, float32 `[agents, parameters]`."""
+    if agent == "champion":
+        return stored_weights(contents, manifest, CHAMPION).unsqueeze(0)
+    population = stored_weights(contents, manifest, "population")
+    if agent == "population":
+        return population
+    if agent in ("elites", "ensemble"):
+        return population[_elites(contents, manifest)]
+    if not agent.isdecimal() or int(agent) >= len(population):
+        raise InputError(
+            f"There is no agent '{agent}': choose champion, elites, population, ensemble, or a number from 0 to "
+            f"{len(population) - 1}."
+        )
+    return population[int(agent)].unsqueeze(0)
+
+
+def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
+    history = history_in(contents.document(manifest, "history"), manifest.generation)
+    elites = [descent.agent for descent in history[-1].descent if descent.origin in _SURVIVORS]
+    if not elites:
+        raise InputError(
+            f"No agent of run '{contents.name}' has survived generation {manifest.generation} as an elite: choose "
+            "champion, or an agent by its number."
+        )
+    return elites
+
+
+def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Panel:
+    """Return the market that a run was trained on."""
+    panel, _ = build_panel(config)
+    facts = contents.document(manifest, CHAMPION)
+    trained_on = facts.get("panel") if isinstance(facts, dict) else None
+    if trained_on != panel.fingerprint:
+        raise InputError(
+            f"Run '{contents.name}' was trained on other data: its panel was {str(trained_on)[:12]}, this one is "
+            f"{panel.fingerprint[:12]}. Give the data that the run began with in EIGEN_DATA."
+        )
+    return panel
+
+
+def days_of(panel: Panel, config: Config, span: str) -> range:
+    """Return the days of a panel that a span names: `holdout`, `validation`, or two dates, FIRST:LAST.
+
+    Raises:
+        InputError: it names none, or too few, or they begin before a whole window.
+    """
+    if span in ("holdout", "validation"):
+        days: range = getattr(panel.splits, span)
+    else:
+        days = _days_between(panel, span)
+    earliest = config.market.window - 1
+    if len(days) < _FEWEST_DAYS:
+        raise InputError(
+            f"The span {span} holds {count(len(days), 'day')} of prices: an account needs {_FEWEST_DAYS} or more."
+        )
+    if days[0] < earliest:
+        raise InputError(
+            f"The span {span} begins after fewer days of prices than the {config.market.window} that agents observe: "
+            f"begin on {panel.dates[earliest]} or later."
+        )
+    return days
+
+
+def _days_between(panel: Panel, span: str) -> range:
+    found = _DATES.fullmatch(span)
+    try:
+        first, last = (np.datetime64(date, "D") for date in found.groups()) if found else (None, None)
+    except ValueError:
+        first, last = None, None
+    if first is None or last is None:
+        raise InputError(f"'{span}' is no span: write holdout, validation, or dates such as 2021-01-01:2021-12-31.")
+    if first > last:
+        raise InputError(f"'{span}' ends before it begins: swap the dates.")
+    start, stop = np.searchsorted(panel.dates, first), np.searchsorted(panel.dates, last, side="right")
+    return range(int(start), int(stop))
+
+
+def write_backtest(backtest: Backtest, folder: Path) -> list[Path]:
+    """Write the tables of a backtest into a folder, which is made if it is missing; return the files.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    tables = {
+        "equity": equity_table(backtest),
+        "trades": backtest.trades,
+        "by_asset": backtest.by_asset,
+        "by_month": backtest.by_month,
+    }
+    return [path for name, table in tables.items() for path in write_table(table, folder / name)]
+
+
+def equity_table(backtest: Backtest) -> pd.DataFrame:
+    """Return the account day by day, one row each, and the equity of the baselines, one column each.
+
+    Columns: date, equity, return, drawdown (fractions), exposure (share of the equity), traded (money), turnover (what
+    was traded as a share of the equity), costs (money); then the names of the baselines (money).
+    """
+    curve = backtest.curve
+    return pd.DataFrame(
+        {
+            "date": curve.dates.astype("datetime64[s]"),
+            "equity": curve.equity,
+            "return": curve.returns,
+            "drawdown": drawdowns(curve),
+            "exposure": curve.exposure,
+            "traded": curve.traded,
+            "turnover": share_of(curve.traded, curve.equity),
+            "costs": curve.costs,
+            **{name: np.asarray(baseline.equity) for name, baseline in backtest.baselines.items()},
+        }
+    )
+
+
+def write_table(table: pd.DataFrame, stem: Path) -> list[Path]:
+    """Write a table as CSV and as Parquet, into a folder that is made if it is missing; return the files.
+
+    Args:
+        table: to write.
+        stem: the files, without their suffix.
+
+    Raises:
+        InputError: they cannot be written.
+    """
+    with explained("write", stem.parent):
+        stem.parent.mkdir(parents=True, exist_ok=True)
+    text, binary = stem.with_suffix(".csv"), stem.with_suffix(".parquet")
+    with explained("write", text), replacing(text) as target:
+        target.write(table.to_csv(index=False).encode())
+    with explained("write", binary), replacing(binary) as target:
+        target.write(table.to_parquet(index=False))
+    return [text, binary]

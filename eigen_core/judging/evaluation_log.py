@@ -1,0 +1,437 @@
+"""The ledger of looks: which days of which prices were looked at with which agents, kept in the store of the runs.
+
+A look stays when its run is removed. It is a small object that is created once, so several machines can look at once.
+
+Each look is in an entry of a chain, too: numbered objects that are created once, each with the SHA-256 of the entry
+before it. A look that is changed or deleted is found by its entry, which still counts; an entry is found by the number
+and the SHA-256 in the next one, the newest by those in the ledger's head (`Head`). The first entry names the looks that
+were kept before there was a chain."""
+
+import hashlib
+import json
+import logging
+import re
+import uuid
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import torch
+from pydantic import Field, ValidationError
+
+from eigen_core.cache_root import default_cache_root
+from eigen_core.checkpoint.checksums import json_sha256, tensors_sha256
+from eigen_core.checkpoint.damage import Damage, in_words
+from eigen_core.config import Config
+from eigen_core.errors import InputError
+from eigen_core.records import Record
+from eigen_core.store import MissingObjectError, Store, StoreUnavailableError, created
+from eigen_core.store.files import replacing
+from eigen_core.store.location import LEDGER_HEAD, LOOKS, LOOKS_CHAIN
+
+logger = logging.getLogger(__name__)
+
+_HEAD_LIMIT = 2**16
+_NAME = re.compile(rf"{LOOKS}(\d{{4}}-\d{{2}}-\d{{2}})_(\d{{4}}-\d{{2}}-\d{{2}})_[0-9a-f]{{16}}\.json")
+_ENTRY = re.compile(rf"{LOOKS_CHAIN}\d{{8}}\.json")
+_LIMIT = 2**20
+# The first entry names all looks from before it.
+_ENTRY_LIMIT = 2**24
+_DIGITS = 16
+_READERS = 16
+# Of several processes that add an entry at once, one succeeds each time.
+_ATTEMPTS = 1_000
+LAST = 99_999_999
+"""The greatest number of an entry."""
+
+_Kind = TypeVar("_Kind", bound=Record)
+
+
+class Head(Record):
+    """The newest entry of a chain, when it was added."""
+
+    ledger: str
+    """Drawn when the ledger was begun: another store in the same place has another one."""
+    number: Annotated[int, Field(ge=0, le=LAST)]
+    """The entry's; 0: there is none yet."""
+    sha256: str
+    """The entry's; empty: there is none yet."""
+
+
+def stored_head(store: Store) -> Head | None:
+    """Return the head that a store has, None if it has none that can be read.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    try:
+        return _parsed_head(store.read(LEDGER_HEAD, _HEAD_LIMIT))
+    except MissingObjectError:
+        return None
+
+
+def copied_head(store: Store) -> Head | None:
+    """Return this machine's copy of a store's head, None if it has none that can be read."""
+    try:
+        return _parsed_head(_copy_of(store).read_bytes())
+    except OSError:
+        return None
+
+
+def begun_head(store: Store) -> Head:
+    """Return the head that a store has, after making one if there is none.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    found = stored_head(store)
+    if found is not None:
+        return found
+    head = Head(ledger=uuid.uuid4().hex, number=0, sha256="")
+    # Of several processes that begin a ledger, one succeeds.
+    if not created(store, LEDGER_HEAD, _content(head)):
+        found = stored_head(store)
+        if found is None:  # What is there cannot be read.
+            store.put(LEDGER_HEAD, _content(head))
+    return found or head
+
+
+def keep_head(store: Store, head: Head) -> None:
+    """Keep the head of a store, there and as this machine's copy. That there can be no copy is logged.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    store.put(LEDGER_HEAD, _content(head))
+    path = _copy_of(store)
+    try:
+        with replacing(path) as file:
+            file.write(_content(head))
+    except OSError as error:
+        logger.warning("This machine keeps no copy of the ledger's head: %s cannot be written (%s).", path, error)
+
+
+def _copy_of(store: Store) -> Path:
+    return default_cache_root() / "ledgers" / f"{hashlib.sha256(store.url.encode()).hexdigest()}.json"
+
+
+def _content(head: Head) -> bytes:
+    return head.model_dump_json().encode()
+
+
+def _parsed_head(content: bytes) -> Head | None:
+    try:
+        return Head.model_validate_json(content)
+    except ValidationError:
+        return None
+
+
+class Look(Record):
+    """A result that was looked at: an agent on a span of days."""
+
+    first: str
+    """First day of the span (YYYY-MM-DD)."""
+    last: str
+    """Its last day."""
+    symbols: tuple[str, ...]
+    """What was traded: the same days of the same symbols are the same data, whatever file they came from."""
+    agent: str
+    """SHA-256 of the agents' weights."""
+    settings: str
+    """SHA-256 of the rules and settings that the result depends on."""
+    run: str
+    """The run whose agents they are."""
+    sharpe: float | None
+    """Sharpe ratio of a day."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a store; the same agent with the same settings on the same days is the same look."""
+        identity = json.dumps([self.first, self.last, sorted(self.symbols), self.agent, self.settings])
+        return f"{LOOKS}{self.first}_{self.last}_{hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS]}.json"
+
+
+class _Entry(Record):
+    """An entry of the chain."""
+
+    number: int
+    previous: str
+    """SHA-256 of the entry before this one; empty in the first."""
+    look: Look
+    before: Mapping[str, str] = {}
+    """SHA-256 of the looks that were kept before the first entry, by name."""
+    ledger: str = ""
+    """See `Head`; empty in entries from before there was one."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How often days were looked at.
+
+    Attributes:
+        known: one look of each agent with its settings, in the order of their names.
+        unreadable: looks that cannot be read any more.
+        damages: what of the ledger is not as it was written.
+    """
+
+    known: tuple[Look, ...]
+    unreadable: int
+    damages: tuple[Damage, ...] = ()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the ledger, in sentences for users, and what to do about it."""
+        if not self.damages:
+            return ()
+        return (
+            f"The ledger of looks is not as it was written: {in_words([*self.damages])}. What is missing counts as a "
+            "look, so that the verdict is rather too strict; to end this, put the files back from a copy of the store.",
+        )
+
+    @property
+    def count(self) -> int:
+        """Different agents or settings; each look that cannot be read counts."""
+        return len(self.known) + self.unreadable
+
+    @property
+    def runs(self) -> tuple[str, ...]:
+        """The runs whose agents they were, sorted."""
+        return tuple(sorted({look.run for look in self.known}))
+
+    @property
+    def sharpes(self) -> tuple[float, ...]:
+        """The Sharpe ratios of a day that are known of them."""
+        return tuple(look.sharpe for look in self.known if look.sharpe is not None)
+
+
+def record_look(store: Store, look: Look) -> None:
+    """Keep a look; one that is known already stays as it is.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    content = look.model_dump_json().encode()
+    if store.stat(look.name) is not None or not created(store, look.name, content):
+        return
+    ledger = begun_head(store).ledger
+    for _ in range(_ATTEMPTS):
+        last = _last(store, ledger)
+        if last.number == LAST:
+            raise InputError(
+                f"The ledger of looks in {store.url} names entry {LAST:,}, which no ledger reaches: put {LEDGER_HEAD} "
+                f"and {LOOKS_CHAIN} back from a copy of the store."
+            )
+        before: dict[str, str] = {}
+        if last.number == 0:
+            earlier = _contents(store, [name for name in _names(store, LOOKS, _NAME) if name != look.name], _LIMIT)
+            before = {name: _sha256(earlier[name]) for name in sorted(earlier)}
+        entry = _Entry(number=last.number + 1, previous=last.sha256, look=look, before=before, ledger=ledger)
+        written = entry.model_dump_json().encode()
+        if created(store, _entry_name(entry.number), written):
+            keep_head(store, Head(ledger=ledger, number=entry.number, sha256=_sha256(written)))
+            return
+    raise StoreUnavailableError(f"{store.url}: other processes keep adding looks to its ledger.")
+
+
+def _last(store: Store, ledger: str) -> Head:
+    """Return the last entry that the chain, the head or this machine's copy of it knows; number 0: there is none."""
+    heads = [head for head in (stored_head(store), copied_head(store)) if head is not None and head.ledger == ledger]
+    newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
+    if newest is not None:
+        sha256 = _sha256(_contents(store, [newest], _ENTRY_LIMIT).get(newest, b""))
+        heads.append(Head(ledger=ledger, number=_number(newest), sha256=sha256))
+    # An entry that a head knows too counts as it was written.
+    return max(heads, key=lambda head: head.number, default=Head(ledger=ledger, number=0, sha256=""))
+
+
+def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
+    """Return the looks at any day from `first` to `last` at any of the symbols, with what was found damaged.
+
+    A look counts though it was changed or deleted, by what the chain has of it. Where nothing says which days it was
+    at, it counts for all days. That the ledger is damaged is logged.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    ledger = _Ledger.read(store)
+    known: dict[tuple[str, str], Look] = {}
+    for _, look in sorted(ledger.looks.items()):
+        if not set(symbols).isdisjoint(look.symbols) and look.first <= last and look.last >= first:
+            known.setdefault((look.agent, look.settings), look)
+    unreadable = ledger.unknown
+    for name in ledger.unreadable:
+        dates = _NAME.fullmatch(name)
+        unreadable += not (dates and (dates[1] > last or dates[2] < first))
+    looks = Looks(tuple(known.values()), unreadable, ledger.damages)
+    for warning in looks.warnings:
+        logger.warning("%s: %s", store.url, warning)
+    return looks
+
+
+def ledger_damages(store: Store) -> tuple[Damage, ...]:
+    """Return what of a store's ledger is not as it was written; paths are relative to the store.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    return _Ledger.read(store).damages
+
+
+@dataclass(frozen=True)
+class _Ledger:
+    """What a store's ledger holds.
+
+    Attributes:
+        looks: by name, as they were written.
+        unreadable: names of looks of which nothing else is known.
+        unknown: looks of which not even the name is known.
+        damages: see `Looks`.
+    """
+
+    looks: Mapping[str, Look]
+    unreadable: Sequence[str]
+    unknown: int
+    damages: tuple[Damage, ...]
+
+    @classmethod
+    def read(cls, store: Store) -> "_Ledger":
+        # Before the entries: a head is kept after its own.
+        stored, copied = stored_head(store), copied_head(store)
+        heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
+        entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY), _ENTRY_LIMIT), heads)
+        chained = {entry.look.name: entry.look for entry in entries}
+        before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
+        # A look is kept before its entry: those of all entries that were listed are there by now.
+        names = {*(found.name for found in store.objects(LOOKS)), *chained, *before}
+        contents = _contents(store, sorted(names), _LIMIT)
+        looks, alone = dict(chained), 0
+        unreadable: list[str] = []
+        damages: list[Damage] = []
+        for name in sorted(names):
+            content = contents.get(name)
+            if content is not None and before.get(name, _sha256(content)) == _sha256(content):
+                look = _parsed(Look, content)
+                if look is not None and look.name == name and chained.get(name, look) == look:
+                    looks[name] = look
+                    alone += name not in chained and name not in before
+                    continue
+            if name not in chained:
+                unreadable.append(name)
+            changed = "was deleted" if content is None else "is not as it was written"
+            damages.append(Damage(None, name, f"{changed} and counts as a look", name))
+        for numbers in lost:
+            first, last = _entry_name(numbers[0]), _entry_name(numbers[-1])
+            name = first if first == last else f"{first} to {last}"
+            damages.append(Damage(None, name, "was changed or deleted", first))
+        begun = {entry.ledger for entry in entries} - {""}
+        if stored is None and begun:
+            stored = stored_head(store)  # The ledger may have been begun since.
+        without_head = bool(begun) and (stored is None or begun != {stored.ledger})
+        if without_head:
+            damages.append(Damage(None, LEDGER_HEAD, "was changed or deleted and counts as a look", LEDGER_HEAD))
+        # The look of an entry that is lost is most likely one that no entry names.
+        unknown = max(0, sum(map(len, lost)) - alone) + without_head
+        return cls(looks, unreadable, unknown, tuple(damages))
+
+
+def _chain(contents: Mapping[str, bytes], heads: Sequence[Head]) -> tuple[list[_Entry], list[range]]:
+    """Return the entries that are as they were written, in their order, and the numbers of those that are not."""
+    entries: list[_Entry] = []
+    lost: list[range] = []
+    expected: dict[int, set[str]] = {}
+    for head in heads:
+        if head.number:
+            expected.setdefault(head.number, set()).add(head.sha256)
+    numbers = sorted({*map(_number, contents), *expected})
+    for place in range(len(numbers) - 1, -1, -1):
+        number, before = numbers[place], numbers[place - 1] if place else 0
+        content = contents.get(_entry_name(number), b"")
+        entry = _parsed(_Entry, content)
+        # A foreign look names no file.
+        if entry is not None and not _NAME.fullmatch(entry.look.name):
+            entry = None
+        if entry is not None and entry.number == number and expected.get(number, set()) <= {_sha256(content)}:
+            entries.append(entry)
+            expected.setdefault(number - 1, set()).add(entry.previous)
+        else:
+            lost.append(range(number, number + 1))
+        if before < number - 1:
+            lost.append(range(before + 1, number))
+    return entries[::-1], lost[::-1]
+
+
+def _names(store: Store, folder: str, form: re.Pattern[str]) -> list[str]:
+    return [found.name for found in store.objects(folder) if form.fullmatch(found.name)]
+
+
+def _entry_name(number: int) -> str:
+    return f"{LOOKS_CHAIN}{number:08d}.json"
+
+
+def _number(entry: str) -> int:
+    return int(entry.removeprefix(LOOKS_CHAIN).removesuffix(".json"))
+
+
+def _contents(store: Store, names: Sequence[str], limit: int) -> dict[str, bytes]:
+    """Return the contents of those of the objects that exist, by name."""
+
+    def content(name: str) -> bytes | None:
+        try:
+            return store.read(name, limit)
+        except MissingObjectError:
+            return None
+
+    with ThreadPoolExecutor(_READERS) as readers:
+        read = dict(zip(names, readers.map(content, names), strict=True))
+    return {name: found for name, found in read.items() if found is not None}
+
+
+def _parsed(kind: type[_Kind], content: bytes) -> _Kind | None:
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError:
+        return None
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def keep_look(
+    store: Store,
+    run: str,
+    config: Config,
+    days: tuple[str, str, Sequence[str]],
+    weights: torch.Tensor,
+    *,
+    one_portfolio: bool = False,
+    sharpe: float | None = None,
+) -> None:
+    """Keep a look at a span of days in the ledger.
+
+    Args:
+        store: of the run.
+        run: its name.
+        config: the run's, with the account's settings.
+        days: first and last day (YYYY-MM-DD), and the symbols traded.
+        weights: of the agents, float32 `[agents, parameters]`.
+        one_portfolio: the agents traded one portfolio.
+        sharpe: Sharpe ratio of a day; None: not known yet.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    first, last, symbols = days
+    rules = {"trading": config.trading.model_dump(mode="json"), "account": config.account.model_dump(mode="json")}
+    look = Look(
+        first=first,
+        last=last,
+        symbols=tuple(symbols),
+        agent=tensors_sha256({"weights": weights.cpu()}),
+        settings=json_sha256({**rules, "one_portfolio": one_portfolio}),
+        run=run,
+        sharpe=sharpe,
+    )
+    record_look(store, look)

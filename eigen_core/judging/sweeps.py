@@ -1,0 +1,233 @@
+"""A sweep over settings and seeds: which settings are varied, and a study of Optuna that suggests and prunes trials.
+
+A trial is one set of settings, trained with each seed as an ordinary run of the store. The study, a SQLite file beside
+the runs, holds what was suggested and how it ended; what a trial has reached is read from the history of its runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import TrialState, create_trial
+
+from eigen_core.config import Config
+from eigen_core.config.explain import flatten, settings
+from eigen_core.config.loading import load_config, parse_assignments
+from eigen_core.config.plain import shown
+from eigen_core.config.stored import config_from_stored, stored_values
+from eigen_core.errors import InputError
+from eigen_core.randomness import keyed_generator
+from eigen_core.training.runs import is_changeable, require_same_definition
+
+_DEFINITION = "definition"
+_REASON = "reason"
+# Draws of settings that were tried before are repeated so often.
+_ATTEMPTS = 100
+
+Space = Mapping[str, Any]
+"""Optuna's distribution of each setting that is varied."""
+
+
+@dataclass(frozen=True)
+class Definition:
+    """What a sweep is; only the number of its trials may change when it goes on.
+
+    Attributes:
+        config: of all trials, but for what is varied.
+        space: what is varied.
+        seeds: of each trial: the configuration's and those that follow.
+        prunes: trials that fall behind are ended early.
+    """
+
+    config: Config
+    space: Space
+    seeds: int
+    prunes: bool
+
+    @property
+    def combinations(self) -> int | None:
+        """How many sets of settings there are; None: a range of real numbers is varied."""
+        if any(isinstance(one, FloatDistribution) for one in self.space.values()):
+            return None
+        return prod(len(_values_of(one)) for one in self.space.values())
+
+    def document(self) -> dict[str, Any]:
+        """All of it, as it is stored."""
+        space = {key: repr(one) for key, one in sorted(self.space.items())}
+        return {"config": stored_values(self.config), "vary": space, "seeds": self.seeds, "prune": self.prunes}
+
+
+def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) -> Space:
+    """Return what `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` and `KEY=ONE,OTHER` vary, each value within its setting's bounds.
+
+    Args:
+        varied: these.
+        preset: of the other settings.
+        given: the other settings, as `key=value`.
+
+    Raises:
+        InputError: one of them cannot be varied so.
+    """
+    fixed = flatten(parse_assignments(given))
+    space: dict[str, Any] = {}
+    for text in varied:
+        key, _, values = (part.strip() for part in text.partition("="))
+        # Refuses what names no setting.
+        parse_assignments([text])
+        if key in space or key in fixed:
+            raise InputError(f"--vary {key} is given twice, or as a setting too: give it once.")
+        if key == "seed":
+            raise InputError("--vary seed: give --seeds N, so that each trial is trained with the same seeds.")
+        if key in ("preset", "generations") or is_changeable(key) or settings()[key].kind in ("integers", "strings"):
+            raise InputError(f"--vary {key}: this setting cannot be varied; give it with --set.")
+        space[key] = _distribution(key, values, preset, given)
+    return space
+
+
+def _distribution(key: str, text: str, preset: str | None, given: Sequence[str]) -> Any:  # noqa: ANN401 - Optuna's
+    """Return the distribution of a setting."""
+
+    def value(part: str) -> Any:  # noqa: ANN401 - of any setting
+        config = load_config(preset, [*given, f"{key}={part}"])
+        return flatten(config.model_dump(mode="json"))[key]
+
+    kind = settings()[key].kind
+    if kind not in ("integer", "number") or ":" not in text:
+        return CategoricalDistribution(tuple(dict.fromkeys(value(part) for part in text.split(","))))
+    low, high, *scale = text.split(":")
+    ends = value(low), value(high)
+    logarithmic = scale == ["log"]
+    if None in ends or (scale and not logarithmic) or ends[0] >= ends[1] or (logarithmic and ends[0] <= 0):
+        raise InputError(
+            f"--vary {key}: {shown(text)} is no range: write LOW:HIGH with LOW below HIGH, or LOW:HIGH:log with LOW "
+            "above 0."
+        )
+    return (IntDistribution if kind == "integer" else FloatDistribution)(*ends, log=logarithmic)
+
+
+def _values_of(distribution: Any) -> Sequence[Any]:  # noqa: ANN401 - Optuna's
+    if isinstance(distribution, IntDistribution):
+        return range(distribution.low, distribution.high + 1)
+    choices: Sequence[Any] = distribution.choices
+    return choices
+
+
+def as_settings(values: Mapping[str, Any]) -> list[str]:
+    """Return settings as `key=value`."""
+    return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items()]
+
+
+class Study:
+    """The trials of a sweep, numbered from 0. One process at a time may use it.
+
+    Args:
+        path: its SQLite file; it is made if it is missing.
+        definition: of the sweep.
+
+    Raises:
+        InputError: the sweep was begun with another definition.
+    """
+
+    def __init__(self, path: Path, definition: Definition) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        # Its defaults: no trial is pruned before five have finished.
+        pruner = optuna.pruners.MedianPruner() if definition.prunes else optuna.pruners.NopPruner()
+        self._study = optuna.create_study(
+            storage=f"sqlite:///{path}", study_name=path.stem, direction="maximize", pruner=pruner, load_if_exists=True
+        )
+        self._definition = definition
+        begun = self._study.user_attrs.get(_DEFINITION)
+        if begun is None:
+            self._study.set_user_attr(_DEFINITION, definition.document())
+        else:
+            self._require_same(path.stem, begun)
+
+    def _require_same(self, name: str, begun: Mapping[str, Any]) -> None:
+        now = self._definition.document()
+        options = [f"--{key}" for key in ("vary", "seeds", "prune") if begun[key] != now[key]]
+        require_same_definition(
+            f"Sweep '{name}'", config_from_stored(begun["config"]), self._definition.config, options
+        )
+
+    def trials(self) -> list[Any]:
+        """Return all trials, as Optuna describes them."""
+        return list(self._study.trials)
+
+    def unfinished(self) -> list[int]:
+        """Return the numbers of the trials whose end is not known."""
+        return [trial.number for trial in self._study.trials if trial.state == TrialState.RUNNING]
+
+    def suggest(self) -> int | None:
+        """Add a trial and return its number; None: all combinations were tried.
+
+        Its settings depend on the configuration's seed, its number and what the trials before it have reached. Each
+        combination comes once, as far as draws find one that is new.
+        """
+        trials = self._study.trials
+        number, space = len(trials), self._definition.space
+        combinations = self._definition.combinations
+        if combinations is not None and number >= combinations:
+            return None
+        tried = [trial.params for trial in trials]
+        for attempt in range(_ATTEMPTS):
+            values = self._drawn(trials, number, attempt)
+            if values not in tried:
+                break
+        else:
+            if combinations is not None:
+                every = product(*map(_values_of, space.values()))
+                values = next(
+                    one for one in (dict(zip(space, each, strict=True)) for each in every) if one not in tried
+                )
+        # In one transaction: a trial exists with its settings or not at all.
+        self._study.add_trial(create_trial(state=TrialState.RUNNING, params=values, distributions=dict(space)))
+        return number
+
+    def _drawn(self, trials: Sequence[Any], number: int, attempt: int) -> dict[str, Any]:
+        generator = keyed_generator(self._definition.config.seed, number, attempt, "sweep")
+        sampler = optuna.samplers.TPESampler(seed=int(generator.integers(2**32)))
+        beside = optuna.create_study(direction="maximize", sampler=sampler)
+        beside.add_trials(trials)
+        drawn: dict[str, Any] = beside.ask(dict(self._definition.space)).params
+        return drawn
+
+    def is_behind(self, number: int, reached: Sequence[float]) -> bool:
+        """Whether a trial is pruned, by what it has reached after each generation; it is looked at one by one."""
+        frozen = self._study.trials[number]
+        trial = optuna.Trial(self._study, frozen._trial_id)
+        known = len(frozen.intermediate_values)
+        if known and trial.should_prune():
+            return True
+        for generation, value in enumerate(reached[known:], start=known + 1):
+            trial.report(value, generation)
+            if trial.should_prune():
+                return True
+        return False
+
+    def finish(self, number: int, value: float) -> None:
+        """End a trial with its value."""
+        self._study.tell(number, value)
+
+    def prune(self, number: int) -> None:
+        """End a trial that is behind."""
+        self._study.tell(number, state=TrialState.PRUNED)
+
+    def refuse(self, number: int, reason: str) -> None:
+        """End a trial whose settings cannot be trained."""
+        optuna.Trial(self._study, self._study.trials[number]._trial_id).set_user_attr(_REASON, reason)
+        self._study.tell(number, state=TrialState.FAIL)
+
+    def state_of(self, trial: Any) -> str:  # noqa: ANN401 - Optuna's
+        """Return how a trial of `trials` ended: finished, pruned, refused; else unfinished."""
+        names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "refused"}
+        return names.get(trial.state, "unfinished")
+
+    def reason_of(self, trial: Any) -> str | None:  # noqa: ANN401 - Optuna's
+        """Return why a trial of `trials` was refused; None if it was not."""
+        reason: str | None = trial.user_attrs.get(_REASON)
+        return reason

@@ -1,0 +1,282 @@
+"""What the verdict itself is worth on a market's prices: false alarms on noise, and edges that it finds.
+
+A trial trains a small run in memory and judges its champion on the holdout, as `eigen backtest` does, with one look at
+the days. What it found is a small file, so that trials that were made are not made again."""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from scipy.stats import beta
+
+from eigen_core.config import Config
+from eigen_core.config.choices import has_prices
+from eigen_core.config.stored import stored_values
+from eigen_core.errors import InputError
+from eigen_core.generation import evaluate, evolve, start_training, train
+from eigen_core.generation.state import resolve_device
+from eigen_core.judging.backtest import task_backtest
+from eigen_core.judging.claim import POWER, SIGNIFICANCE, Claim
+from eigen_core.judging.statistics import CONFIDENCE
+from eigen_core.judging.verdicts import verdict_on
+from eigen_core.market import Panel
+from eigen_core.market.build import panel_of_clean_prices, read_market
+from eigen_core.market.cleaning import CleanPrices
+from eigen_core.records import Record
+from eigen_core.store.files import explained, replacing
+from eigen_core.threads import computing_threads
+from eigen_core.trading.planted import with_planted_edge
+from eigen_core.trading.resampled import prices_fingerprint, unpredictable_prices
+from eigen_core.units import percent
+
+EDGES = (0.05, 0.1, 0.2, 0.3)
+TRIALS = 10
+TRIAL_PRESET = "counterfactual"
+"""Preset of a trial unless another is given: it finds more of a weak edge than the others in as many seconds."""
+TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
+"""Settings of a trial unless others are given: on a year of days a weak edge cannot be distinguished from luck."""
+_DRAWS = 400
+_OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "cuda_graphs", "threads", "workers", "scheduler")
+_DEFINITION = "definition.json"
+_MOST_BYTES = 1 << 20
+_ANOTHER_FOLDER = "give another folder with --out"
+
+
+class Trial(Record):
+    """What a trial found."""
+
+    edge: float | None
+    """Information coefficient of the feature planted into the market; None: a market in which nothing can be
+    predicted."""
+    seed: int
+    claim: Claim
+    excess: float | None
+    """Mean excess (%), of a trade or of a year."""
+    matched_pvalue: float
+    excess_pvalue: float | None
+    trades: int
+
+
+@dataclass(frozen=True)
+class Claims:
+    """How many of some trials claimed skill."""
+
+    trials: int
+    claimed: int
+
+    @property
+    def share(self) -> float | None:
+        """Of the trials; None without any."""
+        return self.claimed / self.trials if self.trials else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % interval of the share (Clopper and Pearson 1934); None without trials."""
+        if not self.trials:
+            return None
+        tail, missed = (1.0 - CONFIDENCE) / 2.0, self.trials - self.claimed
+        low = float(beta.ppf(tail, self.claimed, missed + 1)) if self.claimed else 0.0
+        high = float(beta.ppf(1.0 - tail, self.claimed + 1, missed)) if missed else 1.0
+        return low, high
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What the trials found.
+
+    Attributes:
+        false_alarms: on markets in which nothing can be predicted.
+        power: on the market with a planted edge, by its information coefficient, rising.
+    """
+
+    false_alarms: Claims
+    power: Mapping[float, Claims]
+
+    @property
+    def smallest_edge(self) -> float | None:
+        """The smallest edge that was found in 80 % of the trials, as were all greater ones; None if there is none."""
+        smallest = None
+        for edge, claims in sorted(self.power.items(), reverse=True):
+            if claims.share is None or claims.share < POWER:
+                break
+            smallest = edge
+        return smallest
+
+    @property
+    def sentences(self) -> tuple[str, str]:
+        """Both results in words."""
+        alarms, tried = self.false_alarms, ", ".join(f"{edge:g}" for edge in self.power)
+        low, high = alarms.interval or (0.0, 1.0)
+        first = (
+            f"False alarms: skill was claimed on {alarms.claimed} of {alarms.trials} markets in which nothing can be "
+            f"predicted ({percent(CONFIDENCE, 0)} interval {percent(low, 0)} to {percent(high, 0)}; the rule allows "
+            f"{percent(SIGNIFICANCE, 0)})."
+        )
+        found = "none of those tried" if self.smallest_edge is None else f"{self.smallest_edge:g}"
+        return first, (
+            f"Power: the smallest edge found in {percent(POWER, 0)} of the trials is {found} (information coefficients "
+            f"tried: {tried or 'none'})."
+        )
+
+
+class TrustTrials:
+    """The trials of a configuration on its prices, kept in a folder.
+
+    Args:
+        config: of each trial, but for the seed: trials have the configuration's seed and those that follow.
+        folder: where finished trials are kept; it is made if it is missing.
+
+    Raises:
+        InputError: the prices cannot be used, the task is no market, or the folder holds trials of another definition.
+    """
+
+    def __init__(self, config: Config, folder: Path) -> None:
+        if not has_prices(config.task) or not config.market.holdout_days:
+            raise InputError("Trials need a market with holdout days: leave task and market.holdout_days as they are.")
+        self._config = config
+        self._folder = folder
+        self._prices: CleanPrices = read_market(config)
+        self._require_same_definition()
+
+    def run(
+        self,
+        trials: int,
+        edges: Sequence[float],
+        begun: Callable[[int, int], None] = lambda *_: None,
+        made: Callable[[Trial, int, int], None] = lambda *_: None,
+    ) -> Trust:
+        """Make the trials that are missing and return what all of them found.
+
+        Args:
+            trials: on noise, and as many for each edge.
+            edges: information coefficients.
+            begun: called before each trial that was not kept before, with its number and that of all; those that were
+                kept come first.
+            made: called after it, with what it found too.
+        """
+        edges = sorted(set(edges))
+        seeds = range(self._config.seed, self._config.seed + trials)
+        wanted = [(edge, seed, self._path(edge, seed)) for seed in seeds for edge in (None, *edges)]
+        kept = {path: _read(path) for *_, path in wanted}
+        found = [trial for trial in kept.values() if trial is not None]
+        for edge, seed, path in wanted:
+            if kept[path] is not None:
+                continue
+            number = len(found) + 1
+            begun(number, len(wanted))
+            with computing_threads(self._config.threads):
+                trial = self._made(edge, seed)
+            _write(path, trial.model_dump(mode="json"))
+            made(trial, number, len(wanted))
+            found.append(trial)
+        return trust_of(found, edges)
+
+    def _path(self, edge: float | None, seed: int) -> Path:
+        return self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
+
+    def _made(self, edge: float | None, seed: int) -> Trial:
+        config = self._config.model_copy(update={"seed": seed})
+        panel = self._noise(seed) if edge is None else with_planted_edge(self._panel, config.trading, edge, seed)
+        state = start_training(config, panel)
+        for _ in range(config.generations):
+            evaluate(state)
+            train(state)
+            evolve(state)
+        assert state.champion is not None
+        market = task_backtest(config, panel, resolve_device(config.device))
+        played = market.play(state.champion.weights[None], panel.splits.holdout, "champion", draws=_DRAWS)
+        verdict = verdict_on(played, config)
+        return Trial(
+            edge=edge,
+            seed=seed,
+            claim=verdict.claim,
+            excess=None if played.excess is None else played.excess.mean,
+            matched_pvalue=verdict.matched_pvalue,
+            excess_pvalue=verdict.excess_pvalue,
+            trades=len(played.trades),
+        )
+
+    @cached_property
+    def _panel(self) -> Panel:
+        return panel_of_clean_prices(self._prices, self._config.market, prices_fingerprint(self._prices))
+
+    def _noise(self, seed: int) -> Panel:
+        prices = unpredictable_prices(self._prices, seed)
+        return panel_of_clean_prices(prices, self._config.market, prices_fingerprint(prices))
+
+    def _require_same_definition(self) -> None:
+        """Keep what determines the trials, and refuse to mix two kinds of them."""
+        market = self._config.market.model_copy(update={"data": None})
+        values = stored_values(self._config.model_copy(update={"market": market}))
+        settings = {name: value for name, value in values.items() if name not in _OF_NO_EFFECT}
+        definition = {"config": settings, "prices": prices_fingerprint(self._prices), "draws": _DRAWS}
+        digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
+        path = self._folder / _DEFINITION
+        with explained("read the trials in", self._folder, _ANOTHER_FOLDER):
+            known = path.read_bytes()[:_MOST_BYTES] if path.exists() else None
+        if known is None:
+            _write(path, {"sha256": digest, **definition})
+        elif _digest_in(known) != digest:
+            raise InputError(
+                f"The trials in {self._folder} were made with other settings or prices: give the same command, or "
+                "another folder with --out."
+            )
+
+
+def with_trial_settings(given: Sequence[str]) -> list[str]:
+    """Return settings that were given as `key=value`, and `TRIAL_SETTINGS` for what was not."""
+    keys = {assignment.partition("=")[0].strip() for assignment in given}
+    return [*given, *(f"{key}={json.dumps(value)}" for key, value in TRIAL_SETTINGS.items() if key not in keys)]
+
+
+def trust_of(trials: Sequence[Trial], edges: Sequence[float]) -> Trust:
+    """Count the claims of trials: those on noise, and those with each of these edges."""
+
+    def claims(edge: float | None) -> Claims:
+        chosen = [trial for trial in trials if trial.edge == edge]
+        return Claims(len(chosen), sum(trial.claim == "skill" for trial in chosen))
+
+    return Trust(claims(None), {edge: claims(edge) for edge in edges})
+
+
+def trust_document(trust: Trust) -> dict[str, Any]:
+    """Return what `eigen trust --json` prints."""
+
+    def document(claims: Claims) -> dict[str, Any]:
+        return {**asdict(claims), "share": claims.share, "interval": claims.interval}
+
+    return {
+        "false_alarms": document(trust.false_alarms),
+        "power": [{"edge": edge, **document(claims)} for edge, claims in trust.power.items()],
+        "smallest_edge": trust.smallest_edge,
+        "sentences": list(trust.sentences),
+    }
+
+
+def _digest_in(content: bytes) -> object:
+    try:
+        document = json.loads(content)
+    except ValueError:
+        return None
+    return document.get("sha256") if isinstance(document, dict) else None
+
+
+def _read(path: Path) -> Trial | None:
+    with explained("read", path, _ANOTHER_FOLDER):
+        if not path.exists():
+            return None
+        content = path.read_bytes()[:_MOST_BYTES]
+    try:
+        return Trial.model_validate_json(content)
+    except ValidationError:
+        raise InputError(f"{path} holds no trial: remove it, and the trial is made again.") from None
+
+
+def _write(path: Path, document: object) -> None:
+    with explained("write", path, _ANOTHER_FOLDER), replacing(path) as file:
+        file.write((json.dumps(document, indent=2) + "\n").encode())

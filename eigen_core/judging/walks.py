@@ -1,0 +1,281 @@
+"""Walks forward through the days: train, validate, play the days that follow, roll on by these days, and train again.
+
+A fold is trained with each seed as an ordinary run whose holdout are the days that it plays, so that all folds together
+play a span of days that nothing was trained or chosen on."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from eigen_core.checkpoint import parse_checksummed
+from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.config import Config, merge
+from eigen_core.config.choices import has_prices
+from eigen_core.config.loading import config_from_values
+from eigen_core.config.stored import config_from_stored, stored_values
+from eigen_core.errors import InputError
+from eigen_core.judging.backtest import outcome_days
+from eigen_core.market import build_panel
+from eigen_core.market.panel import Splits
+from eigen_core.store import MissingObjectError, Store, check_run_name, created, open_store, run_root
+from eigen_core.store.location import WALKS
+from eigen_core.training.runs import Run, require_same_definition, status_of
+
+_MOST_BYTES = 1 << 24
+
+
+@dataclass(frozen=True)
+class Days:
+    """Consecutive trading days, by the first and the last of them as YYYY-MM-DD."""
+
+    first: str
+    last: str
+
+    def __str__(self) -> str:
+        """Both dates."""
+        return f"{self.first} to {self.last}"
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A fold of a walk.
+
+    Attributes:
+        number: from 1 on, in the order of the days.
+        train, validation, played: its days; the last day that is played is the last of its panel.
+    """
+
+    number: int
+    train: Days
+    validation: Days
+    played: Days
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A walk.
+
+    Attributes:
+        name: of the walk; its runs are `NAME-fold-2-seed-1`.
+        config: of all runs, but for dates and seed; `market.purge_days` and `market.holdout_days` are those of each
+            fold.
+        folds: in the order of the days.
+        train_days: of each fold; None: all that come before its validation.
+        seeds: runs of each fold: with the configuration's seed and those that follow.
+    """
+
+    name: str
+    config: Config
+    folds: tuple[Fold, ...]
+    train_days: int | None
+    seeds: int
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of each fold."""
+        return range(self.config.seed, self.config.seed + self.seeds)
+
+    def run_of(self, fold: Fold, seed: int) -> str:
+        """Return the name of a fold's run."""
+        return f"{self.name}-fold-{fold.number}-seed-{seed}"
+
+    def config_of(self, fold: Fold, seed: int) -> Config:
+        """Return the configuration of a fold's run."""
+        first = self.config.market.first_date if self.train_days is None else fold.train.first
+        market = {"first_date": first, "last_date": fold.played.last}
+        return config_from_values(merge(self.config.model_dump(), {"market": market, "seed": seed}))
+
+    def runs(self) -> Iterator[tuple[str, Config]]:
+        """Yield the name and the configuration of each run: fold by fold, seed by seed."""
+        for fold in self.folds:
+            for seed in self.all_seeds:
+                yield self.run_of(fold, seed), self.config_of(fold, seed)
+
+    def document(self) -> dict[str, JsonValue]:
+        """All of it, as it is stored."""
+        return {
+            "config": stored_values(self.config),
+            "train_days": self.train_days,
+            "seeds": self.seeds,
+            "days": [[fold.train.first, fold.played.first, fold.played.last] for fold in self.folds],
+        }
+
+
+def plan_walk(
+    name: str,
+    config: Config,
+    dates: NDArray[np.datetime64],
+    folds: int,
+    *,
+    train_days: int | None = None,
+    seeds: int = 1,
+) -> Walk:
+    """Return a walk whose last fold plays the last days.
+
+    Args:
+        name: of the walk.
+        config: of its runs; each fold plays `market.holdout_days` days.
+        dates: datetime64[D] `[days]`, of the panel that the configuration describes.
+        folds: number of folds.
+        train_days: of each fold; None: all that come before its validation.
+        seeds: runs of each fold.
+
+    Raises:
+        InputError: the name cannot be used, or there are too few days.
+    """
+    check_run_name(name)
+    market = config.market
+    if not has_prices(config.task) or not market.holdout_days:
+        raise InputError(
+            "A walk plays market.holdout_days days in each fold: train the market, with 1 or more of them."
+        )
+    # An episode with a window before it, and a batch of different days.
+    fewest = market.window + max(config.trading.episode_days, config.learner.batch_size)
+    if train_days is not None and train_days < fewest:
+        raise InputError(
+            f"--train-days {train_days}: with these settings a fold needs {fewest:,} days or more to train."
+        )
+    trained = train_days or fewest
+    days, days_of_first = len(dates), trained + market.days_after_training
+    most = max(0, (days - days_of_first) // market.holdout_days + 1)
+    if folds > most:
+        raise InputError(
+            f"--folds {folds}: {days:,} days are enough for {most}. The first fold needs {days_of_first:,} "
+            f"({trained:,} to train, {market.validation_days} of validation, {market.holdout_days} played, twice "
+            f"{market.purge_days} purged), each fold after it {market.holdout_days} more: give more data, or lower "
+            "--folds, --span-days or market.purge_days."
+        )
+    planned = []
+    for number in range(1, folds + 1):
+        stop = days - (folds - number) * market.holdout_days
+        start = 0 if train_days is None else stop - days_of_first
+        splits = Splits.of_days(stop - start, market)
+        train, validation, played = (
+            Days(str(dates[start + split[0]]), str(dates[start + split[-1]]))
+            for split in (splits.train, splits.validation, splits.holdout)
+        )
+        planned.append(Fold(number, train, validation, played))
+    return Walk(name, config, tuple(planned), train_days, seeds)
+
+
+def with_purge(config: Config, purge_days: int | None) -> Config:
+    """Return the configuration with the days that are purged on both sides of the validation.
+
+    Args:
+        config: of a walk.
+        purge_days: the number; None: a window and the days after a decision that its reward depends on, so that no day
+            is observed or traded on both sides; only a window where there are no prices.
+    """
+    traded = outcome_days(config) if has_prices(config.task) else 0
+    days = config.market.window + traded if purge_days is None else purge_days
+    return config_from_values(merge(config.model_dump(), {"market": {"purge_days": days}}))
+
+
+def folder_of(walk: Walk) -> Path:
+    """Return the folder on this machine for what a walk comes to."""
+    checkpoint = walk.config.checkpoint
+    return run_root(checkpoint.store, checkpoint.local) / WALKS / walk.name
+
+
+def remember_walk(walk: Walk) -> None:
+    """Keep in the store what a walk is, so that it goes on as it was begun.
+
+    Raises:
+        InputError: the store cannot be used, or the walk was begun otherwise.
+        StoreUnavailableError: the store does not answer.
+    """
+    if not created(open_store(walk.config.checkpoint.store), _document_name(walk.name), checksummed(walk.document())):
+        require_same_walk(walk)
+
+
+def require_same_walk(walk: Walk) -> None:
+    """Refuse to go on with a walk that was begun otherwise; nothing is written.
+
+    Raises:
+        InputError: it was, or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    store, now = open_store(walk.config.checkpoint.store), walk.document()
+    if store.stat(_document_name(walk.name)) is None:
+        return
+    begun = _begun(store, walk.name)
+    options = [f"--{key.replace('_', '-')}" for key in ("train_days", "seeds") if begun[key] != now[key]]
+    if begun["days"] != now["days"]:
+        options.append("the days of its folds")
+    require_same_definition(f"Walk '{walk.name}'", config_from_stored(begun["config"]), walk.config, options)
+
+
+def is_walk(store: str, name: str) -> bool:
+    """Return whether a store has a walk of this name.
+
+    Raises:
+        InputError: the name or the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    return open_store(store).stat(_document_name(check_run_name(name))) is not None
+
+
+def walks_in(store: str) -> list[str]:
+    """Return the names of the walks in a store, sorted.
+
+    Raises:
+        InputError: the store cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    below = (found.name.removeprefix(WALKS) for found in open_store(store).objects(WALKS))
+    return sorted(name.removesuffix(".json") for name in below if "/" not in name and name.endswith(".json"))
+
+
+def stored_walk(store: str, name: str) -> Walk:
+    """Return a walk of a store, all of whose runs are finished.
+
+    Args:
+        store: where the walk and its runs are kept.
+        name: of the walk.
+
+    Raises:
+        InputError: there is no such walk, it is not finished, or its prices are not those that it was begun with.
+        StoreUnavailableError: the store does not answer.
+    """
+    begun = _begun(open_store(store), name)
+    config, folds = config_from_stored(begun["config"]), len(begun["days"])
+    # Its runs know where prices are on this machine, and with which account their champions play.
+    own = Run.open(store, f"{name}-fold-1-seed-{config.seed}").config_to_resume()
+    config = config.model_copy(
+        update={
+            "market": config.market.model_copy(update={"data": own.market.data}),
+            "account": own.account,
+            "checkpoint": own.checkpoint,
+        }
+    )
+    dates = build_panel(config)[0].dates
+    # Days that came since are after the walk.
+    dates = dates[dates <= np.datetime64(begun["days"][-1][-1])]
+    walk = plan_walk(name, config, dates, folds, train_days=begun["train_days"], seeds=begun["seeds"])
+    if walk.document()["days"] != begun["days"]:
+        raise InputError(f"Walk '{name}' was begun with prices of other days: restore these prices.")
+    for run, _ in walk.runs():
+        if status_of(store, run).state != "finished":
+            raise InputError(
+                f"Walk '{name}' is not finished: its run '{run}' is not. Give the same `eigen walk` again."
+            )
+    return walk
+
+
+def _document_name(name: str) -> str:
+    return f"{WALKS}{name}.json"
+
+
+def _begun(store: Store, name: str) -> Mapping[str, Any]:
+    document = _document_name(name)
+    try:
+        return parse_checksummed(store.read(document, _MOST_BYTES))
+    except MissingObjectError as error:
+        raise InputError(f"There is no walk '{name}' in {store.url}.") from error
+    except ValueError as error:
+        raise InputError(f"{document} in {store.url} {error}: choose another name for the walk.") from error

@@ -1,0 +1,249 @@
+"""Orders of a champion: day after day those of one backtest, kept in a file that is always whole."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from trained_run_cases import RUN, trained
+from typer.testing import CliRunner
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.errors import InputError
+from eigen_core.housekeeping import verify_run
+from eigen_core.judging import act as act_ledger
+from eigen_core.judging.act import Act, Correction, Reconciliation, act
+from eigen_core.judging.backtests import backtest
+from eigen_core.training.runs import status_of
+from flows.cli.app import app
+
+_DAYS = 400
+
+
+def closes(days: int = _DAYS) -> pd.DataFrame:
+    random = np.random.default_rng(4)
+    steps = 0.03 * random.standard_normal((_DAYS + 20, 4))
+    dates = pd.bdate_range("2019-01-01", periods=_DAYS + 20, name="date")
+    table = pd.DataFrame(30.0 * np.exp(steps.cumsum(axis=0)), dates, ["AA", "BB", "CC", "DD"])
+    return table.iloc[:days].round(6)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with a run on 400 days, and the file of its prices."""
+    folder = tmp_path_factory.mktemp("acting")
+    closes().to_csv(folder / "prices.csv")
+    market = {"data": str(folder / "prices.csv"), "layout": "wide", "suspicious": "keep"}
+    trained(folder / "runs", of=1, market=market, trading={"buy_threshold": 0.0, "purchases_per_day": 2})
+    return folder
+
+
+def close_on(table: pd.DataFrame, day: int, column: int) -> float:
+    return float(table.to_numpy()[day, column])
+
+
+def acted(store: Path, folder: Path, date: str, **given: Any) -> Act:
+    return act(str(store / "runs"), RUN, date=date, ledger=folder / "ledger.json", **given)
+
+
+def trained_window(store: Path) -> int:
+    return status_of(str(store / "runs"), RUN).config.market.window
+
+
+def date_of(day: int) -> str:
+    return str(closes(_DAYS + 20).index[day].date())
+
+
+def keep(kept: dict[str, Any], path: Path) -> None:
+    """Write a ledger as the command would."""
+    values = {name: value for name, value in kept.items() if name != "checksum"}
+    act_ledger.write_ledger(act_ledger.ActLedger.model_validate(values), path)
+
+
+@pytest.mark.thorough
+def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tmp_path: Path) -> None:
+    first, days = 350, 30
+    found = [acted(store, tmp_path, date_of(day)) for day in range(first, first + days)]
+    span = f"{date_of(first)}:{date_of(first + days)}"
+    whole = backtest(str(store / "runs"), RUN, span=span, draws=20)
+    trades = whole.trades[whole.trades["decision"] < date_of(first + days)]
+    ordered = [(one.next.date, order.symbol) for one in found for order in one.next.orders if order.side == "buy"]
+    assert ordered == list(zip(trades["decision"].dt.strftime("%Y-%m-%d"), trades["symbol"], strict=True))
+    assert len(ordered) > 5
+    assert any(order.side == "sell" for one in found for order in one.next.orders)
+    assert found[-1].reconciliation == Reconciliation(days - 1, (), (), ())
+    equity = [one.next.equity for one in found]
+    np.testing.assert_allclose(equity, whole.curve.equity[:days])
+
+
+def test_acting_twice_changes_nothing_and_later_days_change_no_order(store: Path, tmp_path: Path) -> None:
+    first = acted(store, tmp_path, date_of(360))
+    content = (tmp_path / "ledger.json").read_bytes()
+    closes(_DAYS + 20).to_csv(tmp_path / "fresh.csv")
+    again = acted(store, tmp_path, date_of(360), data=str(tmp_path / "fresh.csv"))
+    assert again.next == first.next
+    assert (tmp_path / "ledger.json").read_bytes() == content
+    later = acted(store, tmp_path, date_of(_DAYS + 10), data=str(tmp_path / "fresh.csv"))
+    assert later.next.date == date_of(_DAYS + 10)
+    assert [difference.missed for difference in later.reconciliation.differences] == [True] * (_DAYS + 9 - 360)
+    with pytest.raises(InputError, match=r"has orders up to .*, which is after"):
+        acted(store, tmp_path, date_of(370))
+
+
+def test_other_orders_are_named_and_another_champion_is_refused(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    began = acted(store, tmp_path, date_of(360))
+    kept = json.loads(path.read_text())
+    kept["days"][date_of(360)] = []
+    keep(kept, path)
+    found = acted(store, tmp_path, date_of(361))
+    assert [(one.date, one.issued, one.missed) for one in found.reconciliation.differences] == [
+        (date_of(360), None, False)
+    ]
+    assert found.reconciliation.differences[0].replayed == began.next.decided[date_of(360)]
+    keep({**kept, "champion": "0"}, path)
+    with pytest.raises(InputError, match=r"begin anew with --ledger"):
+        acted(store, tmp_path, date_of(362))
+    path.write_text("{}")
+    with pytest.raises(InputError, match=r"is no ledger of orders"):
+        acted(store, tmp_path, date_of(362))
+
+
+def test_corrected_prices_are_named_by_symbol_and_day(store: Path, tmp_path: Path) -> None:
+    fresh = tmp_path / "fresh.csv"
+    table = closes()
+    acted(store, tmp_path, date_of(360))
+    assert acted(store, tmp_path, date_of(361)).reconciliation == Reconciliation(1, (), (), ())
+    table["BB"] /= np.where(np.arange(_DAYS) < 359, 2.0, 1.0)
+    table["CC"] += np.where(np.arange(_DAYS) == 360, 0.5, 0.0)
+    table.to_csv(fresh)
+    found = acted(store, tmp_path, date_of(362), data=str(fresh)).reconciliation
+    window = trained_window(store)
+    # A price of the days before, and of none that came since.
+    kept = tuple(date_of(day) for day in range(360 - window + 1, 359))
+    split, revised = found.corrections
+    assert (split.symbol, split.dates, split.price) == ("BB", kept, "close")
+    assert split.factor == pytest.approx(0.5)
+    assert split.then == close_on(closes(), 360 - window + 1, 1)
+    then, now = (close_on(one, 360, 2) for one in (closes(), table))
+    assert revised == Correction("CC", (date_of(360),), "close", then, now, None)
+    # What was there when orders were issued stays in the ledger.
+    later = acted(store, tmp_path, date_of(363), data=str(fresh)).reconciliation
+    assert [one.symbol for one in later.corrections] == ["BB", "CC"]
+    given = [
+        "act",
+        RUN,
+        "--store",
+        str(store / "runs"),
+        "--ledger",
+        str(tmp_path / "ledger.json"),
+        "--data",
+        str(fresh),
+    ]
+    shown = CliRunner().invoke(app, [*given, "--date", date_of(363)], terminal_width=400)
+    assert shown.exit_code == 0, shown.output
+    said = " ".join(shown.output.split())
+    assert f"BB: prices on {window - 2} days from {kept[0]} to {kept[-1]} were corrected since" in said
+    assert "all by the factor 0.5, as after a split" in said
+
+
+def test_orders_of_another_size_are_named(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    order, other = (one for one in acted(store, tmp_path, date_of(360)).next.orders if one.side == "buy")
+    assert order.symbol != other.symbol
+    kept = json.loads(path.read_text())
+    kept["days"][date_of(360)][0]["money"] *= 1.01
+    keep(kept, path)
+    found = acted(store, tmp_path, date_of(361)).reconciliation
+    assert (found.agreeing, found.differences, found.corrections) == (0, (), ())
+    [size] = found.sizes
+    assert (size.date, size.symbol) == (date_of(360), order.symbol)
+    assert (size.issued, size.replayed) == pytest.approx((1.01 * order.money, order.money))
+
+
+def test_an_old_ledger_without_checksum_and_prices_has_them_from_now_on(store: Path, tmp_path: Path) -> None:
+    path = tmp_path / "ledger.json"
+    acted(store, tmp_path, date_of(360))
+    kept = json.loads(path.read_text())
+    del kept["prices"], kept["checksum"]
+    path.write_text(json.dumps({**kept, "format": "eigen act 1"}))
+    acted(store, tmp_path, date_of(361))
+    assert list(json.loads(path.read_text())["prices"])[-1] == date_of(361)
+    assert "checksum" in json.loads(path.read_text())
+
+
+@pytest.mark.parametrize("change", ["capital", "began", "checksum", "order"])
+def test_a_ledger_that_was_edited_orders_nothing(store: Path, tmp_path: Path, change: str) -> None:
+    path = tmp_path / "ledger.json"
+    acted(store, tmp_path, date_of(360))
+    kept = json.loads(path.read_text())
+    if change == "capital":
+        kept["account"]["capital"] *= 9.0
+    elif change == "order":
+        kept["days"][date_of(360)][0]["size"] *= 2.0
+    elif change == "began":
+        kept["began"] = date_of(359)
+    else:
+        del kept["checksum"]
+    content = json.dumps(kept, indent=2, sort_keys=True) + "\n"
+    path.write_text(content)
+    options = ["--store", str(store / "runs"), "--ledger", str(path), "--date", date_of(361)]
+    shown = CliRunner().invoke(app, ["act", RUN, *options], terminal_width=400)
+    assert shown.exit_code == 2
+    assert "was changed since orders were last kept in it" in " ".join(shown.output.split())
+    assert path.read_text() == content
+
+
+def test_a_ledger_that_cannot_be_written_stays_as_it_was(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acted(store, tmp_path, date_of(360))
+    content = (tmp_path / "ledger.json").read_bytes()
+
+    def killed(*_: object, **__: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(act_ledger.ActLedger, "model_dump", killed)
+    with pytest.raises(KeyboardInterrupt):
+        acted(store, tmp_path, date_of(361))
+    assert (tmp_path / "ledger.json").read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("change", "date", "sentence"),
+    [
+        (lambda table: table.iloc[5:], 360, r"The prices begin on .*, but training began on"),
+        (lambda table: table.drop(columns="BB"), 360, r"The prices lack BB: give"),
+        (lambda table: table.drop(index=table.index[50]), 360, r"normalised otherwise"),
+        (lambda table: table.iloc[:355], 360, r"There are no prices of .*: the last day before it is"),
+        (lambda table: table, 100, r"is a training day of the run"),
+    ],
+)
+def test_prices_that_do_not_fit_are_refused(store: Path, tmp_path: Path, change: Any, date: int, sentence: str) -> None:
+    change(closes()).to_csv(tmp_path / "fresh.csv")
+    with pytest.raises(InputError, match=sentence):
+        acted(store, tmp_path, date_of(date), data=str(tmp_path / "fresh.csv"))
+
+
+@pytest.mark.parametrize("text", ["tomorrow", "2020-02-30", "2020-1-1", ""])
+def test_what_is_no_date_is_refused(store: Path, tmp_path: Path, text: str) -> None:
+    with pytest.raises(InputError, match="is no date: write it as"):
+        acted(store, tmp_path, text)
+    assert not (tmp_path / "ledger.json").exists()
+
+
+def test_the_command_prints_orders_and_the_ledger_is_no_damage(store: Path) -> None:
+    arguments = ["act", RUN, "--store", str(store / "runs")]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert f"after the close of {date_of(_DAYS - 1)}" in shown.output
+    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    assert {"run", "date", "orders", "positions", "equity", "cash", "began", "reconciliation"} <= set(document)
+    for order in document["orders"]:
+        assert {"symbol", "side", "size", "target", "latest_exit"} <= set(order)
+        assert order["target"] > 0.0
+        assert order["latest_exit"] > document["date"]
+    assert RunDirectory.open(store / "runs", RUN).path.joinpath("act.json").exists()
+    assert not verify_run(str(store / "runs"), RUN, deep=True).damages

@@ -1,0 +1,235 @@
+"""Backtests of a small run: what they hold, what they refuse, what the command prints and writes."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from flow_cases import small_flow_config
+from trained_run_cases import RUN, trained
+from typer.testing import CliRunner
+
+from eigen_core.errors import InputError
+from eigen_core.judging.backtests import Backtest, backtest
+from eigen_core.training.runs import Run
+from flows.cli.app import app
+
+DRAWS = 20
+CONTRACT = {
+    *("run", "agent", "slice", "first", "last", "days", "capital", "final", "total_return", "cagr", "volatility"),
+    *("sharpe", "max_drawdown", "longest_drawdown_days", "exposure", "turnover", "trades", "win_rate", "costs"),
+    *("sharpe_interval", "excess_per_trade", "excess_per_year", "looks", "deflated_sharpe", "baselines", "verdict"),
+    *("warnings", "periods_per_year", "timing"),
+}
+BASELINES = {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population", "matched_random"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with a finished run."""
+    folder = tmp_path_factory.mktemp("store")
+    trained(folder, of=1)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A store with a run that has one of two generations."""
+    folder = tmp_path_factory.mktemp("unfinished")
+    trained(folder, of=2)
+    return str(folder)
+
+
+def played(store: str, **given: Any) -> Backtest:
+    return backtest(store, RUN, draws=DRAWS, **given)
+
+
+def test_a_backtest_of_the_champion_on_the_holdout(store: str) -> None:
+    found = played(store)
+    assert (found.agent, found.span, found.agents, found.generation) == ("champion", "holdout", 1, 1)
+    assert len(found.curve.dates) == 60
+    assert found.training_days == 0
+    names = ["cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "initial_population"]
+    assert list(found.baselines) == names
+    assert len(found.matched.total_returns) == DRAWS
+    gain = found.curve.equity[-1] - found.curve.capital
+    assert found.by_asset["gain"].sum() + found.interest == pytest.approx(gain)
+    assert found.by_month["gain"].sum() == pytest.approx(gain)
+    assert found.by_month["bought"].sum() == len(found.trades) == found.by_asset["trades"].sum()
+    assert np.prod(found.by_month["return"] + 1.0) == pytest.approx(found.curve.equity[-1] / found.curve.capital)
+    again = played(store)
+    np.testing.assert_array_equal(found.curve.equity, again.curve.equity)
+    np.testing.assert_array_equal(found.matched.total_returns, again.matched.total_returns)
+
+
+@pytest.mark.thorough
+def test_elites_share_the_capital_and_an_ensemble_has_one_account(store: str) -> None:
+    elites, ensemble = played(store, agent="elites"), played(store, agent="ensemble")
+    assert elites.agents == ensemble.agents == 2
+    assert elites.curve.capital == ensemble.curve.capital == 100_000.0
+    alone = [played(store, agent=str(agent)).curve.equity for agent in range(2)]
+    np.testing.assert_allclose(elites.curve.equity, np.mean(alone, axis=0))
+    assert set(ensemble.trades["agent"]) <= {0}
+
+
+@pytest.mark.thorough
+def test_settings_of_the_account_change_the_account_alone(store: str) -> None:
+    whole = played(store, span="validation", settings=["account.shares=whole", "account.capital=5000"])
+    assert whole.curve.capital == 5_000.0
+    assert (whole.trades["shares"] % 1.0 == 0.0).all()
+    with pytest.raises(InputError, match=r"trading\.cost_bps belongs to the run: a backtest can change"):
+        played(store, settings=["trading.cost_bps=0"])
+
+
+@pytest.mark.thorough
+def test_days_of_training_are_named(store: str) -> None:
+    found = played(store, span="2015-01-01:2015-12-31")
+    assert str(found.curve.dates[0]) >= "2015-01-01"
+    assert str(found.curve.dates[-1]) <= "2015-12-31"
+    assert found.training_days == len(found.curve.dates)
+
+
+@pytest.mark.thorough
+def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_agents(tmp_path: Path) -> None:
+    config = trained(tmp_path, of=1)
+    found = [played(str(tmp_path), agent=agent).verdict.looks for agent in ("champion", "champion", "3", "champion")]
+    assert found == [1, 1, 2, 2]
+    validation = played(str(tmp_path), span="validation")
+    assert validation.looks.count == 1
+    assert validation.verdict.looks == 1 + config.population.size
+    trained_on = played(str(tmp_path), span="2015-01-01:2015-03-31").verdict
+    assert trained_on.claim == "none"
+    assert "were trained on" in trained_on.sentence
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (
+            {"agent": "4"},
+            r"There is no agent '4': choose champion, elites, population, ensemble, or a number from 0 to 3\.",
+        ),
+        ({"agent": "best"}, r"There is no agent 'best'"),
+        ({"span": "tomorrow"}, r"'tomorrow' is no span: write holdout, validation, or dates such as"),
+        ({"span": "2015-02-30:2015-03-30"}, r"'2015-02-30:2015-03-30' is no span"),
+        ({"span": "2015-02-01:2014-03-30"}, r"ends before it begins"),
+        ({"span": "2035-02-01:2035-03-30"}, r"holds 0 days of prices"),
+        ({"span": "1980-02-01:1995-03-30"}, r"begins after fewer days of prices than the 20 that agents observe"),
+    ],
+)
+def test_what_cannot_be_played_is_refused_with_a_sentence(store: str, given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        played(store, **given)
+
+
+@pytest.mark.thorough
+def test_the_holdout_of_an_unfinished_run_is_looked_at_only_on_request(unfinished: str) -> None:
+    with pytest.raises(InputError, match=r"has 1 of 2 generations, and its holdout judges no choice"):
+        played(unfinished)
+    assert played(unfinished, span="holdout").span == "holdout"
+
+
+def test_runs_without_a_market_agents_holdout_or_their_own_prices_are_refused(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, task="gym:CartPole-v1")
+    Run(config.checkpoint, "poles").begin(config)
+    with pytest.raises(InputError, match=r"Run 'poles' plays gym:CartPole-v1: only a run on a market has prices"):
+        backtest(str(tmp_path), "poles")
+    Run(small_flow_config(tmp_path, market={"holdout_days": 60}).checkpoint, "begun").begin(
+        small_flow_config(tmp_path, market={"holdout_days": 60})
+    )
+    with pytest.raises(InputError, match=r"Run 'begun' has no agents yet"):
+        backtest(str(tmp_path), "begun", span="validation")
+    Run(small_flow_config(tmp_path).checkpoint, "all").begin(small_flow_config(tmp_path))
+    with pytest.raises(InputError, match=r"Run 'all' has no holdout days"):
+        backtest(str(tmp_path), "all")
+
+
+@pytest.mark.thorough
+def test_prices_that_the_run_was_not_trained_on_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dates = pd.bdate_range("2000-01-03", periods=400)
+    walk = np.exp(np.cumsum(np.random.default_rng(1).normal(0.0, 0.01, (400, 20)), axis=0))
+    own = tmp_path / "own.csv"
+    pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(20)]).to_csv(own, index_label="date")
+    config = trained(tmp_path, of=1, market={"data": str(own), "layout": "wide"})
+    assert config.market.data == str(own)
+    walk[5, 5] *= 1.01
+    other = tmp_path / "other.csv"
+    pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(20)]).to_csv(other, index_label="date")
+    monkeypatch.setenv("EIGEN_DATA", str(other))
+    with pytest.raises(InputError, match=r"Run 'small' was trained on other data"):
+        backtest(str(tmp_path), RUN)
+
+
+def test_the_command_prints_the_contract_and_writes_tables(store: str, tmp_path: Path) -> None:
+    folder = tmp_path / "tables"
+    given = ["backtest", RUN, "--store", store, "--out", str(folder)]
+    result = CliRunner().invoke(app, [*given, "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    assert set(document) == CONTRACT
+    assert set(document["baselines"]) == BASELINES
+    assert document["baselines"]["cash"] == {"total_return": 0.0, "sharpe": None, "max_drawdown": 0.0}
+    assert document["baselines"]["matched_random"]["draws"] == 1_000
+    assert document["verdict"]["claim"] in ("skill", "none", "undecided")
+    assert document["looks"] >= 1
+    assert document["timing"]["shifts"] == 60 - 2 * 10 - 1
+    assert 0.0 < document["timing"]["pvalue"] <= 1.0
+    assert document["final"] == pytest.approx(document["capital"] * (1.0 + document["total_return"]))
+    equity = pd.read_csv(folder / "equity.csv", parse_dates=["date"])
+    pd.testing.assert_frame_equal(equity, pd.read_parquet(folder / "equity.parquet"), check_dtype=False)
+    assert equity["equity"].iloc[-1] == pytest.approx(document["final"])
+    assert equity["drawdown"].min() == pytest.approx(document["max_drawdown"])
+    assert len(pd.read_parquet(folder / "trades.parquet")) == document["trades"]
+    for name in ("by_asset", "by_month"):
+        assert len(pd.read_csv(folder / f"{name}.csv")) == len(pd.read_parquet(folder / f"{name}.parquet"))
+
+
+@pytest.mark.thorough
+def test_the_command_prints_the_account_beside_the_baselines(store: str) -> None:
+    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--slice", "2015-01-01:2015-06-30"])
+    assert result.exit_code == 0, result.output
+    for shown in (
+        "initial population",
+        "equal weight",
+        "random traders with the same days",
+        "No skill shown: the agents were",
+    ):
+        assert shown in result.stdout
+    assert list((Path(store) / RUN / "backtests").glob("champion-2015-01-*/equity.csv"))
+
+
+@pytest.mark.thorough
+def test_an_edited_look_is_said_and_counts(tmp_path: Path) -> None:
+    trained(tmp_path, of=1)
+    store = str(tmp_path)
+    before = [played(store, agent=agent) for agent in ("champion", "elites", "ensemble", "population", "champion")][-1]
+    entry = json.loads((tmp_path / "looks-chain" / "00000001.json").read_text())
+    others = [path for path in (tmp_path / "looks").iterdir() if json.loads(path.read_text()) != entry["look"]]
+    look, deleted, *_ = others
+    look.write_text(look.read_text().replace('"agent":"', '"agent":"0'))
+    deleted.unlink()
+    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--json"])
+    document = json.loads(result.stdout)
+    assert (document["looks"], document["deflated_sharpe"]) == (before.verdict.looks, before.verdict.deflated_sharpe)
+    assert all(path.name in document["warnings"][0] for path in (look, deleted))
+    for options in ((), ("--deep",)):
+        result = CliRunner().invoke(app, ["verify", RUN, "--store", store, *options])
+        assert result.exit_code == 1
+        assert "was deleted and counts as a look" in " ".join(result.stdout.split())
+
+
+def test_what_is_refused_has_exit_code_2(store: str) -> None:
+    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--agent", "unknown"])
+    assert result.exit_code == 2
+    assert "There is no agent 'unknown'" in result.output
+
+
+def test_the_holdouts_verdict_is_that_of_its_backtest(store: str, tmp_path: Path) -> None:
+    shown = CliRunner().invoke(app, ["show", RUN, "--store", store, "--json"])
+    assert shown.exit_code == 0, shown.output
+    assert json.loads(shown.stdout)["verdict"]["claim"] in ("none", "undecided", "skill")
+    trained(tmp_path, of=2)
+    unfinished = CliRunner().invoke(app, ["show", RUN, "--store", str(tmp_path), "--json"])
+    assert json.loads(unfinished.stdout)["verdict"] is None

@@ -1,0 +1,287 @@
+"""Every look at days of the same symbols counts, whichever run it was made for, and whatever became of its file."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from eigen_core.errors import InputError
+from eigen_core.judging.evaluation_log import Look, Looks, ledger_damages, looks_at, record_look
+from eigen_core.store import Store, open_store
+from eigen_core.store.location import LEDGER_HEAD, LOOKS, LOOKS_CHAIN, check_run_name
+
+AGENTS = "abcde"
+
+
+def look_of(agent: str, first: str = "2021-01-04", last: str = "2021-12-31", **changes: object) -> Look:
+    values = {"symbols": ("A", "B"), "settings": "rules", "run": "one", "sharpe": 0.1, **changes}
+    return Look.model_validate({"first": first, "last": last, "agent": agent, **values})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path))
+
+
+def counted(store: Store) -> Looks:
+    return looks_at(store, ["A"], "2021-01-04", "2021-12-31")
+
+
+def files(store: Store) -> list[str]:
+    return [found.name for folder in (LOOKS, LOOKS_CHAIN) for found in store.objects(folder)]
+
+
+def test_the_same_look_counts_once_and_overlapping_days_count(store: Store) -> None:
+    for look in (
+        look_of("a"),
+        look_of("a", run="a copy of it"),
+        look_of("a", first="2021-06-01"),
+        look_of("b", first="2021-12-31", last="2022-12-30", run="two", sharpe=None),
+        look_of("a", settings="other rules"),
+        look_of("c", last="2020-12-31", first="2020-01-02"),
+        look_of("d", symbols=("C",)),
+    ):
+        record_look(store, look)
+    looks = looks_at(store, ["B", "X"], "2021-01-04", "2021-12-31")
+    assert looks.count == 3
+    assert {look.run for look in looks.known} == {"one", "two"}
+    assert looks.sharpes == (0.1, 0.1)
+    assert looks_at(store, ["C"], "2021-01-04", "2021-12-31").count == 1
+    assert looks_at(store, ["A"], "2019-01-01", "2019-12-31").count == 0
+    assert not ledger_damages(store)
+
+
+def test_damaged_looks_count(store: Store, caplog: pytest.LogCaptureFixture) -> None:
+    record_look(store, look_of("a"))
+    damaged = look_of("b")
+    store.put(damaged.name, b"{not json")
+    store.put("looks/something else.json", b"")
+    assert looks_at(store, ["A"], "2021-05-01", "2021-06-01").count == 3
+    assert all(name in caplog.text for name in (damaged.name, "something else"))
+
+
+def edited(store: Store, name: str) -> None:
+    """Write another Sharpe ratio into a file of the ledger, or another origin into its head."""
+    values = json.loads(store.read(name, 2**20))
+    values.get("look", values)["ledger" if name == LEDGER_HEAD else "sharpe"] = "0" if name == LEDGER_HEAD else 0.3
+    store.put(name, json.dumps(values).encode())
+
+
+def replaced(store: Store, name: str) -> None:
+    """Write what another file of the ledger holds."""
+    other = next(one for one in files(store) if one != name and len(one) == len(name))
+    store.put(name, store.read(other, 2**20))
+
+
+def deleted(store: Store, name: str) -> None:
+    store.delete([name])
+
+
+@pytest.mark.parametrize("change", [edited, replaced, deleted])
+@pytest.mark.parametrize("place", range(2 * len(AGENTS)))
+def test_no_file_of_the_ledger_is_changed_unseen_and_no_look_is_lost(
+    store: Store, caplog: pytest.LogCaptureFixture, change: Callable[[Store, str], None], place: int
+) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent, sharpe=ord(agent) / 1_000))
+    before = counted(store)
+    assert (before.count, before.damages) == (5, ())
+    name = files(store)[place]
+    change(store, name)
+    found = counted(store)
+    assert found.count == 5
+    assert found.damages
+    assert ledger_damages(store) == found.damages
+    assert str(found.damages[0]) in caplog.text
+    # Later looks are kept and counted, and the damage stays known.
+    record_look(store, look_of("f"))
+    assert counted(store).count >= 6
+    assert ledger_damages(store)
+
+
+def test_an_edited_look_counts_with_the_sharpe_ratio_that_was_written(store: Store) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    edited(store, look_of("b").name)
+    store.delete([look_of("c").name])
+    assert counted(store).sharpes == (0.1,) * 5
+
+
+def test_a_look_and_its_entry_that_are_both_deleted_count(store: Store) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    store.delete([look_of("b").name, "looks-chain/00000002.json"])
+    found = counted(store)
+    assert (found.count, len(found.damages)) == (5, 1)
+
+
+def newest(number: int) -> list[str]:
+    """The newest looks and their entries."""
+    numbers = range(len(AGENTS) - number, len(AGENTS))
+    return [name for place in numbers for name in (look_of(AGENTS[place]).name, f"{LOOKS_CHAIN}{place + 1:08d}.json")]
+
+
+@pytest.mark.parametrize("number", range(1, len(AGENTS) + 1))
+def test_the_newest_looks_that_are_deleted_with_their_entries_count(store: Store, number: int) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    store.delete(newest(number))
+    found = counted(store)
+    assert found.count == 5
+    assert found.damages
+    assert ledger_damages(store) == found.damages
+    # Neither a later look nor the same one again takes the place of what is missing.
+    record_look(store, look_of("f"))
+    record_look(store, look_of(AGENTS[-1]))
+    assert (counted(store).count, len(ledger_damages(store))) == (7, 1)
+
+
+@pytest.mark.parametrize("change", [edited, deleted])
+def test_the_head_of_a_ledger_that_is_changed_or_deleted_is_named(
+    store: Store, change: Callable[[Store, str], None]
+) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    store.delete(newest(1))
+    change(store, LEDGER_HEAD)
+    assert counted(store).count >= 5
+    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(store)]
+    record_look(store, look_of("f"))
+    assert counted(store).count >= 6
+    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(store)]
+
+
+def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for agent in AGENTS[:-1]:
+        record_look(store, look_of(agent))
+    head = store.read(LEDGER_HEAD, 2**20)
+    record_look(store, look_of(AGENTS[-1]))
+    store.delete(newest(1))
+    store.put(LEDGER_HEAD, head)
+    assert (counted(store).count, len(ledger_damages(store))) == (5, 1)
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("EIGEN_CACHE", str(tmp_path / "another machine"))
+        assert (counted(store).count, ledger_damages(store)) == (4, ())
+    # The next look of this machine tells all others.
+    record_look(store, look_of("f"))
+    monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "another machine"))
+    assert (counted(store).count, len(ledger_damages(store))) == (6, 1)
+
+
+def test_a_new_store_in_the_place_of_another_begins_without_looks(store: Store) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    store.delete([*files(store), LEDGER_HEAD])
+    assert (counted(store).count, ledger_damages(store)) == (0, ())
+    record_look(store, look_of("a"))
+    assert (counted(store).count, ledger_damages(store)) == (1, ())
+
+
+def test_a_chain_from_before_there_was_a_head_goes_on(store: Store, tmp_path: Path) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    older, previous = open_store(str(tmp_path / "older")), ""
+    for name in files(store):
+        content = store.read(name, 2**20)
+        if name.startswith(LOOKS_CHAIN):
+            values = json.loads(content) | {"previous": previous}
+            del values["ledger"]
+            content = json.dumps(values).encode()
+            previous = hashlib.sha256(content).hexdigest()
+        older.put(name, content)
+    assert (counted(older).count, ledger_damages(older)) == (5, ())
+    record_look(older, look_of("f"))
+    assert (counted(older).count, ledger_damages(older)) == (6, ())
+    older.delete([look_of("f").name, "looks-chain/00000006.json"])
+    assert (counted(older).count, len(ledger_damages(older))) == (6, 1)
+
+
+def test_a_process_that_dies_before_it_keeps_the_head_damages_nothing(store: Store) -> None:
+    for agent in AGENTS[:-1]:
+        record_look(store, look_of(agent))
+    head = store.read(LEDGER_HEAD, 2**20)
+    record_look(store, look_of(AGENTS[-1]))
+    store.put(LEDGER_HEAD, head)
+    assert (counted(store).count, ledger_damages(store)) == (5, ())
+    record_look(store, look_of("f"))
+    assert (counted(store).count, ledger_damages(store)) == (6, ())
+
+
+def test_a_machine_without_a_folder_for_copies_still_counts(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "file" / "cache"))
+    record_look(store, look_of("a"))
+    assert (counted(store).count, ledger_damages(store)) == (1, ())
+
+
+@pytest.mark.parametrize(
+    "content", [b"{not json", b'{"ledger": "x", "number": 99999999999, "sha256": ""}', b"[" * 60_000]
+)
+def test_a_foreign_head_costs_nothing(store: Store, content: bytes) -> None:
+    record_look(store, look_of("a"))
+    store.put(LEDGER_HEAD, content)
+    assert counted(store).count == 2
+    record_look(store, look_of("b"))
+    assert counted(store).count == 3
+    assert [damage.path for damage in ledger_damages(store)] == [LEDGER_HEAD]
+
+
+def test_the_whole_folder_of_looks_that_is_deleted_counts(store: Store) -> None:
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    store.delete([found.name for found in store.objects(LOOKS)])
+    assert counted(store).count == 5
+    assert len(counted(store).damages) == 5
+
+
+def test_looks_from_before_there_was_a_chain_count_and_are_in_it_from_now_on(store: Store) -> None:
+    for agent in "abc":
+        look = look_of(agent)
+        store.put(look.name, look.model_dump_json().encode())
+    assert (counted(store).count, counted(store).damages) == (3, ())
+    record_look(store, look_of("d"))
+    assert (counted(store).count, counted(store).damages) == (4, ())
+    edited(store, look_of("a").name)
+    store.delete([look_of("b").name])
+    found = counted(store)
+    assert (found.count, len(found.damages)) == (4, 2)
+
+
+def test_looks_that_are_kept_at_once_are_all_chained(store: Store) -> None:
+    agents = [f"agent {number}" for number in range(24)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda agent: record_look(store, look_of(agent)), agents))
+    assert (counted(store).count, counted(store).damages) == (24, ())
+    assert sum("chain" in name for name in files(store)) == 24
+    store.delete([look_of("agent 7").name])
+    assert (counted(store).count, len(counted(store).damages)) == (24, 1)
+
+
+def test_a_foreign_entry_names_no_file_outside_of_the_ledger(store: Store) -> None:
+    record_look(store, look_of("a"))
+    entry = {"number": 2, "previous": "", "look": look_of("b", first="../../x").model_dump(), "before": {"../y": ""}}
+    store.put("looks-chain/00000002.json", json.dumps(entry).encode())
+    assert counted(store).count == 2
+    assert counted(store).damages
+
+
+def test_a_number_that_no_ledger_reaches_costs_nothing(store: Store) -> None:
+    record_look(store, look_of("a"))
+    store.put("looks-chain/99999999.json", b"{}")
+    assert counted(store).count > 1
+    assert counted(store).damages
+    with pytest.raises(InputError, match="which no ledger reaches"):
+        record_look(store, look_of("b"))
+
+
+@pytest.mark.parametrize("name", ["looks", "looks-chain", "ledger.json"])
+def test_no_run_takes_the_ledgers_name(name: str) -> None:
+    with pytest.raises(InputError, match=r"the store has a (folder|file) of that name"):
+        check_run_name(name)

@@ -1,0 +1,178 @@
+"""Agents that trade day after day over a span, and that nothing of it knows the future."""
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from science_cases import random_panel, small_config
+
+from eigen_core.account import DecidedTrades, TradedAccounts, trade_accounts
+from eigen_core.account.baselines import baseline_curves
+from eigen_core.account.days import prices_of_span
+from eigen_core.account.matched import matched_traders
+from eigen_core.config import Config
+from eigen_core.judging.backtest import play_days
+from eigen_core.market import Panel, build_panel
+from eigen_core.networks import AgentNetwork, Heads
+from eigen_core.population import initial_weights
+from eigen_core.randomness import keyed_generator
+from eigen_core.task.market_rollouts import Evaluator
+from eigen_core.trading import Prices
+
+CPU = torch.device("cpu")
+AGENTS = 3
+_COLUMNS = ["open", "high", "low", "close"]
+
+
+def played(
+    panel: Panel, config: Config, span: range, *, ensemble: bool = False
+) -> tuple[DecidedTrades, Prices, TradedAccounts]:
+    """What new agents do over a span, and what they earn."""
+    network = AgentNetwork(panel, config, CPU, Heads())
+    weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
+    known = prices_of_span(Prices.of_panel(panel, CPU), span, config.trading.holding_days)
+    trades = play_days(network, known, config, weights, span, ensemble=ensemble)
+    closes = known.last_close[: len(span)].numpy()
+    dates = np.asarray(panel.dates)[span.start : span.stop]
+    return trades, known, trade_accounts(trades, closes, dates, config.trading, config.account)
+
+
+@pytest.mark.parametrize("rank", ["coefficient", "separate"])
+@pytest.mark.parametrize(("observe", "purchases"), [(True, 1), (False, 1), (True, 3), (False, 2)])
+def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, purchases: int, rank: str) -> None:
+    config = small_config(trading={"observe_portfolio": observe, "purchases_per_day": purchases, "rank": rank})
+    panel = random_panel(config)
+    start, days = 60, config.trading.trading_days
+    # Settlement follows the last decision, so that all trades end inside the span.
+    trades, _, _ = played(panel, config, range(start, start + config.trading.episode_days))
+    network = AgentNetwork(panel, config, CPU, Heads())
+    weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
+    evaluator = Evaluator(network, Prices.of_panel(panel, CPU), config, CPU)
+    summary = evaluator.roll_out(weights, np.full((AGENTS, 1), start)).summary
+    decided = trades.asset[:, :days] >= 0
+    offsets = np.where(decided, trades.exit_day[:, :days] - np.arange(days)[:, None], 0)
+    # In the order of columns: an order of a day that buys nothing leaves a gap in the summary alone.
+    for found, expected in ((trades.asset[:, :days], summary.asset), (offsets, summary.exit_offset)):
+        np.testing.assert_array_equal(
+            np.take_along_axis(found, trades.asset[:, :days].argsort(axis=2, kind="stable"), axis=2),
+            expected.gather(2, summary.asset.argsort(dim=2, stable=True)).numpy(),
+        )
+    assert decided.all(axis=2).any()
+
+
+def test_the_time_that_agents_see_begins_again_within_what_they_were_trained_on() -> None:
+    config = small_config()
+    panel = random_panel(config)
+    trades, _, accounts = played(panel, config, range(20, 150))
+    # Positions may be opened on every day: an episode alone would end after `trading_days`.
+    assert (trades.asset[:, config.trading.episode_days :] >= 0).any()
+    assert accounts.equity.shape == (AGENTS, 130)
+
+
+def test_an_ensemble_trades_one_portfolio() -> None:
+    config = small_config()
+    panel = random_panel(config)
+    trades, _, accounts = played(panel, config, range(20, 80), ensemble=True)
+    assert trades.asset.shape == (1, 60, 1)
+    assert len(accounts.equity) == 1
+
+
+def price_table(days: int, seed: int) -> pd.DataFrame:
+    generator = keyed_generator(seed, 0, "test", "span table")
+    frames = []
+    for index in range(4):
+        close = 30.0 * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
+        opened = close * np.exp(0.01 * generator.standard_normal(days))
+        frame = pd.DataFrame({"symbol": f"S{index}", "open": opened, "close": close})
+        frame["date"] = pd.bdate_range("2001-01-01", periods=days)
+        frame["high"], frame["low"] = frame[["open", "close"]].max(axis=1) * 1.02, frame[["open", "close"]].min(axis=1)
+        frames.append(frame[generator.random(days) > (0.03 if index else 0.0)])
+    return pd.concat(frames, ignore_index=True)
+
+
+def panel_of(table: pd.DataFrame, config: Config) -> Panel:
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "prices.csv"
+        table[["date", "symbol", *_COLUMNS]].to_csv(path, index=False)
+        values = config.model_dump()
+        values["market"]["data"] = str(path)
+        return build_panel(Config(**values), Path(folder) / "cache")[0]
+
+
+def without_future(table: pd.DataFrame, day: np.datetime64, how: str, seed: int) -> pd.DataFrame:
+    """The table with the prices after a day shuffled among the days, or cut off: one same price for ever."""
+    changed = table.sort_values(["symbol", "date"], ignore_index=True)
+    for rows in changed.groupby("symbol").groups.values():
+        later = np.array([row for row in rows if changed.loc[row, "date"] > day])
+        if how == "shuffled":
+            order = keyed_generator(seed, 0, "test", "shuffle").permutation(later)
+            changed.loc[later, _COLUMNS] = changed.loc[order, _COLUMNS].to_numpy()
+        else:
+            changed.loc[later, _COLUMNS] = 10.0
+    return changed
+
+
+@pytest.mark.parametrize("how", ["shuffled", "cut off"])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in (1, 2))])
+def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: str, seed: int) -> None:
+    fill = ["next_open", "next_close", "same_close"][seed]
+    encoder = ["filter_bank", "tcn", "filter_bank"][seed]
+    rank = "separate" if how == "shuffled" else "coefficient"
+    config = small_config(
+        trading={"fill": fill, "min_target": 0.01, "max_target": 0.2, "purchases_per_day": 2 - seed % 2, "rank": rank},
+        network={"encoder": encoder},
+        account={"shares": "whole"} if seed == 1 else {},
+    )
+    table = price_table(220, seed)
+    panel = panel_of(table, config)
+    span = range(panel.splits.validation.start, panel.days)
+    last = span.start + int(keyed_generator(seed, 0, "test", "day").integers(15, len(span) - 8))
+    changed = panel_of(without_future(table, panel.dates[last], how, seed), config)
+    assert not np.array_equal(np.asarray(panel.close)[last + 1 :], np.asarray(changed.close)[last + 1 :])
+    # The same days are also all that there is: the span that ends on this day.
+    spans = ((panel, span), (changed, span), (panel, range(span.start, last + 1)))
+    for ensemble in (False, True):
+        (trades, known, accounts), *others = [played(held, config, days, ensemble=ensemble) for held, days in spans]
+        until = last - span.start + 1
+        assert (trades.asset[:, : until - 1] >= 0).any()
+        for other_trades, other_known, other in others:
+            for name in ("equity", "exposure", "traded", "costs"):
+                np.testing.assert_array_equal(getattr(other, name)[:, :until], getattr(accounts, name)[:, :until])
+            # The order of the last day is decided on, but may be filled only by what follows.
+            decided = until - (fill != "same_close")
+            np.testing.assert_array_equal(other_trades.asset[:, :decided], trades.asset[:, :decided])
+            first, second = (
+                next(matched_traders(held, prices, config.trading, 5, 1, "agent")).asset[:, :decided]
+                for held, prices in ((trades, known), (other_trades, other_known))
+            )
+            np.testing.assert_array_equal(first, second)
+    curves = [baseline_curves(Prices.of_panel(held, CPU), np.asarray(held.dates), config, days) for held, days in spans]
+    for name, curve in curves[0].items():
+        for other_curve in curves[1:]:
+            np.testing.assert_array_equal(other_curve[name].equity[:until], curve.equity[:until], err_msg=name)
+
+
+@pytest.mark.parametrize("purchases", [1, 3])
+def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts(purchases: int) -> None:
+    config = small_config(trading={"loss_multiplier": 1.0, "purchases_per_day": purchases})
+    panel = random_panel(config)
+    trading, start = config.trading, 60
+    trades, _, accounts = played(panel, config, range(start, start + trading.episode_days))
+    network = AgentNetwork(panel, config, CPU, Heads())
+    weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
+    evaluator = Evaluator(network, Prices.of_panel(panel, CPU), config, CPU)
+    summary = evaluator.roll_out(weights, np.full((AGENTS, 1), start)).summary
+    penalties = (
+        summary.idle_days.numpy() * trading.idle_penalty + (summary.trades.numpy() == 0) * trading.no_trade_penalty
+    )
+    made = accounts.shares > 0.0
+    made[:, trading.trading_days :] = False
+    # Each trade takes this share of the capital, if what was gained before is not invested again.
+    full = (trading.max_coefficient or 1.0) * trading.holding_days * purchases
+    share = trades.coefficient / full
+    gain = np.divide(accounts.gain, accounts.paid, out=np.zeros_like(share), where=made)
+    percent = (summary.reward.numpy() + penalties) / full
+    np.testing.assert_allclose(100.0 * (share * gain).sum(axis=(1, 2)), percent, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,133 @@
+"""What portfolios of given weights earn over a span, and what they order next."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trading_cases import panel_of, prices_of, random_panel
+
+from eigen_core.account.attribution import gain_by_asset, gain_by_month
+from eigen_core.config import Config
+from eigen_core.judging.backtest import NextOrders, PlayedSpan, decision_of
+from eigen_core.judging.portfolio import PortfolioMarket, orders_of_days
+from eigen_core.market import Panel
+
+PANEL = random_panel(11, days=260, assets=8)
+SPAN = range(120, 220)
+CONFIG = Config(account={"interest": 0.02})
+
+
+def weights_of(agents: int, panel: Panel = PANEL, seed: int = 0) -> np.ndarray:
+    tradable = prices_of(panel).tradable.numpy()[SPAN.start : SPAN.stop]
+    drawn = np.random.default_rng(seed).dirichlet(np.full(panel.assets, 0.3), (agents, len(SPAN))) * tradable
+    return np.asarray(0.9 * drawn)
+
+
+def played(weights: np.ndarray, panel: Panel = PANEL, config: Config = CONFIG) -> PlayedSpan:
+    market = PortfolioMarket(panel, config, SPAN)
+    return market.played(weights, market.accounts(weights).together(1.0 / len(weights)), "champion", draws=40)
+
+
+def test_what_a_portfolio_gained_adds_up_by_asset_and_by_month() -> None:
+    found = played(weights_of(2))
+    gain = found.curve.equity[-1] - found.curve.capital
+    assert found.curve.capital == CONFIG.account.capital
+    assert gain_by_asset(found.trades)["gain"].sum() + found.interest == pytest.approx(gain)
+    months = gain_by_month(found.curve, found.trades)
+    assert months["gain"].sum() == pytest.approx(gain)
+    assert months["bought"].sum() == (found.trades["shares"] > 0.0).sum()
+    assert set(found.trades["agent"]) == {0, 1}
+    assert found.weights is not None
+    np.testing.assert_allclose(found.weights.sum(axis=1), found.curve.exposure)
+    assert len(found.matched.total_returns) == 40
+    assert found.excess is not None
+    assert (found.excess.per, found.excess.trades) == ("year", len(SPAN))
+
+
+def test_agents_with_the_same_weights_are_one_agent() -> None:
+    one = weights_of(1)
+    alone, together = played(one), played(np.concatenate([one, one]))
+    np.testing.assert_allclose(alone.curve.equity, together.curve.equity)
+    np.testing.assert_allclose(alone.matched.total_returns[:10], together.matched.total_returns[:10])
+    assert together.excess is not None
+    assert alone.excess is not None
+    assert together.excess.mean == pytest.approx(alone.excess.mean)
+
+
+def test_equal_weight_has_no_excess_and_is_its_own_permutation() -> None:
+    tradable = prices_of(PANEL).tradable.numpy()[SPAN.start : SPAN.stop]
+    found = played((tradable / tradable.sum(axis=1, keepdims=True))[None])
+    assert found.excess is not None
+    assert (found.excess.mean, found.excess.standard_error) == (0.0, 0.0)
+    assert found.active_share == pytest.approx(0.0)
+    np.testing.assert_allclose(found.matched.total_returns, found.curve.equity[-1] / found.curve.capital - 1.0)
+
+
+def test_nothing_depends_on_days_after_it() -> None:
+    weights, last = weights_of(1), 60
+    whole = played(weights)
+    known = np.arange(PANEL.days)[:, None] < SPAN.start + last
+    opens, highs, closes = (np.where(known, prices, np.nan) for prices in (PANEL.open, PANEL.high, PANEL.close))
+    cut = played(weights, replace(panel_of(opens, highs, closes), dates=PANEL.dates))
+    np.testing.assert_array_equal(whole.curve.equity[:last], cut.curve.equity[:last])
+    early = whole.trades[whole.trades["fill"] < str(PANEL.dates[SPAN.start + last])]
+    assert early["shares"].tolist() == cut.trades["shares"][: len(early)].tolist()
+
+
+def test_an_asset_that_has_ended_is_paid_out_at_a_loss_and_a_halt_is_waited_out() -> None:
+    closes = np.full((260, 3), 10.0)
+    closes[SPAN.start + 30 :, 1] = np.nan
+    closes[SPAN.start + 50 : SPAN.start + 62, 2] = np.nan
+    panel = panel_of(closes, closes, closes)
+    tradable = closes[SPAN.start : SPAN.stop] > 0.0
+    trading = {"cost_bps": 0.0, "slippage_bps": 0.0, "delisting_days": 13, "delisting_loss": 0.4}
+    config = Config(trading=trading)
+    accounts = PortfolioMarket(panel, config, SPAN).accounts(np.where(tradable, 0.3, 0.0)[None])
+    held = accounts.shares[0] > 0.0
+    ends = 42
+    # It is worth less at the close of that day, and is paid out at the next fill.
+    assert held[1 : ends + 1, 1].all()
+    assert not held[ends + 1 :, 1].any()
+    assert held[1:, 2].all()
+    np.testing.assert_allclose(accounts.equity[0, :ends], accounts.capital)
+    np.testing.assert_allclose(accounts.equity[0, ends:], accounts.capital * (1.0 - 0.3 * 0.4))
+    table = accounts.table(0, panel.symbols)
+    assert table["gain"].sum() == pytest.approx(-0.12 * accounts.capital)
+    assert table.loc[table["symbol"] == "S1", "price"].tolist() == [10.0, 6.0]
+
+
+def orders_on(day: int, weights: np.ndarray, config: Config = CONFIG) -> NextOrders:
+    market = PortfolioMarket(PANEL, config, range(SPAN.start, SPAN.start + day))
+    accounts = market.accounts(weights[:, :day])
+    closes = PANEL.close[SPAN.start : SPAN.start + day]
+    return orders_of_days(weights[0, :day], accounts, closes, PANEL.symbols, config)
+
+
+def test_orders_are_the_changes_of_shares_to_the_target_weights() -> None:
+    weights = weights_of(1)
+    found = orders_on(50, weights)
+    shares = {position.symbol: position.size for position in found.positions}
+    for order in found.orders:
+        shares[order.symbol] = shares.get(order.symbol, 0.0) + (order.size if order.side == "buy" else -order.size)
+        assert (order.target, order.latest_exit) == (None, None)
+    closes = PANEL.close[SPAN.start + 49]
+    traded = np.flatnonzero(closes > 0.0)
+    worth = np.array([shares.get(PANEL.symbols[asset], 0.0) * closes[asset] for asset in traded])
+    # What all of them pay for the costs is the same share.
+    reached = worth / (weights[0, 49, traded] * found.equity)
+    np.testing.assert_allclose(reached, reached[0], rtol=1e-6)
+    assert 0.998 < reached[0] < 1.0
+    sides = [order.side for order in found.orders]
+    assert sides == sorted(sides, reverse=True)
+    invested = sum(position.worth for position in found.positions)
+    assert found.cash == pytest.approx(found.equity - invested, abs=1e-12 * found.equity)
+    assert found.decided[found.date] == decision_of(found.orders)
+
+
+def test_what_was_ordered_on_a_day_is_what_a_later_replay_orders_on_it() -> None:
+    weights = weights_of(1)
+    later = orders_on(60, weights)
+    for day in (2, 31, 59):
+        found = orders_on(day, weights)
+        assert later.decided[found.date] == decision_of(found.orders)
+    assert list(later.decided) == [str(day) for day in PANEL.dates[SPAN.start : SPAN.start + 60]]

@@ -1,0 +1,121 @@
+"""Statistics of returns against obvious versions, known answers and their own promises."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from eigen_core.judging.statistics import (
+    Values,
+    corrected,
+    daily_alpha,
+    deflated_sharpe,
+    interquartile_mean,
+    overfitting_probability,
+    sharpe_interval,
+    sharpe_ratio,
+    superiority,
+)
+
+
+def returns_of(seed: int, days: int = 252, mean: float = 0.0005, spread: float = 0.01) -> Values:
+    return np.random.default_rng(seed).normal(mean, spread, days)
+
+
+@pytest.mark.thorough
+def test_the_interval_holds_the_true_ratio_about_as_often_as_it_says() -> None:
+    held = 0
+    for seed in range(120):
+        interval = sharpe_interval(returns_of(seed), seed)
+        assert interval is not None
+        held += interval[0] <= 0.05 <= interval[1]
+    # Of 120 intervals of 95 %, fewer than 105 or all of them are rarer than 1 in 1,000.
+    assert 105 <= held <= 120
+
+
+def test_equal_returns_give_equal_intervals() -> None:
+    assert sharpe_interval(returns_of(1), 4) == sharpe_interval(returns_of(1), 4)
+    assert sharpe_interval(np.full(100, 0.001), 4) is None
+    assert sharpe_ratio(np.zeros(3)) is None
+
+
+def test_more_looks_deflate_the_ratio() -> None:
+    excess = returns_of(3, mean=0.001)
+    probabilities = [deflated_sharpe(excess, looks) for looks in (1, 2, 10, 400)]
+    known = [probability for probability in probabilities if probability is not None]
+    assert len(known) == 4
+    assert known == sorted(known, reverse=True)
+    ratio = sharpe_ratio(excess)
+    assert ratio is not None
+    # With one look it is the probability that a normal estimate is above 0.
+    assert known[0] == pytest.approx(norm.cdf(ratio * np.sqrt(251)), abs=0.02)
+
+
+def test_the_deviation_of_known_looks_is_used() -> None:
+    excess = returns_of(3, mean=0.001)
+    alike, apart = deflated_sharpe(excess, 10, [0.05, 0.051]), deflated_sharpe(excess, 10, [-0.2, 0.2])
+    assert alike is not None
+    assert apart is not None
+    assert apart < alike == deflated_sharpe(excess, 10)
+
+
+def slow_overfitting(returns: Values, blocks: int) -> float:
+    """All halves, one after the other, with the Sharpe ratios of the days themselves."""
+    size = len(returns) // blocks
+    below = []
+    for chosen in combinations(range(blocks), blocks // 2):
+        inside = np.concatenate([returns[block * size : (block + 1) * size] for block in chosen])
+        others = [block for block in range(blocks) if block not in chosen]
+        outside = np.concatenate([returns[block * size : (block + 1) * size] for block in others])
+        best = int(np.argmax(inside.mean(axis=0) / inside.std(axis=0)))
+        ratios = outside.mean(axis=0) / outside.std(axis=0)
+        rank = float((ratios < ratios[best]).sum() + 0.5) / len(ratios)
+        below.append(1.0 if rank < 0.5 else 0.5 if rank == 0.5 else 0.0)
+    return float(np.mean(below))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_overfitting_is_that_of_all_halves(seed: int) -> None:
+    returns = np.random.default_rng(seed).normal(0.0, 0.01, (83, 5))
+    assert overfitting_probability(returns, blocks=8) == pytest.approx(slow_overfitting(returns, 8), abs=1e-12)
+
+
+def test_a_better_candidate_is_no_overfitting_and_luck_is() -> None:
+    random = np.random.default_rng(5)
+    luck = random.normal(0.0, 0.01, (500, 20))
+    better = luck.copy()
+    better[:, 7] += 0.004
+    assert overfitting_probability(better) == pytest.approx(0.0, abs=0.01)
+    probability = overfitting_probability(luck)
+    assert probability is not None
+    assert probability > 0.3
+    assert overfitting_probability(luck[:, :1]) is None
+    assert overfitting_probability(luck[:20]) is None
+
+
+def test_alpha_is_what_the_market_does_not_explain() -> None:
+    market = returns_of(1, mean=0.002)
+    assert daily_alpha(1.5 * market + 0.001, market) == pytest.approx(0.001)
+    assert daily_alpha(1.5 * market, np.zeros(252)) is None
+
+
+def test_superiority_is_that_over_the_best_baseline() -> None:
+    weak, strong = returns_of(1, mean=-0.001), returns_of(2, mean=0.003)
+    ours = returns_of(3, mean=0.003)
+    against_weak, against_both = superiority(ours, {"weak": weak}, 0), superiority(ours, {"a": weak, "b": strong}, 0)
+    assert against_weak is not None
+    assert against_both is not None
+    assert against_weak < 0.05 < against_both
+    assert superiority(ours, {"itself": ours}, 0) is None
+
+
+def test_the_middle_half_of_seeds_ignores_one_that_failed() -> None:
+    mean, low, high = interquartile_mean(np.array([1.0, 1.1, 0.9, 1.0, -50.0, 1.05, 0.95, 1.0]), 0)
+    assert mean == pytest.approx(0.9875, abs=0.02)
+    assert low <= mean <= high
+
+
+@pytest.mark.parametrize(("pvalue", "looks", "expected"), [(0.05, 1, 0.05), (0.05, 2, 0.0975), (0.001, 400, 0.3298)])
+def test_looks_correct_a_pvalue(pvalue: float, looks: int, expected: float) -> None:
+    assert corrected(pvalue, looks) == pytest.approx(expected, abs=1e-4)

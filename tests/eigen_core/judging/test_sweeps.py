@@ -1,0 +1,154 @@
+"""What a sweep varies, what it suggests, and which trials it prunes."""
+
+from pathlib import Path
+
+import pytest
+
+from eigen_core.config.loading import load_config
+from eigen_core.errors import InputError
+
+pytest.importorskip("optuna")
+from eigen_core.judging.sweeps import Definition, Study, as_settings, space_of
+
+GIVEN = ["generations=4"]
+
+
+def definition(*varied: str, seeds: int = 1, prunes: bool = True, given: list[str] = GIVEN) -> Definition:
+    """What a command would give."""
+    return Definition(load_config(None, given), space_of(varied, None, given), seeds, prunes)
+
+
+@pytest.mark.parametrize(
+    ("varied", "sentence"),
+    [
+        (["learner.gama=0.9:0.99"], "did you mean learner.gamma?"),
+        (["learner.gamma=0.9:1.5"], "learner.gamma: '1.5' cannot be used; give a number"),
+        (["learner.batch_size=32,many"], "give a whole number from 1 to 65,536"),
+        (["learner.batch_size=1.5:3"], "give a whole number"),
+        (["learner.gamma=0.99:0.9"], "is no range"),
+        (["learner.gamma=0:0.9:log"], "is no range"),
+        (["learner.gamma=0.1:0.9:exp"], "is no range"),
+        (["learner.gamma=0.9:0.99", "learner.gamma=0.5,0.6"], "given twice"),
+        (["generations=4,5"], "given twice"),
+        (["seed=1,2"], "give --seeds"),
+        (["memory.soft=0.5:0.6"], "cannot be varied"),
+        (["network.scales=1,5"], "cannot be varied"),
+        (["replay.minimum=100000"], "replay.capacity"),
+        (["learner"], "write it as key=value"),
+    ],
+)
+def test_what_cannot_be_varied_is_refused_in_a_sentence(varied: list[str], sentence: str) -> None:
+    with pytest.raises(InputError) as refused:
+        space_of(varied, None, GIVEN)
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.thorough
+def test_suggestions_lie_in_their_ranges_and_are_settings(tmp_path: Path) -> None:
+    study = Study(
+        tmp_path / "a.db",
+        definition("learner.gamma=0.9:0.99", "learner.batch_size=32,64", "learner.actor_learning_rate=1e-5:1e-3:log"),
+    )
+    for _ in range(4):
+        study.suggest()
+    for trial in study.trials():
+        config = load_config(None, [*GIVEN, *as_settings(trial.params)])
+        assert 0.9 <= config.learner.gamma <= 0.99
+        assert config.learner.batch_size in (32, 64)
+        assert 1e-5 <= config.learner.actor_learning_rate <= 1e-3
+        assert config.learner.gamma == trial.params["learner.gamma"]
+
+
+@pytest.mark.thorough
+def test_suggestions_are_the_same_however_often_the_sweep_is_begun_again(tmp_path: Path) -> None:
+    varied = ("learner.gamma=0.9:0.99", "learner.batch_size=32:256")
+
+    def suggested(name: str, *, again: bool) -> list[dict[str, float]]:
+        study = Study(tmp_path / name, definition(*varied))
+        # More than the draws with which the sampler begins.
+        for _ in range(13):
+            number = study.suggest()
+            assert number is not None
+            study.finish(number, study.trials()[number].params["learner.gamma"])
+            if again:
+                study = Study(tmp_path / name, definition(*varied))
+        return [trial.params for trial in study.trials()]
+
+    assert suggested("whole.db", again=False) == suggested("again.db", again=True)
+
+
+def test_each_combination_of_choices_comes_once(tmp_path: Path) -> None:
+    study = Study(tmp_path / "a.db", definition("learner.batch_size=32,64", "learner.gradient_steps=1:3"))
+    numbers = []
+    while (number := study.suggest()) is not None:
+        numbers.append(number)
+    assert numbers == list(range(6))
+    assert len({tuple(trial.params.items()) for trial in study.trials()}) == 6
+
+
+def test_seeds_alone_are_one_trial(tmp_path: Path) -> None:
+    study = Study(tmp_path / "a.db", definition(seeds=3))
+    assert (study.suggest(), study.suggest()) == (0, None)
+
+
+@pytest.mark.thorough
+def test_a_trial_below_the_median_of_the_finished_ones_is_pruned_at_the_same_generation_however_it_is_watched(
+    tmp_path: Path,
+) -> None:
+    curves = [[1.0, 2.0, 3.0, 4.0]] * 5
+    behind = [1.0, 2.0, 2.5, 9.0]
+
+    def study_of(name: str) -> Study:
+        study = Study(tmp_path / name, definition("learner.gamma=0.9:0.99"))
+        for curve in curves:
+            number = study.suggest()
+            assert number is not None
+            assert not study.is_behind(number, curve)
+            study.finish(number, curve[-1])
+        assert study.suggest() == 5
+        return study
+
+    at_once, one_by_one = study_of("at_once.db"), study_of("one.db")
+    assert at_once.is_behind(5, behind)
+    assert [one_by_one.is_behind(5, behind[:count]) for count in range(4)] == [False, False, False, True]
+    # A process that was killed after it had reported and before it ended the trial.
+    again = Study(tmp_path / "one.db", definition("learner.gamma=0.9:0.99"))
+    assert again.unfinished() == [5]
+    assert again.is_behind(5, behind)
+    for study in (at_once, again):
+        study.prune(5)
+        assert [study.state_of(trial) for trial in study.trials()] == ["finished"] * 5 + ["pruned"]
+        assert len(study.trials()[5].intermediate_values) == 3
+
+
+def test_nothing_is_pruned_where_that_is_switched_off(tmp_path: Path) -> None:
+    study = Study(tmp_path / "a.db", definition("learner.gamma=0.9:0.99", prunes=False))
+    for value in (*range(6, 0, -1),):
+        number = study.suggest()
+        assert number is not None
+        assert not study.is_behind(number, [float(value)] * 4)
+        study.finish(number, float(value))
+
+
+def test_another_definition_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.db"
+    Study(path, definition("learner.gamma=0.9:0.99"))
+    changed = Definition(load_config(None, [*GIVEN, "threads=1"]), definition("learner.gamma=0.9:0.99").space, 1, True)
+    Study(path, changed)
+    for other, what in (
+        (definition("learner.gamma=0.9:0.98"), "--vary differs"),
+        (definition("learner.gamma=0.9:0.99", seeds=2), "--seeds differs"),
+        (definition("learner.gamma=0.9:0.99", given=["generations=5"]), "generations differs"),
+        (definition("learner.gamma=0.9:0.99", given=["generations=4", "learner.tau=0.1"]), "learner.tau differs"),
+    ):
+        with pytest.raises(InputError, match=what):
+            Study(path, other)
+
+
+def test_settings_that_cannot_be_trained_are_remembered_with_the_reason(tmp_path: Path) -> None:
+    study = Study(tmp_path / "a.db", definition("learner.gamma=0.9:0.99"))
+    number = study.suggest()
+    assert number is not None
+    study.refuse(number, "They contradict each other.")
+    (trial,) = Study(tmp_path / "a.db", definition("learner.gamma=0.9:0.99")).trials()
+    assert (study.state_of(trial), study.reason_of(trial)) == ("refused", "They contradict each other.")
