@@ -42,6 +42,7 @@ BENCHMARKS = (
     "watcher",
     "workers",
     "islands",
+    "size",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
 ALL_SECTIONS = (

@@ -34,6 +34,7 @@ COUNTS = frozenset(
         "populations",
         "portfolio_claims",
         "replayplan",
+        "size",
         "timing_claims",
         "trust",
     }
