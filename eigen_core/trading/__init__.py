@@ -5,7 +5,6 @@ from eigen_core.trading.environment import (
     Decision,
     DecisionInputs,
     TradingEnvironment,
-    episode_time,
     episode_times,
 )
 from eigen_core.trading.excess import excess_of, excess_of_days, market_gains, newey_west_lags
@@ -27,7 +26,6 @@ __all__ = [
     "Prices",
     "TradingEnvironment",
     "entry_prices",
-    "episode_time",
     "episode_times",
     "excess_of",
     "excess_of_days",

@@ -9,41 +9,28 @@ from eigen_core.trading.orders import Orders, gain_at_close, sum_of_day, trade_v
 from eigen_core.trading.prices import Prices
 
 
-def book(
-    prices: Prices,
-    trading: TradingConfig,
-    days: Tensor,
-    orders: Orders,
-    bought: Tensor,
-    steps: slice,
-    traded: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return the rewards of steps, float64 `[episodes, steps]`, and which of their days were idle, bool of this shape.
+def book(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the rewards of whole episodes, float64 `[episodes, steps]`, and which days were idle, bool of this shape.
 
     Args:
         prices: prices of all days.
         trading: the rules.
-        days: int64 `[episodes, decisions]`, days of consecutive decisions, the first on the first of the steps.
+        days: int64 `[episodes, decisions]`, days of consecutive decisions, the first on the first day of the episode.
         orders: `[episodes, decisions, K]`.
         bought: bool `[episodes, decisions, K]`, which of them became trades.
-        steps: which steps of the episodes; what is booked later is left out.
-        traded: bool `[episodes]`, whether there was a trade until the last of the steps.
     """
-    count = steps.stop - steps.start
-    ends = steps.stop == trading.episode_days
-    rewards = _trade_rewards(prices, trading, days, orders, bought, count, ends)
-    idle = _idle(trading, orders, bought, count, prices.fills(trading).longest)
+    rewards = _trade_rewards(prices, trading, days, orders, bought)
+    idle = _idle(trading, orders, bought, prices.fills(trading).longest)
     rewards -= idle.to(torch.float64) * trading.idle_penalty
-    if steps.start <= trading.no_trade_step < steps.stop:
-        rewards[:, trading.no_trade_step - steps.start] -= (~traded).to(torch.float64) * trading.no_trade_penalty
+    traded = bought.flatten(1).any(dim=1)
+    rewards[:, trading.no_trade_step] -= (~traded).to(torch.float64) * trading.no_trade_penalty
     return rewards, idle
 
 
-def _trade_rewards(
-    prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor, steps: int, ends: bool
-) -> Tensor:
+def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> Tensor:
     """Return what trades book as `trading.credit` says, float64 `[episodes, steps]`."""
     episodes, decisions = days.shape
+    steps = trading.episode_days
     longest = prices.fills(trading).longest
     columns = max(steps, decisions + longest)
     rewards = torch.zeros((episodes, columns), dtype=torch.float64, device=days.device)
@@ -61,18 +48,19 @@ def _trade_rewards(
         counts = bought & (orders.exit_offset >= offset)
         rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))
         booked = worth
-    if ends and longest > trading.holding_days:
+    if longest > trading.holding_days:
         # Sales that wait beyond the episode are booked on its last day.
         rewards[:, steps - 1] = sum_of_day(rewards[:, steps - 1 :])
     return rewards[:, :steps]
 
 
-def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, steps: int, longest: int) -> Tensor:
+def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, longest: int) -> Tensor:
     """Return which days end without an open position, bool `[episodes, steps]`.
 
     With classic bookkeeping a day on which a position closes is not idle either.
     """
     episodes, decisions, _ = bought.shape
+    steps = trading.episode_days
     last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
     active = torch.zeros((episodes, max(steps, decisions + longest)), dtype=torch.bool, device=bought.device)
     for offset in range(fill_offset(trading), longest + 1):

@@ -28,21 +28,15 @@ EPISODE_TIME_VALUES = 2
 """Values of a day's time in its episode: share of the days passed, whether positions may be opened."""
 
 
-def episode_time(step_index: int, trading: TradingConfig) -> tuple[float, float]:
-    """Return the time in the episode that agents see at step `step_index`.
+def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
+    """Return the time in the episode that agents see at every step and at the end: float32 `[episode days + 1, 2]`.
 
     The share of the episode that has passed, and 1 while positions may be opened, else 0. Both are 0 if
     `trading.observe_portfolio` is false.
     """
-    if not trading.observe_portfolio:
-        return 0.0, 0.0
-    return step_index / trading.episode_days, 1.0 if step_index < trading.trading_days else 0.0
-
-
-def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
-    """Return `episode_time` of every step and of the end, float32 `[episode days + 1, 2]`."""
-    times = [episode_time(step, trading) for step in range(trading.episode_days + 1)]
-    return torch.tensor(times, dtype=torch.float32, device=device)
+    days = trading.episode_days
+    times = [(step / days, 1.0 if step < trading.trading_days else 0.0) for step in range(days + 1)]
+    return torch.tensor(times, dtype=torch.float32, device=device) * trading.observe_portfolio
 
 
 def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
@@ -246,20 +240,15 @@ class TradingEnvironment:
         if self.done:
             self._finish()
 
-    @torch.no_grad()
-    def rewards(self, first_step: int = 0) -> Tensor:
-        """Return the rewards of the steps that are done, from `first_step` on: float64 `[E, steps]`."""
-        if self._summary is not None:
-            return self._rewards[:, first_step:]
-        # What was decided longer ago is closed, but one decision at least has to be looked at, and all of them on the
-        # day on which an episode without a trade is punished.
-        longest = self.prices.fills(self.trading).longest
-        first = max(0, min(first_step - longest, len(self._decisions) - 1))
-        if first_step <= self.trading.no_trade_step < self._step_index:
-            first = 0
-        orders, bought = self._orders(first)
-        booked, _ = self._booked(orders, bought, first)
-        return booked[:, first_step - first :]
+    def rewards(self) -> Tensor:
+        """Return the rewards of the episodes, float64 `[E, T]`.
+
+        Raises:
+            RuntimeError: the episodes are not over.
+        """
+        if self._summary is None:
+            raise RuntimeError("The episodes are not over: rewards are known after their last step.")
+        return self._rewards
 
     def summary(self) -> EpisodeSummary:
         """Return the account of the episodes.
@@ -310,12 +299,10 @@ class TradingEnvironment:
             table.loc[(delisted & ~trade["at_target"]).numpy(), "reason"] = "delisted"
         return table
 
-    def _orders(self, first: int = 0) -> tuple[Orders, Tensor]:
-        """Return orders of the decisions from `first` on, and which were bought: each `[E, decisions, K]`."""
-        asset, coefficient, target, held = (
-            torch.stack(parts, dim=1) for parts in zip(*self._decisions[first:], strict=True)
-        )
-        days = self._decided_days(first)
+    def _orders(self) -> tuple[Orders, Tensor]:
+        """Return the orders of all decisions, and which were bought: each `[E, decisions, K]`."""
+        asset, coefficient, target, held = (torch.stack(parts, dim=1) for parts in zip(*self._decisions, strict=True))
+        days = self._decided_days()
         orders = [
             orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
             for part in episode_parts(len(days), asset[0].numel() * self.prices.fills(self.trading).longest)
@@ -323,21 +310,16 @@ class TradingEnvironment:
         combined = combine_orders(orders, torch.cat)
         return combined, combined.placed & ~held
 
-    def _decided_days(self, first: int) -> Tensor:
-        steps = torch.arange(first, len(self._decisions), device=self._first_days.device)
-        return self._first_days.unsqueeze(1) + steps
-
-    def _booked(self, orders: Orders, bought: Tensor, first: int = 0) -> tuple[Tensor, Tensor]:
-        """Return rewards, float64, and idle days, bool, of the steps from `first` on, `[E, steps]` each."""
-        steps, traded = slice(first, self._step_index), bought.flatten(1).any(dim=1)
-        return book(self.prices, self.trading, self._decided_days(first), orders, bought, steps, traded)
+    def _decided_days(self) -> Tensor:
+        """Day of each decision, int64 `[E, decisions]`."""
+        return self._first_days.unsqueeze(1) + torch.arange(len(self._decisions), device=self._first_days.device)
 
     @torch.no_grad()
     def _finish(self) -> None:
         """Make the account after the last step."""
         self._positions = None
         orders, bought = self._orders()
-        self._rewards, idle = self._booked(orders, bought)
+        self._rewards, idle = book(self.prices, self.trading, self._decided_days(), orders, bought)
         self._summary = account(self.trading, orders, bought, idle.sum(dim=1), self._rewards.sum(dim=1))
         if not self._record_trades:
             self._decisions = []

@@ -49,8 +49,7 @@ def trade_whole_episodes(
     actions = [coefficients, targets] if ranks is None else [coefficients, targets, ranks]
     orders = _place_all(prices, trading, days, [values[:, :decisions] for values in actions])
     bought = _leave_out_held(orders, steps, prices.assets)
-    whole = slice(0, trading.episode_days)
-    rewards, idle = book(prices, trading, days, orders, bought, whole, bought.flatten(1).any(dim=1))
+    rewards, idle = book(prices, trading, days, orders, bought)
     return rewards, account(trading, orders, bought, idle.sum(dim=1), rewards.sum(dim=1))
 
 

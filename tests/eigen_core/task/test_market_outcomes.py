@@ -37,9 +37,9 @@ def test_the_table_equals_trades_that_are_played_one_by_one(trading: dict[str, A
     coefficients = torch.zeros(len(cells), assets).scatter_(1, asset[:, None], 1.0)
     wanted = torch.linspace(0.01, 0.15, targets, dtype=torch.float64)[level][:, None].expand(-1, assets)
     environment.step(coefficients, wanted)
-    rewards = environment.rewards()[:, 0]
     while not environment.done:
         environment.step(torch.zeros(len(cells), assets), wanted)
+    rewards = environment.rewards()[:, 0]
     summary = environment.summary()
     bought = summary.trades == 1
     known = ~table.rewards[row, asset, level].isnan()

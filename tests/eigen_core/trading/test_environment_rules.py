@@ -17,7 +17,7 @@ from eigen_core.errors import InputError
 from eigen_core.market import Panel
 from eigen_core.trading import orders
 from eigen_core.trading import prices as prices_module
-from eigen_core.trading.environment import TradingEnvironment, episode_time
+from eigen_core.trading.environment import TradingEnvironment, episode_times
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.whole_episodes import trade_whole_episodes
@@ -109,14 +109,12 @@ def test_costs_and_slippage_by_hand() -> None:
     environment = TradingEnvironment(prices, trading, record_trades=True)
     environment.reset(torch.tensor([0]))
     environment.step(torch.tensor([[2.0]]), torch.tensor([[0.5]]))
-    rewards = [float(environment.rewards())]
     assert environment.portfolio()[0, 0].tolist() == pytest.approx([1.0, 0.5, 100 / 101 - 1, 2 / 3], rel=1e-3)
-    for step in (1, 2):
+    for _ in range(2):
         environment.step(torch.zeros(1, 1), torch.zeros(1, 1))
-        rewards.append(float(environment.rewards(step)))
     entry, sale = 101.0, 108.9
     gain = sale * 0.99 / (entry * 1.01) - 1.0
-    assert rewards == pytest.approx([2.0 * gain * 100.0, 0.0, 0.0])
+    assert environment.rewards()[0].tolist() == pytest.approx([2.0 * gain * 100.0, 0.0, 0.0])
     assert float(environment.summary().fees) == pytest.approx(2.0 * (1.0 + 1.0 * sale / entry))
     trade = environment.trades().iloc[0]
     assert (trade["decision_day"], trade["fill_day"], trade["exit_day"], trade["reason"]) == (0, 1, 2, "time")
@@ -265,12 +263,10 @@ def test_actions_of_any_float_dtype(dtype: torch.dtype) -> None:
 
 
 def test_place_in_the_episode() -> None:
-    trading = TradingConfig()
-    assert episode_time(0, trading) == (0.0, 1.0)
-    assert episode_time(124, trading) == (124 / 145, 1.0)
-    assert episode_time(125, trading) == (125 / 145, 0.0)
-    assert episode_time(145, trading) == (1.0, 0.0)
-    assert episode_time(60, TradingConfig(observe_portfolio=False)) == (0.0, 0.0)
+    times = episode_times(TradingConfig(), torch.device("cpu"))
+    expected = [[0.0, 1.0], [124 / 145, 1.0], [125 / 145, 0.0], [1.0, 0.0]]
+    torch.testing.assert_close(times[[0, 124, 125, 145]], torch.tensor(expected), rtol=0.0, atol=0.0)
+    assert not episode_times(TradingConfig(observe_portfolio=False), torch.device("cpu")).any()
 
 
 def test_episodes_must_stay_inside_the_prices() -> None:
