@@ -26,7 +26,7 @@ _LEARNING = (
     "eigen_core/learners/",
     "eigen_core/learning/",
     "eigen_core/evolution/",
-    "eigen_core/trajectories/",
+    "eigen_core/trajectories",
     "eigen_core/networks/",
     "eigen_core/population.py",
     "eigen_core/replay.py",

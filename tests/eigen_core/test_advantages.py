@@ -133,7 +133,9 @@ def test_the_bits_of_an_agent_do_not_depend_on_its_group(episodes: list[tuple[in
             buffer.estimate_advantages(0.97, 0.91, agents)
             buffer.normalise_advantages(agents)
         for name in ("advantage", "return"):
-            found = buffer.column(name)[buffer.counted()]
+            found = torch.cat(
+                [column[:length] for column, length in zip(buffer.column(name).T, buffer.lengths, strict=True)]
+            )
             assert torch.equal(found, expected.setdefault(name, found))
 
 
@@ -168,4 +170,4 @@ def test_an_agent_without_steps_is_left_as_it_is() -> None:
     assert buffer.column("advantage")[:3, 0].isfinite().all()
     batches = buffer.minibatches(2, [keyed_generator(1, agent) for agent in range(2)])
     assert batches.counted.sum((1, 2)).tolist() == [3, 0]
-    assert bool((batches.slots < buffer.capacity).all())
+    assert bool((batches.slots < 8).all())

@@ -1,16 +1,21 @@
 """What is stored equals lists of trajectories, however it comes; what does not fit is refused."""
 
+import math
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from live_tensors import LiveTensors
 from torch import Tensor
 from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
+from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Column
 from eigen_core.task.market_transitions import market_columns
-from eigen_core.trajectories import Filled, Trajectory, TrajectoryBuffer
+from eigen_core.trajectories import HostToDevice, Trajectory, TrajectoryBuffer
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
@@ -26,22 +31,16 @@ def require_stored(buffer: TrajectoryBuffer, number: int, trajectory: Trajectory
 def test_trajectories_of_any_lengths_are_stored_as_they_are(lengths: list[int]) -> None:
     buffer = buffer_of(12, 1, len(lengths) + 1)
     trajectories = [trajectory_of(length, index) for index, length in enumerate(lengths)]
-    filled = buffer.update(trajectories)
-    rewards = torch.cat([trajectory["reward"] for trajectory in trajectories]).double()
-    assert filled.steps == sum(lengths)
-    assert filled.mean_reward == pytest.approx(float(rewards.mean()))
+    buffer.update(trajectories)
     assert buffer.lengths.tolist() == [*lengths, 0]
     for number, trajectory in enumerate(trajectories):
         require_stored(buffer, number, trajectory)
-    assert buffer.counted().sum(0).tolist() == [*lengths, 0]
-    assert all(buffer.counted()[:length, number].all() for number, length in enumerate(lengths))
 
 
 def test_the_same_memory_is_used_again() -> None:
     buffer = buffer_of(12, 2, 2)
     names = (*COLUMNS, "value", "advantage", "return", "log_probability")
     addresses = {name: buffer.column(name).data_ptr() for name in names}
-    assert buffer.nbytes == sum(buffer.column(name).nbytes for name in names)
     for turn in range(3):
         trajectories = [trajectory_of(12 - turn - index, index) for index in range(4)]
         buffer.update(trajectories)
@@ -88,7 +87,7 @@ def test_values_of_other_types_of_a_kind_are_converted() -> None:
         "reward": torch.arange(4.0).double(),
         "terminal": torch.arange(4) == 3,
     }
-    assert buffer.update([trajectory]) == Filled(4, 1.5)
+    buffer.update([trajectory])
     assert torch.equal(buffer.column("day")[:, 0], torch.arange(7, 11, dtype=torch.int32))
 
 
@@ -118,10 +117,6 @@ REFUSED: dict[str, tuple[list[Trajectory], str]] = {
     ),
     "no steps": ([trajectory_of(3), trajectory_of(0)], "Trajectory 1 has 0 steps, not 1 to 4"),
     "too long": ([trajectory_of(5), trajectory_of(3)], "Trajectory 0 has 5 steps, not 1 to 4"),
-    "mixed types": (
-        trajectories_but(action=torch.zeros((3, 2), dtype=torch.float64)),
-        "Trajectory 1 has action as torch.float64, trajectory 0 as torch.float32",
-    ),
     "a type of another kind": (
         [{**trajectory_of(3), "terminal": torch.zeros(3)}] * 2,
         r"Trajectory 0 has terminal as torch.float32 \[3\], not torch.bool \[steps\]",
@@ -197,3 +192,68 @@ def test_columns_that_cannot_be_those_of_trajectories_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         TrajectoryBuffer(4, 1, 1, columns, CPU, final)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 12), min_size=6, max_size=6), st.integers(1, 9))
+def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], count: int) -> None:
+    buffer = buffer_of(12, 3, 2)
+    buffer.finish(np.array(lengths))
+    buffer.column("reward").copy_(torch.arange(72.0).reshape(12, 6))
+    batches = buffer.minibatches(count, [keyed_generator(1, agent) for agent in range(3)])
+    assert batches.slots.shape == batches.counted.shape == (3, count, math.ceil(24 / count))
+    picked = buffer.pick(batches.slots, "reward")["reward"]
+    for agent in range(3):
+        own = [
+            buffer.column("reward")[:length, number] for number, length in enumerate(lengths) if number // 2 == agent
+        ]
+        found = picked[agent][batches.counted[agent]]
+        assert sorted(found.tolist()) == sorted(torch.cat(own).tolist())
+        sizes = batches.counted[agent].sum(-1).tolist()
+        assert max(sizes) - min(sizes) <= 1
+        filling = set(batches.slots[agent][~batches.counted[agent]].tolist())
+        assert not found.numel() or filling <= set(batches.slots[agent][batches.counted[agent]].tolist())
+
+
+def test_minibatches_are_random_repeatable_and_of_the_agent_alone() -> None:
+    buffer = buffer_of(12, 3, 2)
+    buffer.finish(np.full(6, 12))
+    drawn = buffer.minibatches(4, [keyed_generator(1, agent) for agent in range(3)])
+    again = buffer.minibatches(4, [keyed_generator(1, agent) for agent in (1, 2)], slice(1, 3))
+    other = buffer.minibatches(4, [keyed_generator(2, agent) for agent in range(3)])
+    assert torch.equal(drawn.slots[1:], again.slots)
+    assert torch.equal(drawn.counted[1:], again.counted)
+    assert not torch.equal(drawn.slots, other.slots)
+    with pytest.raises(ValueError, match="1 generators were given for 3 agents"):
+        buffer.minibatches(4, [keyed_generator(1)])
+
+
+@pytest.mark.cpu
+def test_what_a_round_takes_beside_the_buffer_does_not_grow_with_the_steps() -> None:
+    peaks = []
+    for steps in (256, 1_024):
+        buffer = TrajectoryBuffer(
+            steps, 2, 2, {**COLUMNS, "dense": Column(torch.float32, (1_000,))}, CPU, ["observation"]
+        )
+        trajectories = [{**trajectory_of(steps), "dense": torch.ones(steps, 1_000)}] * 4
+        row = {name: rows[:1].expand(4, *rows.shape[1:]) for name, rows in trajectories[0].items()}
+        with LiveTensors() as tensors:
+            assert tensors.peak_of(partial(buffer.write, 0, row)) < 1_000
+            assert tensors.peak_of(partial(buffer.update, trajectories)) < 1_000
+            peaks.append(tensors.peak_of(partial(buffer.estimate_advantages, 0.99, 0.95)))
+            peaks.append(tensors.peak_of(buffer.normalise_advantages))
+    assert peaks[:2] == peaks[2:]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 40), st.integers(1, 3), st.integers(12, 100), st.booleans())
+def test_what_is_staged_arrives(rows: int, width: int, piece_bytes: int, converted: bool) -> None:
+    staging = HostToDevice(CPU, piece_bytes // 4 * 4)
+    generator = keyed_generator(1, rows, width)
+    for _ in range(3):
+        source = torch.tensor(generator.standard_normal((rows, width)), dtype=torch.float64)
+        source = source if converted else source.float()
+        target = torch.zeros(rows, 2, width)
+        staging.copy(source, target[:, 1])
+        assert torch.equal(target[:, 1], source.float())
+        assert not target[:, 0].any()

@@ -1,0 +1,386 @@
+"""Trajectories of on-policy learners, in memory that is allocated once: advantages, minibatches, copies in pieces.
+
+The tensors of a buffer are `[steps, agents * trajectories, ...]`, agents first: consecutive agents are a slice of the
+second dimension. A slot is a step of a trajectory: number step * (agents * trajectories) + trajectory.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.memory import unwritten_zeros
+from eigen_core.replay import Column
+
+REWARD, TERMINAL = "reward", "terminal"
+VALUE, ADVANTAGE, RETURN = "value", "advantage", "return"
+ALL_AGENTS = slice(None)
+
+_NEEDED = {REWARD: Column(torch.float32), TERMINAL: Column(torch.bool)}
+_ESTIMATES = {name: Column(torch.float32) for name in (VALUE, ADVANTAGE, RETURN)}
+_PIECE_BYTES = 8 << 20
+_STEPS = 128
+"""Steps whose advantages are computed together."""
+_LEAST_DEVIATION = 1e-8
+
+Trajectory = Mapping[str, Tensor]
+"""The columns of one trajectory, each `[steps of it, ...]`; those with a final value have one row more."""
+
+
+@dataclass(frozen=True)
+class Minibatches:
+    """The steps of each agent, in a random order, cut into minibatches.
+
+    Attributes:
+        slots: int64 `[agents, minibatches, batch]`.
+        counted: bool `[agents, minibatches, batch]`; the other slots only fill the batch up.
+    """
+
+    slots: Tensor
+    counted: Tensor
+
+
+class TrajectoryBuffer:
+    """Trajectories of all agents, each an episode, or the part of one up to a time limit.
+
+    Its memory is allocated once. On the CPU, steps that were never written take addresses and no memory. Workers write
+    into it step by step (`write`, then `finish`), or `update` copies what they played from their own memory, through
+    pieces of bounded size.
+
+    Args:
+        steps: most steps of a trajectory.
+        agents: number of agents.
+        trajectories: trajectories of an agent.
+        columns: what a step consists of: `reward`, float32; `terminal`, bool, nothing follows the step; and any others.
+        device: where the tensors live.
+        final: columns that also have a value after the last step: the observations, if a trajectory can be truncated.
+        computed: columns that a learner writes, beside `value`, `advantage` and `return`.
+
+    Attributes:
+        lengths: steps of each trajectory that are stored, int64 `[agents * trajectories]`, on the host.
+
+    Raises:
+        ValueError: the columns cannot be those of trajectories.
+        MemoryError, torch.OutOfMemoryError: there is not so much memory.
+    """
+
+    def __init__(
+        self,
+        steps: int,
+        agents: int,
+        trajectories: int,
+        columns: Mapping[str, Column],
+        device: torch.device,
+        final: Sequence[str] = (),
+        computed: Mapping[str, Column] | None = None,
+    ) -> None:
+        for name, kind in _NEEDED.items():
+            if name not in columns or (columns[name].dtype, columns[name].shape) != (kind.dtype, kind.shape):
+                raise ValueError(f"Trajectories need a column {name} of one {kind.dtype} a step.")
+        unknown = sorted(set(final) - set(columns))
+        if unknown:
+            raise ValueError(f"The columns {unknown} with a final value are not among {sorted(columns)}.")
+        own = {**(computed or {}), **_ESTIMATES}
+        repeated = sorted(set(columns) & set(own))
+        if repeated:
+            raise ValueError(f"The columns {repeated} are declared twice; {list(_ESTIMATES)} are the buffer's own.")
+        self.steps, self.agents, self.trajectories = steps, agents, trajectories
+        total = agents * trajectories
+        self._device = device
+        self._stored = dict(columns)
+        self._with_final = {*final, VALUE}
+        self._columns = {
+            name: _zeros((self._rows(name, steps), total, *kind.shape), kind.dtype, device)
+            for name, kind in {**columns, **own}.items()
+        }
+        self._device_lengths = torch.zeros(total, dtype=torch.int64, device=device)
+        self.lengths: NDArray[np.int64] = np.zeros(total, dtype=np.int64)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tensors live, with its index."""
+        return self._device_lengths.device
+
+    def column(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
+        """Return the memory of a column, `[steps, agents * trajectories, ...]`; one step more if it has a final value.
+
+        Writing to it changes what is stored.
+        """
+        return self._columns[name][:, self._trajectories_of(agents)]
+
+    def by_agent(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
+        """Return the memory of a column, `[agents, trajectories, steps, ...]`; it is not contiguous."""
+        column = self.column(name, agents)
+        return column.view(len(column), -1, self.trajectories, *column.shape[2:]).movedim(0, 2)
+
+    @torch.no_grad()
+    def write(self, step: int, rows: Mapping[str, Tensor], agents: slice = ALL_AGENTS) -> None:
+        """Store columns of one step, each `[agents * trajectories, ...]`; `finish` says which steps count.
+
+        Raises:
+            ValueError: there is no such column, or one has another shape or kind of type.
+        """
+        part = self._trajectories_of(agents)
+        for name, row in rows.items():
+            if name not in self._columns:
+                raise ValueError(f"There is no column {name} among {sorted(self._columns)}.")
+            target = self._columns[name][step][part]
+            if not torch.can_cast(row.dtype, target.dtype) or row.shape != target.shape:
+                raise ValueError(f"{name} of a step is {_kind_of(row)}, not {_kind_of(target)}.")
+            target.copy_(row)
+
+    def finish(self, lengths: NDArray[np.int64], agents: slice = ALL_AGENTS) -> None:
+        """Set how many steps of each trajectory are stored: int64 `[agents * trajectories]`.
+
+        Raises:
+            ValueError: they are not as many as the trajectories, or beyond what a trajectory can hold.
+        """
+        part = self._trajectories_of(agents)
+        if lengths.shape != self.lengths[part].shape:
+            raise ValueError(f"{len(lengths)} lengths were given for {len(self.lengths[part])} trajectories.")
+        if lengths.min() < 0 or lengths.max() > self.steps:
+            raise ValueError(f"Lengths are {lengths.min()} to {lengths.max()}, not 0 to {self.steps}.")
+        self.lengths[part] = lengths
+        self._device_lengths[part].copy_(torch.from_numpy(self.lengths[part]))
+
+    @torch.no_grad()
+    def update(self, trajectories: Sequence[Trajectory], agents: slice = ALL_AGENTS) -> None:
+        """Replace the trajectories of some agents by these, of any lengths; where fewer come, the others are empty.
+
+        Values are converted to the columns' types: from other floats to floats, from other integers to integers.
+
+        Raises:
+            ValueError: there are none or too many, or one does not fit; nothing has changed.
+        """
+        part = self._trajectories_of(agents)
+        most = part.stop - part.start
+        if not 0 < len(trajectories) <= most:
+            raise ValueError(f"{len(trajectories)} trajectories were given, not 1 to {most}.")
+        lengths = np.zeros(most, dtype=np.int64)
+        for index, trajectory in enumerate(trajectories):
+            lengths[index] = self._checked_length(f"Trajectory {index}", trajectory)
+        for index, trajectory in enumerate(trajectories):
+            for name, source in trajectory.items():
+                self._copy(source, self._columns[name][: len(source), part.start + index])
+        self.finish(lengths, agents)
+
+    def estimate_advantages(self, discount: float | Tensor, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
+        """Write the columns `advantage` and `return` of some agents: generalised estimates, and their sums with values.
+
+        Schulman et al. 2016 (arXiv:1506.02438), equation 16, summed backwards. After a terminal step nothing follows. A
+        trajectory whose last step is not terminal was truncated: what follows is estimated by the value of the
+        observation after that step. Both are 0 beyond a trajectory's length, up to the longest.
+
+        Sums are of double precision and go over the steps of each trajectory by itself: the bits of a trajectory do not
+        depend on those beside it, nor on the number of threads.
+
+        Args:
+            discount: gamma, or each trajectory's own, float64 `[agents * trajectories]`.
+            trace_decay: lambda; 1: returns less values, 0: one-step temporal-difference errors.
+            agents: whose trajectories.
+        """
+        part = self._trajectories_of(agents)
+        rewards, terminal, values, advantages, returns = (
+            self._columns[name][:, part] for name in (REWARD, TERMINAL, VALUE, ADVANTAGE, RETURN)
+        )
+        lengths = self._device_lengths[part]
+        following = torch.zeros(lengths.shape, dtype=torch.float64, device=self._device)
+        for piece in reversed(list(_pieces(int(self.lengths[part].max(initial=0))))):
+            beyond, ends, now = _beyond(lengths, piece), terminal[piece], values[piece].double()
+            # One rounding in each operation: fused ones differ between the body and the end of a vector.
+            errors = values[piece.start + 1 : piece.stop + 1].double().masked_fill_(ends, 0.0).mul_(discount)
+            errors.add_(rewards[piece]).sub_(now).masked_fill_(beyond, 0.0)
+            factors = torch.empty_like(errors)
+            factors[:] = discount * trace_decay
+            factors.masked_fill_(ends, 0.0)
+            for error, factor in zip(reversed(errors.unbind()), reversed(factors.unbind()), strict=True):
+                following = error.add_(following * factor)
+            advantages[piece].copy_(errors)
+            returns[piece].copy_(now.add_(errors).masked_fill_(beyond, 0.0))
+
+    def normalise_advantages(self, agents: slice = ALL_AGENTS) -> None:
+        """Shift and scale the advantages of each agent's steps to mean 0 and standard deviation 1, in place."""
+        part = self._trajectories_of(agents)
+        advantages, lengths = self.column(ADVANTAGE, agents), self._device_lengths[part]
+        advantages = advantages[: int(self.lengths[part].max(initial=0))]
+        counts = _sum_by_agent(lengths.double(), self.trajectories).clamp_min_(1.0)
+        total, variance = torch.zeros_like(counts), torch.zeros_like(counts)
+        for _, numbers in _centred(advantages, lengths, torch.zeros_like(counts)):
+            total.add_(_folded(numbers))
+        mean = _sum_by_agent(total, self.trajectories) / counts
+        for _, centred in _centred(advantages, lengths, mean):
+            variance.add_(_folded(centred.square_()))
+        deviation = (_sum_by_agent(variance, self.trajectories) / counts).sqrt_().clamp_min_(_LEAST_DEVIATION)
+        for piece, centred in _centred(advantages, lengths, mean):
+            advantages[piece].copy_(centred.div_(deviation))
+
+    def minibatches(
+        self, count: int, generators: Sequence[np.random.Generator], agents: slice = ALL_AGENTS
+    ) -> Minibatches:
+        """Draw an epoch: each stored step is in exactly one of its agent's `count` minibatches.
+
+        The minibatches of an agent differ by one step at most; one with fewer steps than minibatches has empty ones.
+        Their shape is the same whatever the lengths are: a batch can hold an equal share of an agent's slots.
+
+        Args:
+            count: minibatches of each agent.
+            generators: one for each agent.
+            agents: whose steps.
+
+        Raises:
+            ValueError: the generators are not as many as the agents.
+        """
+        batch = -(-self.steps * self.trajectories // count)
+        slots = [self._slots_of(agent) for agent in range(self.agents)[agents]]
+        if len(generators) != len(slots):
+            raise ValueError(f"{len(generators)} generators were given for {len(slots)} agents.")
+        dealt = np.zeros((len(slots), count, batch), dtype=np.int64)
+        counted = np.zeros(dealt.shape, dtype=np.bool_)
+        for agent, (own, generator) in enumerate(zip(slots, generators, strict=True)):
+            dealt[agent] = own[:1] if len(own) else 0
+            for index, part in enumerate(np.array_split(generator.permutation(own), count)):
+                dealt[agent, index, : len(part)] = part
+                counted[agent, index, : len(part)] = True
+        return Minibatches(torch.from_numpy(dealt).to(self._device), torch.from_numpy(counted).to(self._device))
+
+    def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
+        """Return the named columns in `slots`, int64 of any shape: `[*slots, ...]` each; no names: all but computed."""
+        return {name: self._columns[name].flatten(0, 1)[slots] for name in names or self._stored}
+
+    def _trajectories_of(self, agents: slice) -> slice:
+        """The second dimension's part of consecutive agents."""
+        numbers = range(self.agents)[agents]
+        return slice(numbers.start * self.trajectories, numbers.stop * self.trajectories)
+
+    def _slots_of(self, agent: int) -> NDArray[np.int64]:
+        """The slots of an agent's stored steps, in the order of trajectories and steps."""
+        total = self.agents * self.trajectories
+        numbers = range(agent * self.trajectories, (agent + 1) * self.trajectories)
+        return np.concatenate([np.arange(self.lengths[number]) * total + number for number in numbers])
+
+    def _rows(self, name: str, steps: int) -> int:
+        return steps + (name in self._with_final)
+
+    def _checked_length(self, called: str, trajectory: Trajectory) -> int:
+        """Return the steps of a trajectory; refuse one whose columns, types, shapes, lengths or devices do not fit."""
+        if trajectory.keys() != self._stored.keys():
+            raise ValueError(f"{called} has the columns {sorted(trajectory)}, not {sorted(self._stored)}.")
+        length = len(trajectory[REWARD])
+        if not 0 < length <= self.steps:
+            raise ValueError(f"{called} has {length:,} steps, not 1 to {self.steps:,}.")
+        for name, kind in self._stored.items():
+            column = trajectory[name]
+            if not torch.can_cast(column.dtype, kind.dtype) or tuple(column.shape[1:]) != kind.shape:
+                wanted = ", ".join(map(str, ("steps", *kind.shape)))
+                raise ValueError(f"{called} has {name} as {_kind_of(column)}, not {kind.dtype} [{wanted}].")
+            if column.device.type != "cpu" and column.device != self.device:
+                raise ValueError(f"{called} has {name} on {column.device}, neither on {self.device} nor on the CPU.")
+            rows = self._rows(name, length)
+            if len(column) != rows:
+                raise ValueError(f"{called} has {len(column):,} rows of {name}, not {rows:,} for its {length:,} steps.")
+        return length
+
+    def _copy(self, source: Tensor, target: Tensor) -> None:
+        if source.device.type == "cpu" != self.device.type:
+            self._staging.copy(source, target)
+            return
+        for part, there in _pieces_of(source, target, _PIECE_BYTES):
+            there.copy_(part)
+
+    @cached_property
+    def _staging(self) -> "HostToDevice":
+        rows = (prod(kind.shape) * kind.dtype.itemsize for kind in self._stored.values())
+        return HostToDevice(self.device, max(_PIECE_BYTES, *rows))
+
+
+class HostToDevice:
+    """Copies tensors of the host to a device while it computes, through memory of bounded size.
+
+    A piece is gathered in pinned memory and converted there, sent without waiting, and distributed on the device. There
+    are two pinned pieces: one is filled while the other is sent.
+
+    Args:
+        device: where the targets live; on the CPU there is nothing to pin, and nothing to wait for.
+        piece_bytes: size of each piece, at least that of a row.
+    """
+
+    def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
+        self._on_gpu = device.type == "cuda"
+        self._size = piece_bytes
+        self._pinned = [torch.empty(piece_bytes, dtype=torch.uint8, pin_memory=self._on_gpu) for _ in range(2)]
+        self._arrived = torch.empty(piece_bytes, dtype=torch.uint8, device=device)
+        self._sent = [_event() if self._on_gpu else None for _ in self._pinned]
+        self._turn = 0
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Copy `[rows, ...]` of the host to the device. The source may change as soon as this returns."""
+        for part, there in _pieces_of(source, target, self._size):
+            self._turn = 1 - self._turn
+            sent = self._sent[self._turn]
+            if sent is not None:
+                sent.synchronize()
+            pinned, arrived = (_shaped(memory, there) for memory in (self._pinned[self._turn], self._arrived))
+            pinned.copy_(part)
+            arrived.copy_(pinned, non_blocking=True)
+            if sent is not None:
+                sent.record()
+            there.copy_(arrived)
+
+
+def _pieces_of(source: Tensor, target: Tensor, piece_bytes: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Cut a tensor and its target, `[rows, ...]`, into pieces of at most so many bytes, or one row."""
+    rows = max(piece_bytes // max(prod(target.shape[1:]) * target.element_size(), 1), 1)
+    yield from zip(torch.split(source, rows), torch.split(target, rows), strict=True)
+
+
+def _shaped(memory: Tensor, like: Tensor) -> Tensor:
+    """The beginning of memory, uint8 `[bytes]`, as a contiguous tensor of another's type and shape."""
+    return memory[: like.nbytes].view(like.dtype).view(like.shape)
+
+
+def _event() -> torch.cuda.Event:
+    return torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no annotation here
+
+
+def _pieces(steps: int) -> Iterator[slice]:
+    return (slice(start, min(start + _STEPS, steps)) for start in range(0, steps, _STEPS))
+
+
+def _beyond(lengths: Tensor, piece: slice) -> Tensor:
+    """Return which steps of a piece are beyond a trajectory's length: bool `[steps, trajectories]`."""
+    return torch.arange(piece.start, piece.stop, device=lengths.device)[:, None] >= lengths
+
+
+def _centred(values: Tensor, lengths: Tensor, mean: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield pieces and their values less the mean, 0 beyond a trajectory's length: float64 `[steps, trajectories]`."""
+    for piece in _pieces(len(values)):
+        yield piece, values[piece].double().sub_(mean).masked_fill_(_beyond(lengths, piece), 0.0)
+
+
+def _folded(rows: Tensor) -> Tensor:
+    """Add up rows, which are overwritten, by halves; return the sum as the first of them."""
+    while len(rows) > 1:
+        half = (len(rows) + 1) // 2
+        rows[: len(rows) - half].add_(rows[half:])
+        rows = rows[:half]
+    return rows[0]
+
+
+def _sum_by_agent(totals: Tensor, trajectories: int) -> Tensor:
+    """Return for each trajectory the sum over those of its agent: float64 `[agents * trajectories]`."""
+    first, *others = totals.view(-1, trajectories).unbind(1)
+    return sum(others, start=first).repeat_interleave(trajectories)
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return unwritten_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+
+
+def _kind_of(tensor: Tensor) -> str:
+    """Type and shape in words."""
+    return f"{tensor.dtype} {list(tensor.shape)}"
