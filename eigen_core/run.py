@@ -18,7 +18,7 @@ from eigen_core.config import Config
 from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values
 from eigen_core.errors import WorkerLostError
-from eigen_core.generation import TrainingState, record_telemetry, remember_saved, restore, snapshot, snapshot_form
+from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form
 from eigen_core.judging.evaluation_log import keep_look
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.memory_watch import MemoryWatch
@@ -383,13 +383,8 @@ def _warn_of_plots(generation: int, error: Exception) -> None:
 
 def _resume(state: TrainingState, session: RunSession) -> None:
     """Let a fresh state become that of the newest generation that is whole, if there is one."""
-    loaded = session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
-    if loaded is None:
-        return
-    logger.info("resume: generation %d from %s", state.generation, session.directory.path)
-    # The function keeps what it names: the manifest, not the tensors that were loaded.
-    manifest = loaded.manifest
-    remember_saved(state, lambda: session.directory.load_tensors(manifest, "population"))
+    if session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True)) is not None:
+        logger.info("resume: generation %d from %s", state.generation, session.directory.path)
 
 
 def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
@@ -449,7 +444,6 @@ def _evolve(state: TrainingState) -> list[str]:
 def _checkpoint(state: TrainingState, session: RunSession) -> list[str]:
     """Commit the completed generation and send it on its way to a store elsewhere."""
     saved = session.save(*_parts(state))
-    remember_saved(state, lambda: session.directory.load_tensors(saved.manifest, "population"))
     uploads = session.uploads()
     return [_saved_sentence(saved), *([] if uploads is None else [str(uploads)])]
 

@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-import torch
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.blobs import BlobFolder
@@ -27,14 +26,13 @@ from eigen_core.checkpoint.manifest import (
     compose_manifest,
     damaged_generation,
     manifest_bytes,
-    reading_part,
 )
-from eigen_core.checkpoint.names import BEFORE_A_RUN, CONFIG_NAME, LOCK_NAME, PLOTS, blob_name, generation_of
-from eigen_core.checkpoint.reading import LoadedGeneration, read_snapshot, verify_parts
+from eigen_core.checkpoint.names import BEFORE_A_RUN, CONFIG_NAME, LOCK_NAME, PLOTS, generation_of
+from eigen_core.checkpoint.reading import LoadedGeneration, read_snapshot
 from eigen_core.checkpoint.retention import CleanReport
 from eigen_core.checkpoint.ring_files import ring_columns, write_ring
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.tensor_files import read_tensors, write_files
+from eigen_core.checkpoint.tensor_files import write_files
 from eigen_core.checkpoint.transfer import fetch_generation
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
@@ -324,19 +322,6 @@ class RunDirectory:
                 len(unreferenced),
                 size(sum(stored.bytes for stored in unreferenced)),
             )
-
-    def load_tensors(self, manifest: Manifest, stem: str) -> dict[str, torch.Tensor]:
-        """Read the named tensors of one of a generation's files, verified, as `load` does.
-
-        Raises:
-            DamagedGenerationError: the file is missing or damaged.
-            KeyError: the manifest lists no such file.
-        """
-        entry = manifest.entry(f"{stem}.safetensors")
-        blob = blob_name(entry.sha256)
-        verify_parts(manifest, {entry.name: blob}, self.blob_path)
-        with reading_part(manifest, entry.name, blob):
-            return read_tensors(self.blob_path(entry.sha256), entry.tensors or ())
 
     def clean(
         self,

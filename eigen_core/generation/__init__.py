@@ -11,7 +11,6 @@ from eigen_core.generation.snapshot import (
     start_training,
 )
 from eigen_core.generation.state import EvaluationResult, TrainingState, resolve_device
-from eigen_core.generation.undo import remember_saved
 
 __all__ = [
     "EvaluationResult",
@@ -20,7 +19,6 @@ __all__ = [
     "evolve",
     "hold_out",
     "record_telemetry",
-    "remember_saved",
     "require_same_data",
     "resolve_device",
     "restore",

@@ -17,7 +17,7 @@ from eigen_core.evolution import Champion, Ended
 from eigen_core.generation.diversity import policy_distance
 from eigen_core.generation.groups import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
-from eigen_core.generation.undo import population_to_learn
+from eigen_core.population import agent_groups
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Excess, GenerationRecord
 from eigen_core.task import Rollout
@@ -126,7 +126,7 @@ def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
 def train(state: TrainingState) -> dict[str, float] | None:
     """Let the agents learn that the population method names, and return the means of the learner's curves.
 
-    None where there is nothing to learn from. What a failure leaves half-learned is taken back (`undo`).
+    None where there is nothing to learn from. Agents learn in a copy of the population: a failure changes nothing.
 
     Raises:
         FloatingPointError: learning diverged; nothing is committed.
@@ -143,12 +143,13 @@ def train(state: TrainingState) -> dict[str, float] | None:
     if plan is None:
         state.commit(learned=(generation, None))
         return None
-    with population_to_learn(state) as (population, groups):
-        curves = state.executor.learn(population, groups, plan, state.replay, state.learning_task_state)
-        statistics = {"gradient_steps": plan.gradient_steps, **_means(curves)}
-        if not bool(population.weights.isfinite().all()):
-            raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")
-        state.commit(population=population, learned=(generation, statistics), half_learned=False)
+    population = state.population.clone()
+    groups = agent_groups(learning.stop, state.group_size, learning.start)
+    curves = state.executor.learn(population, groups, plan, state.replay, state.learning_task_state)
+    statistics = {"gradient_steps": plan.gradient_steps, **_means(curves)}
+    if not bool(population.weights.isfinite().all()):
+        raise FloatingPointError("learning diverged: weights are not finite. Lower the learning rates.")
+    state.commit(population=population, learned=(generation, statistics))
     return statistics
 
 

@@ -15,7 +15,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, method_class
 from eigen_core.generation.groups import AgentComputer, Executor
-from eigen_core.population import Population, initial_weights
+from eigen_core.population import initial_weights
 from eigen_core.records import Excess, GenerationRecord, RecordLog, Telemetry
 from eigen_core.replay import Replay
 
@@ -41,19 +41,6 @@ class EvaluationResult:
     statistics: dict[str, float]
     excess: Excess | None
     task_state: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True)
-class SavedPopulation:
-    """A population that can be read again.
-
-    Attributes:
-        generation: generation at whose end it was saved.
-        load: returns it, on the state's device.
-    """
-
-    generation: int
-    load: Callable[[], Population]
 
 
 def resolve_device(wanted: str) -> torch.device:
@@ -84,8 +71,6 @@ class TrainingState:
         learned: (generation, statistics) of its train phase, else None.
         immigrant: another run's champion, which joins the population that the generation under way breeds, float32
             `[parameters]`; None: none.
-        saved: where the population of the last checkpoint can be read again.
-        half_learned: a train phase that works in place has begun on the population and not committed.
         initial_weights: returns the weights that the run began with, float32 `[agents, parameters]`.
         history, telemetry: one record per completed generation.
     """
@@ -102,12 +87,10 @@ class TrainingState:
         self.method = method
         self.generation = 0
         layouts = (self.task.critic_layout, self.task.actor_layout)
+        # Holds no reference to the state, which is freed with its memory on a GPU as soon as nothing else needs it.
         draw = partial(initial_weights, layouts, config.population.size, config.seed, self.device)
         self.initial_weights: Callable[[], Tensor] = draw
         self.population, self.method_state = method.begin(draw())
-        # What draws them knows no state: one that nothing needs any more is freed at once, with the memory of its GPU.
-        self.saved = SavedPopulation(0, lambda: method.begin(draw())[0])
-        self.half_learned = False
         self.replay = Replay(config.replay.capacity, self.task.columns, self.device)
         self.champion: Champion | None = None
         self.noise_scale = config.exploration.scale

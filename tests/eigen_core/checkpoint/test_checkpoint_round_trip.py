@@ -120,17 +120,6 @@ def test_loaded_tensors_have_memory_of_their_own(tmp_path: Path) -> None:
     assert_same(loaded, sample(1, size=20_000))
 
 
-def test_one_file_can_be_read_alone(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    manifest = run.save(sample(2)).manifest
-    blob_of(run, 2, "champion.safetensors").unlink()
-    tensors = run.load_tensors(manifest, "population")
-    for name, tensor in sample(2).tensors["population"].items():
-        assert torch.equal(tensors[name], tensor)
-    with pytest.raises(KeyError):
-        run.load_tensors(manifest, "nothing")
-
-
 def test_tensor_files_are_plain_safetensors(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     run.save(sample(2))

@@ -13,7 +13,7 @@ import eigen_core.evolution.genetic
 import eigen_core.generation.phases
 import eigen_core.learners.adam
 import eigen_core.learners.batches
-from eigen_core.generation import TrainingState, evaluate, evolve, remember_saved, train, undo
+from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
 from eigen_core.networks.encoders.tcn import TcnEncoder
@@ -204,61 +204,6 @@ def test_failing_many_times_is_no_worse_than_failing_once() -> None:
         with fused((adam, "adam_step"), Fuse(fails_at)), pytest.raises(BrokenError):
             train(state)
     assert complete(state, train) == expected
-
-
-TRAIN_PLACES = [place for place, (phase, _) in PLACES.items() if phase is train]
-
-
-def save_population(state: TrainingState) -> None:
-    """Let the state know where its population can be read again, as a checkpoint does."""
-    kept = state.population.clone()
-    remember_saved(state, kept.tensors)
-
-
-@pytest.mark.parametrize("place", TRAIN_PLACES)
-@pytest.mark.parametrize(
-    ("generations", "each_call"),
-    [(2, False), *(pytest.param(generations, True, marks=pytest.mark.slow) for generations in (0, 2))],
-)
-@pytest.mark.thorough
-def test_without_memory_for_a_copy_a_failed_train_phase_begins_from_the_checkpoint(
-    place: str, generations: int, each_call: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sections = {**TINY, "replay": {**TINY["replay"], "minimum": 5}}
-    prepared = advance(small_state(**sections), generations)
-    if generations:
-        save_population(prepared)
-    evaluate(prepared)
-    where, counting = PLACES[place][1], Fuse()
-    expected = copy.deepcopy(prepared)
-    with fused(where, counting):
-        train(expected)
-    monkeypatch.setattr(undo, "headroom_bytes", lambda *_: 0)
-    calls = range(1, counting.calls + 1)
-    for fails_at in calls if each_call else sorted({calls[0], calls[len(calls) // 2], calls[-1]}):
-        state = copy.deepcopy(prepared)
-        with fused(where, Fuse(fails_at)), pytest.raises(BrokenError):
-            train(state)
-        train(state)
-        assert content_of(state) == content_of(expected)
-        assert complete(state, train) == complete(copy.deepcopy(prepared), train)
-
-
-def test_learning_in_place_takes_no_second_population(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_before(train, 0)
-    own = state.population
-    monkeypatch.setattr(undo, "headroom_bytes", lambda *_: 0)
-    train(state)
-    assert state.population is own
-    assert not state.half_learned
-
-
-def test_without_a_checkpoint_of_the_last_generation_learning_takes_a_copy(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = state_before(train, 1)
-    own = state.population
-    monkeypatch.setattr(undo, "headroom_bytes", lambda *_: 0)
-    train(state)
-    assert state.population is not own
 
 
 def test_a_phase_that_has_committed_does_nothing_when_called_again() -> None:
