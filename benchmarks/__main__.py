@@ -41,7 +41,6 @@ BENCHMARKS = (
     "timing_claims",
     "watcher",
     "workers",
-    "islands",
     "size",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""

@@ -78,8 +78,7 @@ def ancestors_after(
     """Return from which agent of the first generation each agent descends that is bred in `generation`.
 
     Of two parents, the one that gave the larger share of the weights is followed. Where records do not say who the
-    ancestors are, those of earlier versions, the agents of the first generation after them count as the first. An
-    immigrant is an ancestor of its own: minus the generation in which it came.
+    ancestors are, those of earlier versions, the agents of the first generation after them count as the first.
 
     Args:
         history: the generations before.
@@ -95,9 +94,6 @@ def ancestors_after(
     populations = {born: ancestors_of(born) for born in {generation, champion_generation}}
     found = []
     for lineage in descent:
-        if lineage.origin == "immigrant":
-            found.append(-generation)
-            continue
         ancestors = populations[champion_generation if lineage.origin == "champion" else generation]
         parent = lineage.agent if (main := main_parent(lineage)) is None else main
         found.append(ancestors[parent] if ancestors else parent)

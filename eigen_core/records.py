@@ -65,8 +65,8 @@ class Lineage:
         agent: index in the new population.
         origin: how it came to be.
         parents: indices in the population that was bred; for the champion, its index in `champion_generation`; for a
-            sample of a distribution, the fittest agent of those that moved it; none for an immigrant, another run's
-            champion.
+            sample of a distribution, the fittest agent of those that moved it; none for an immigrant, another
+            run's champion, which only runs of earlier versions have.
         blend: share of the first parent in the weights of an offspring.
         genes: settings that are the agent's own.
     """
@@ -163,7 +163,7 @@ class GenerationRecord(Record):
     """Lineage: where each agent of the population bred in this generation comes from."""
     ancestors: tuple[int, ...] = ()
     """From which agent of the first generation each agent bred in this one descends, by the parent that gave most of
-    its weights, or minus the generation in which an immigrant came; empty in records of earlier versions."""
+    its weights; empty in records of earlier versions, negative where it descends from another run."""
     policy_distance: float | None = None
     """Mean distance of the actions of two agents after learning, on the same stored observations (fraction of an
     action's range); None while too little was stored."""
@@ -174,7 +174,7 @@ class GenerationRecord(Record):
 
     @property
     def distinct_ancestors(self) -> int | None:
-        """First agents and immigrants from which the bred population descends; None where that is not known."""
+        """First agents from which the bred population descends; None where that is not known."""
         return len(set(self.ancestors)) or None
 
     @model_validator(mode="before")

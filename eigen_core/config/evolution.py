@@ -5,7 +5,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from eigen_core.config.choices import MethodName
-from eigen_core.config.values import Count, CountOrZero, Fraction, NonNegative, Section, Text
+from eigen_core.config.values import Count, CountOrZero, Fraction, NonNegative, Section
 
 
 class EvolutionConfig(Section):
@@ -64,29 +64,6 @@ class EvolutionConfig(Section):
     """What is added to it after many; CEM."""
     distribution_variance_decay: Fraction = 0.95
     """Factor on the difference between the two for each generation; CEM."""
-
-    islands: Annotated[tuple[Text, ...], Field(max_length=1_000, strict=False)] = ()
-    """Runs of one store that take agents from each other, this one among them; `eigen islands` sets it. Empty: none;
-    genetic algorithm."""
-    migration_generations: Count = 10
-    """Generations between two migrations: one agent is replaced by the champion that another of the islands had so many
-    generations before. A multiple of `checkpoint.keep_every`."""
-
-    def migrates(self, generation: int) -> bool:
-        """Whether an immigrant joins the population that is bred at the end of a generation."""
-        every = self.migration_generations
-        return bool(self.islands) and generation >= 2 * every and generation % every == 0
-
-    @model_validator(mode="after")
-    def _islands_can_breed(self) -> Self:
-        if not self.islands:
-            return self
-        if len(set(self.islands)) < max(2, len(self.islands)):
-            raise ValueError(f"evolution.islands {', '.join(self.islands)}: give two or more different runs, or none")
-        if self.method != "genetic" or not self.enabled:
-            method = f"evolution.method is {self.method}" if self.enabled else "evolution.enabled is false"
-            raise ValueError(f"evolution.islands is for the genetic algorithm, and {method}: leave islands empty")
-        return self
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:

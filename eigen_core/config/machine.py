@@ -79,9 +79,7 @@ _OF_A_RUN = {
         "method enabled elite_share offspring_share tournament_size blend_low blend_high mutation_rate "
         "mutation_std plateau_generations plateau_improvement mutation_growth mutation_rate_limit "
         "mutation_std_limit first_champion_plateau reinject_champion learning_agents sync_generations exploit_share "
-        "perturbation "
-        "distribution_variance distribution_variance_limit distribution_variance_decay islands "
-        "migration_generations"
+        "perturbation distribution_variance distribution_variance_limit distribution_variance_decay"
     ),
     "evaluation": (
         "slices lowest fitness_slices shared_slices validation_slices validation_lowest "
@@ -103,8 +101,8 @@ RUN_SETTINGS = frozenset(
 (`eigen_core.training.runs.require_named`).
 `market.data`: a file that is read, never a URL; the panel's fingerprint says whether it is the run's. From a store
 elsewhere it is not taken at all (`eigen_core.training.runs.config_to_resume`).
-`market.context`, `market.columns`, `market.symbols`, `market.symbol_from`, `market.date_format`, `market.time_zone`,
-`evolution.islands`: names that are looked up in the data and in its files' names, in the time zones, in the same store.
+`market.context`, `market.columns`, `market.symbols`, `market.symbol_from`, `market.date_format`, `market.time_zone`:
+names that are looked up in the data and in its files' names, and in the time zones.
 `market.own_features`: functions that packages installed here have registered for Eigen.
 """
 

@@ -102,16 +102,6 @@ class Config(Section):
         return self
 
     @model_validator(mode="after")
-    def _migrants_are_kept(self) -> Self:
-        every, keep_every = self.evolution.migration_generations, self.checkpoint.keep_every
-        if self.evolution.islands and (keep_every == 0 or every % keep_every):
-            raise ValueError(
-                f"checkpoint.keep_every {keep_every} does not keep every generation that islands take agents of, each "
-                f"{every} (evolution.migration_generations): set checkpoint.keep_every to {every}"
-            )
-        return self
-
-    @model_validator(mode="after")
     def _market_sections_agree(self) -> Self:
         if not has_prices(self.task):
             return self

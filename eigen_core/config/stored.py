@@ -69,6 +69,12 @@ def _portfolio_costs_of_version_8(values: dict[str, Any]) -> None:
         section[name] = None
 
 
+def _islands_of_version_9(values: dict[str, Any]) -> None:
+    """Go on alone: populations that take each other's champions are no longer trained."""
+    for name in ("islands", "migration_generations"):
+        remove_setting(values, f"evolution.{name}")
+
+
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _bookkeeping_of_version_1,
     _policy_delay_of_version_2,
@@ -78,6 +84,7 @@ MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _fills_of_version_6,
     _own_prices_of_version_7,
     _portfolio_costs_of_version_8,
+    _islands_of_version_9,
 )
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 

@@ -69,14 +69,12 @@ def breed(
     config: EvolutionConfig,
     generator: np.random.Generator,
     new_agents: NewAgents,
-    immigrant: Tensor | None = None,
 ) -> tuple[Population, tuple[Lineage, ...]]:
     """Breed the next population: elites by falling fitness, then offspring, then mutants.
 
     Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
     population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
-    validated, takes the weakest elite's place, unless it was found in this generation and is an elite. An immigrant
-    takes the place of the agent that would be bred last.
+    validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
 
     Args:
         population: the agents as they are after learning; not changed.
@@ -87,7 +85,6 @@ def breed(
         config: shares and bounds.
         generator: draws of this generation's breeding.
         new_agents: returns agents with given weights that have not learned yet.
-        immigrant: another run's champion, float32 `[parameters]`; None: none.
 
     Returns:
         The new population and where each of its agents comes from.
@@ -117,10 +114,6 @@ def breed(
             changes[index - first_mutant] = _mutation(mutation, generator, weights.shape[1])
             lineages.append(Lineage(agent=index, origin="mutant", parents=(first,)))
     weights[first_mutant:] += on_device(changes, weights.device)
-    if immigrant is not None:
-        weights[-1] = immigrant
-        lineages[-1] = Lineage(agent=size - 1, origin="immigrant", parents=())
-        kept = kept[: size - 1]
     bred = new_agents(weights)
     for name, tensor in bred.state.items():
         tensor[: len(kept)] = population.state[name][kept]
@@ -188,7 +181,6 @@ class GeneticMethod:
                 self._evolution,
                 keyed_generator(self._config.seed, ended.generation, "evolve", "population", "breeding"),
                 self._new_agents,
-                ended.immigrant,
             )
         else:
             population = ended.population

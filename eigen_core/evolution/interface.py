@@ -62,7 +62,6 @@ class Ended:
         learned: whether any agent has learned.
         champion: the best agent so far.
         state: what the method kept before.
-        immigrant: weights that join the next population, another run's champion, float32 `[parameters]`; None: none.
     """
 
     generation: int
@@ -71,7 +70,6 @@ class Ended:
     learned: bool
     champion: Champion
     state: MethodState
-    immigrant: Tensor | None = None
 
     @property
     def ranking(self) -> list[int]:

@@ -169,7 +169,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
     """Breed the next population, complete the generation and return its record.
 
     Raises:
-        RuntimeError: the generation was not evaluated, or an immigrant is due and missing.
+        RuntimeError: the generation was not evaluated.
     """
     result, champion = state.evaluated, state.champion
     if result is None or champion is None:
@@ -177,8 +177,6 @@ def evolve(state: TrainingState) -> GenerationRecord:
             return state.history[-1]
         raise RuntimeError("evolve was called before evaluate.")
     config, generation = state.config, result.generation
-    if config.evolution.migrates(generation) and state.immigrant is None:
-        raise RuntimeError("evolve was called before the state had the immigrant of this generation.")
     learning, distance = state.learned[1] if state.learned else None, policy_distance(state)
     ended = Ended(
         generation=generation,
@@ -187,7 +185,6 @@ def evolve(state: TrainingState) -> GenerationRecord:
         learned=learning is not None,
         champion=champion,
         state=state.method_state,
-        immigrant=state.immigrant,
     )
     bred = state.method.breed(ended)
     record = GenerationRecord(
@@ -223,7 +220,6 @@ def evolve(state: TrainingState) -> GenerationRecord:
         noise_scale=max(exploration.minimum, state.noise_scale * exploration.decay**steps),
         evaluated=None,
         learned=None,
-        immigrant=None,
         history=state.history.followed_by(record),
         generation=generation,
     )

@@ -69,8 +69,6 @@ class TrainingState:
         population, replay, champion, method_state, noise_scale, task_state: what the next generation starts from.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
-        immigrant: another run's champion, which joins the population that the generation under way breeds, float32
-            `[parameters]`; None: none.
         initial_weights: returns the weights that the run began with, float32 `[agents, parameters]`.
         history, telemetry: one record per completed generation.
     """
@@ -97,7 +95,6 @@ class TrainingState:
         self.task_state = self.task.state
         self.evaluated: EvaluationResult | None = None
         self.learned: tuple[int, dict[str, float] | None] | None = None
-        self.immigrant: Tensor | None = None
         self.history = RecordLog(GenerationRecord)
         self.telemetry = RecordLog(Telemetry)
 

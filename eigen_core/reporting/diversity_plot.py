@@ -11,10 +11,7 @@ from eigen_core.reporting.tables import NO_GENERATION, diversity_sentence
 
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Write from how many of the first agents the population descends, and the distance between policies (%).
-
-    Immigrants count as first agents.
-    """
+    """Write from how many of the first agents the population descends, and the distance between policies (%)."""
     with figure_file(path, "Diversity", _diversity_story(history)) as figure:
         if history:
             generations = np.array([record.generation for record in history], dtype=np.float64)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
-from eigen_core.ancestry import Link, Member, champion_path, links, living, origins
+from eigen_core.ancestry import Link, Member, champion_path, links, living
 from eigen_core.records import GenerationRecord, Origin
 from eigen_core.reporting.style import (
     BLUE,
@@ -48,7 +48,7 @@ _WORDS: Mapping[Origin, str] = {
     "champion": "champion, re-injected",
     "learner": "learner, kept",
     "mean": "mean of the distribution",
-    "immigrant": "from another island",
+    "immigrant": "from another run",
 }
 
 
@@ -71,8 +71,6 @@ def _story(history: Sequence[GenerationRecord]) -> str:
     record, path = history[-1], champion_path(history)
     hidden = record.champion_generation < history[-min(len(history), _GENERATIONS)].generation
     champion = f"Champion: agent {record.champion_agent} of generation {record.champion_generation}"
-    if len(path) == 1 and origins(history, record.champion_generation).get(record.champion_agent) == "immigrant":
-        return f"{champion}, which came from another island."
     if len(path) == 1:
         return f"{champion}, which was there from the start."
     return (

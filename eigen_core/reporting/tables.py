@@ -203,11 +203,8 @@ def diversity_sentence(record: GenerationRecord) -> str | None:
     """Say how different the agents of a generation are; None where that was not recorded."""
     if record.distinct_ancestors is None:
         return None
-    first = sum(ancestor >= 0 for ancestor in set(record.ancestors))
-    immigrants = record.distinct_ancestors - first
-    sentence = f"The population descends from {first} of the first {len(record.fitness)} agents"
-    if immigrants:
-        sentence += f" and {count(immigrants, 'immigrant')}"
+    agents = len(record.fitness)
+    sentence = f"The population descends from {record.distinct_ancestors} of the first {agents} agents"
     if record.policy_distance is None:
         return f"{sentence}."
     return f"{sentence}; the actions of two agents differ by {100 * record.policy_distance:.1f} % of their range."

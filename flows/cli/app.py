@@ -15,7 +15,6 @@ from flows.cli.backtest import BACKTEST_EXAMPLES, backtest
 from flows.cli.common import sentences
 from flows.cli.compare import COMPARE_EXAMPLES, compare
 from flows.cli.importance import IMPORTANCE_EXAMPLES, importance
-from flows.cli.islands import ISLANDS_EXAMPLES, islands
 from flows.cli.operations import operations
 from flows.cli.plan import PLAN_EXAMPLES
 from flows.cli.presets import presets
@@ -102,7 +101,6 @@ app.command(epilog=TRAIN_EXAMPLES)(train)
 app.command()(resume)
 app.command(epilog=SWEEP_EXAMPLES)(sweep)
 app.command(epilog=WALK_EXAMPLES)(walk)
-app.command(epilog=ISLANDS_EXAMPLES)(islands)
 app.command()(runs)
 app.command()(show)
 app.command(epilog=REPORT_EXAMPLES)(report)

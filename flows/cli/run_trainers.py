@@ -61,7 +61,6 @@ class LocalRuns:
     """
 
     def __init__(self, jobs: int) -> None:
-        self.most_at_a_time = jobs
         self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="run")
         self._runs: list[_LocalRun] = []
 
@@ -144,20 +143,6 @@ class WorkerRuns:
     def __exit__(self, *error: object) -> None:
         """Leave the scheduler, which stops them."""
         self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
-
-    @property
-    def most_at_a_time(self) -> int:
-        """See `WholeRuns.most_at_a_time`.
-
-        Raises:
-            Stopped: the scheduler is lost.
-        """
-        from eigen_core.workers.connection import threads_of
-
-        try:
-            return sum(threads_of(self._client).values())
-        except OSError as error:
-            raise Stopped(_SCHEDULER_LOST) from error
 
     def start(self, run: WholeRun, log: Path) -> RunningRun:
         """See `WholeRuns.start`."""

@@ -160,10 +160,6 @@ class WholeRuns(Protocol):
     def __exit__(self, *error: object) -> None:
         """Stop them."""
 
-    @property
-    def most_at_a_time(self) -> int:
-        """Runs that can be trained at a time."""
-
     def start(self, run: WholeRun, log: Path) -> RunningRun:
         """Train a run from its last checkpoint on; what its process prints is in `log` after its end at the latest."""
 
@@ -192,7 +188,6 @@ def train_all(
     jobs: int,
     folder: Path,
     say: Callable[[str], None],
-    watch: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Train those of the runs that are not finished, so many at a time.
 
@@ -202,7 +197,6 @@ def train_all(
         jobs: so many at a time.
         folder: for what their processes print, `NAME.log`.
         say: receives a line about each that begins or ends.
-        watch: called twice a second with the number of those that are not finished; what it raises stops them.
 
     Raises:
         Stopped: one failed; `StoppedByMemory` if that was for memory.
@@ -226,4 +220,3 @@ def train_all(
                 trained.remove(one)
                 require_trained(run, end, log)
                 say(f"{run.name} is finished")
-        watch(len(waiting) + len(trained))

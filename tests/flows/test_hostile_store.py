@@ -35,7 +35,6 @@ _TRUSTED_TEXTS = (
     "market.context",
     "market.own_features",
     "market.time_zone",
-    "evolution.islands",
     "task",
 )
 
@@ -83,7 +82,6 @@ class Hostile:
             "reporting.trackers": [["mlflow", "tensorboard"]],
             "reporting.mlflow_uri": [url, f"sqlite:///{self.theirs}/mlflow.db"],
             "market.own_features": [[f"{_MODULE}:feature"], [_MODULE]],
-            "evolution.islands": [["run", "../theirs"], ["run", str(self.theirs)]],
             "market.time_zone": [f"../{self.theirs}", url],
         }
         return texts.get(key, [str(self.theirs), f"http://{self.address}/x", url])

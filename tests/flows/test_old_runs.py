@@ -81,7 +81,7 @@ def test_a_run_with_a_setting_that_was_renamed_goes_on(
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"format_version": 10, "unheard_of": 1}, "was written by a newer version of Eigen"),
+        ({"format_version": 99, "unheard_of": 1}, "was written by a newer version of Eigen"),
         ({"unheard_of": 1}, "unheard_of: unknown setting"),
         ({"learner": 7}, "learner: '7' cannot be used"),
     ],

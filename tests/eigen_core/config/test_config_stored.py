@@ -145,3 +145,9 @@ def test_a_portfolio_of_version_8_keeps_to_data_in_which_every_symbol_trades() -
     assert config_from_stored({**portfolio, "format_version": 8}).trading.delisting_loss is None
     for newer in ({**portfolio, "format_version": 9}, {**values, "format_version": 8}):
         assert config_from_stored(newer).trading.delisting_loss == Config().trading.delisting_loss
+
+
+def test_a_run_that_exchanged_champions_is_opened_and_goes_on_alone() -> None:
+    values = stored_values(Config())
+    evolution = {**Config().evolution.model_dump(mode="json"), "islands": ["a", "b"], "migration_generations": 5}
+    assert config_from_stored({**values, "format_version": 9, "evolution": evolution}) == Config()

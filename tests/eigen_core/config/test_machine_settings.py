@@ -29,7 +29,6 @@ def test_a_text_that_a_store_may_give_is_one_that_is_said_to_be_harmless() -> No
         "market.context",
         "market.own_features",
         "market.time_zone",
-        "evolution.islands",
     }
 
 

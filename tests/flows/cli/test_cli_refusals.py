@@ -96,8 +96,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
         ["sweep", "rates", *SMALL, "--vary", "learner.gamma=0.9:0.99", "--runs-on", MISSING],
         "cannot be reached",
     ),
-    "islands with a scheduler that is gone": (["islands", "far", *SMALL, "--runs-on", MISSING], "cannot be reached"),
-    "islands of another name": (["islands", "a/b", *SMALL], "cannot be named"),
     "trust": (["trust", "none.csv", "--out", "trust"], "none.csv"),
     "trust below a file": (["trust", "--trials", "1", "--out", "file/trust"], "file"),
     "trust of no edges": (["trust", "--edges", "much", "--out", "trust"], "much"),

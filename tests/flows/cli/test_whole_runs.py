@@ -39,9 +39,7 @@ def test_a_run_that_is_refused_ends_with_its_sentence(
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "command", [["walk", "mine"], ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99"], ["islands", "mine"]]
-)
+@pytest.mark.parametrize("command", [["walk", "mine"], ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99"]])
 def test_runs_of_workers_whose_agents_workers_compute_are_refused(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
