@@ -19,8 +19,8 @@ from flows.cli.operations import operations
 from flows.cli.plan import PLAN_EXAMPLES
 from flows.cli.presets import presets
 from flows.cli.report import REPORT_EXAMPLES, report
-from flows.cli.run_commands import clean, export, memory, runs, show, verify
-from flows.cli.training_commands import SWEEP_EXAMPLES, TRAIN_EXAMPLES, doctor, plan, resume, sweep, train
+from flows.cli.runs import clean, export, memory, runs, show, verify
+from flows.cli.training import SWEEP_EXAMPLES, TRAIN_EXAMPLES, doctor, plan, resume, sweep, train
 from flows.cli.trust import TRUST_EXAMPLES, trust
 from flows.cli.walk import WALK_EXAMPLES, walk
 from flows.cli.workers import WORKERS_EXAMPLES, workers

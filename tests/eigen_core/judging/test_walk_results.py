@@ -23,7 +23,7 @@ from eigen_core.store import open_store
 from eigen_core.training.runs import Run
 from flows import publishing
 from flows.cli.app import app
-from flows.cli.walk_results import print_walk, walk_document
+from flows.cli.walk import print_walk, walk_document
 
 pytestmark = pytest.mark.thorough
 
