@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from eigen_core.ancestry import champion_path, origins, record_of
-from eigen_core.generation import TrainingState
 from eigen_core.records import Excess, GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.units import BYTES_PER_MB, count, number, reward
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from eigen_core.generation import TrainingState
 
 Row = dict[str, int | float | str | None]
 """One row of a table: column names carry units, numbers are rounded, None is unknown."""
@@ -266,7 +267,7 @@ def _flat(record: GenerationRecord, telemetry: Telemetry | None) -> dict[str, fl
     }
 
 
-def training_frame(state: TrainingState) -> pd.DataFrame:
+def training_frame(state: "TrainingState") -> "pd.DataFrame":
     """Return the history of a run, one row a generation."""
     learned = [f"learning_{name}" for name in ("gradient_steps", *(curve.name for curve in state.learner.curves))]
     return history_frame(state.history, state.telemetry, learned)
