@@ -10,7 +10,6 @@ from statistics import fmean
 from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
-from scipy.special import stdtrit
 
 from eigen_core.units import change
 
@@ -105,6 +104,9 @@ class Excess(Record):
         With f degrees of freedom, by Student's t and the factor (f + 1) / f of the variance that is usual for errors of
         few clusters (Cameron and Miller 2015, "A practitioner's guide to cluster-robust inference", section VI).
         """
+        # Loading it takes as long as listing the runs of a store.
+        from scipy.special import stdtrit
+
         freedom = self.freedom or math.inf
         width = float(stdtrit(freedom, 0.975)) * (1.0 + 1.0 / freedom) ** 0.5 * self.standard_error
         return self.mean - width, self.mean + width
