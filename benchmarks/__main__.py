@@ -31,8 +31,6 @@ BENCHMARKS = (
     "overhead",
     "goodput",
     "memoryplan",
-    "replayplan",
-    "learnerplan",
     "claims",
     "portfolio_claims",
     "intervals",

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from benchmarks.kill import CONFIG
 from benchmarks.kill_training import facts_of
-from benchmarks.limited_training import Appetite, Ballast, Limits
+from benchmarks.limited_training import Appetite, Limits
 from eigen_core.config.running import MemoryConfig
 
 RUN = "base"
@@ -82,7 +82,6 @@ class Outcome:
         by: "plan"; "guard"; "refusal", of a limit under which not even the libraries can be loaded; or "neither".
         phase: where the guard ended it.
         largest: the largest part, as plan or report name it, and its size (bytes).
-        grown: the type that grew most, where there is a report.
         peak: the most that a report shows of the resident memory, as a share of the limit; 0 without a report.
         faults: what is not as it should be; empty: all is well.
     """
@@ -92,7 +91,6 @@ class Outcome:
     by: str = "neither"
     phase: str = ""
     largest: tuple[str, int] = ("", 0)
-    grown: str = ""
     peak: float = 0.0
     faults: list[str] = field(default_factory=list)
 
@@ -237,8 +235,6 @@ class Limiter:
         outcome.phase = reports[0].stem.rsplit("-", 1)[1]
         outcome.largest = (report["parts"][0]["name"], report["parts"][0]["host"])
         outcome.peak = max(phase["peak_bytes"] for phase in report["phases"]) / report["limits"][0]["bytes"]
-        grown = report["growth"][0]["types"]
-        outcome.grown = grown[0]["type"]
         said = reports[0].with_suffix(".md").read_text()
         if f"The largest part is {outcome.largest[0]} " not in said or str(reports[0].with_suffix(".md")) not in told:
             outcome.faults.append(f"report or command do not name the largest part or the report: {told[-800:]}")
@@ -299,16 +295,11 @@ def _faults_of(report: Mapping[str, Any], held: int, outcome: Outcome) -> list[s
     assert outcome.case.appetite is not None
     if outcome.phase != outcome.case.appetite.phase:
         faults.append(f"it was ended in {outcome.phase}")
-    kind = f"{Ballast.__module__}.{Ballast.__qualname__}"
-    # The module is the one that the process was started with.
-    names = {kind, f"__main__.{Ballast.__qualname__}"}
-    grown = {row["type"]: row["bytes"] for row in report["growth"][0]["types"]}
-    leaking = max((grown.get(name, 0) for name in names), default=0)
-    if not 0.9 * held <= leaking <= 1.1 * held:
-        faults.append(f"growth names {leaking:,} bytes of {kind}; it held {held:,}")
-    parts = {part["name"]: part["host"] for part in report["parts"]}
-    if not 0.9 * held <= parts.get(Ballast.__qualname__, 0) <= 1.1 * held:
-        faults.append(f"the parts name {parts.get(Ballast.__qualname__, 0):,} bytes of it; it held {held:,}")
+    shown = outcome.case.appetite.content == "tensor"
+    name = "tensors of no known owner" if shown else "memory that no tensor shows"
+    found = {part["name"]: part["host"] for part in report["parts"]}.get(name, 0)
+    if found < 0.9 * held:
+        faults.append(f"{name}: {found:,} bytes; it held {held:,}")
     return faults
 
 

@@ -21,8 +21,6 @@ from eigen_core.memory import MemoryGuard, host_limits
 _WATCHED_SECONDS = 30.0
 _GENERATIONS = 12
 _BLOCKS = 200
-# The guard's own bound (eigen_core/memory/objects.py).
-_COUNTING_SHARE = 0.002
 # As large as Prefect's embedded server.
 _CHILD = "block = bytearray(b'\\1') * 220_000_000; print('ready', flush=True); input()"
 
@@ -37,20 +35,17 @@ def run() -> Section:
         generation = without.median
         watching = _watching_share(state)
         marking = len(PHASES) * _marking_seconds(state) / generation
-        counting = _counting_seconds(state) / generation
     rows = [
         ["watching, 5 times a second, with a child process", f"{100 * watching:.2f} %"],
         [f"marking {len(PHASES)} phases, of a generation of {generation:.2f} s", f"{100 * marking:.2f} %"],
-        ["counting objects when generations begin, at most", f"{100 * min(counting, _COUNTING_SHARE):.2f} %"],
-        ["together", f"{100 * (watching + marking + min(counting, _COUNTING_SHARE)):.2f} %"],
+        ["together", f"{100 * (watching + marking):.2f} %"],
         ["whole generations by turns, with over without", f"{100 * (guarded.over(without) - 1):+.1f} %"],
     ]
     return Section(
         title="What the memory guard costs",
         method="Preset quickstart with 4 slices. Watching: processor time of a process that does nothing else for "
         f"{_WATCHED_SECONDS:.0f} s, as a share of that time. Marking: beginning and ending a phase, peaks reset, "
-        f"{_BLOCKS} times. Counting: one count of all objects, which the guard takes so seldom that it stays below "
-        f"{_COUNTING_SHARE:.1%} of the time. Last row: {_GENERATIONS} generations each by turns in one process, the "
+        f"{_BLOCKS} times. Last row: {_GENERATIONS} generations each by turns in one process, the "
         "middle ratio; it wanders by more than the others add up to.",
         columns=("", "share of the time"),
         rows=rows,
@@ -109,10 +104,3 @@ def _marking_seconds(state: TrainingState) -> float:
                 pass
             times.append(time.perf_counter() - began)
     return median(times)
-
-
-def _counting_seconds(state: TrainingState) -> float:
-    guard = _guard(state, watch=False)
-    began = time.perf_counter()
-    with guard:
-        return time.perf_counter() - began

@@ -28,7 +28,6 @@ OUTSIDE = (
     "benchmarks/learning/learning.png",
     "benchmarks/learning/learningportfolio.png",
     "benchmarks/trust.png",
-    "benchmarks/memoryplan.png",
     "benchmarks/soak.png",
     "deployments/RUNPOD.md",
     "deployments/container/Containerfile",

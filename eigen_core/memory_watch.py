@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import weakref
 from collections.abc import Sequence
 from contextvars import copy_context
 from datetime import UTC, datetime
@@ -11,7 +12,7 @@ from typing import Self
 
 from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.config import Config
-from eigen_core.generation import resolve_device
+from eigen_core.generation import TrainingState, resolve_device
 from eigen_core.memory import (
     MemoryGuard,
     MemoryGuardError,
@@ -89,6 +90,16 @@ class MemoryWatch:
             # What CUDA's driver and the workers take of the GPU is counted already where it is measured.
             {phase: plan.held_on_device(phase, "training") for phase in PHASES},
         )
+
+    def watch_state(self, state: TrainingState) -> None:
+        """Let reports name what of a run holds memory, without holding it."""
+        known = weakref.ref(state)
+
+        def owners() -> dict[str, object]:
+            held = known()
+            return {} if held is None else held.owners
+
+        self.guard.set_owners(owners)
 
     def add_uploads(self, session: RunSession) -> None:
         """Add the state of the uploads to the reports."""

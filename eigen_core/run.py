@@ -154,13 +154,14 @@ class _Training:
         self.send(lambda listener: listener.chosen(generation))
         self.watch.require_not_blocked(generation)
         data = open_data(config)
-        plan = require_fit(config, data.facts, name)
+        plan = require_fit(config, data, name)
         self.watch.expect(plan)
         with ExitStack() as exits:
             workers = exits.enter_context(local_workers(config))
             # A configuration that cannot be trained is refused before the run is made.
             with guard.phase("start", generation):
                 state = phases.start_training(config, data.content)
+            self.watch.watch_state(state)
             logger.info("data: %s", data.size)
             logger.info("plan: %s", plan.sentence())
             exits.enter_context(computed_by_workers(name, state, data, workers))

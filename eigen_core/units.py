@@ -2,6 +2,8 @@
 
 from datetime import UTC, datetime
 
+SINGLE = 4
+"""Bytes of a float32."""
 BYTES_PER_MB = 1e6
 """A megabyte is a million bytes, in settings, tables, plots and reports."""
 BYTES_PER_GB = 1e9

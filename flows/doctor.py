@@ -242,7 +242,7 @@ class Doctor:
             data = self._opened
         except InputError:
             return None
-        return plan_run(self._config, data.facts)
+        return plan_run(self._config, data, measured=False)
 
 
 def _looked(name: str, check: Callable[[], Finding]) -> Finding:

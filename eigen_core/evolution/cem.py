@@ -24,8 +24,7 @@ from torch import Tensor
 from eigen_core.config import Config
 from eigen_core.devices import on_device
 from eigen_core.errors import InputError
-from eigen_core.evolution.interface import Bred, Ended, MethodNeeds, MethodState, NewAgents, Number
-from eigen_core.needs import SINGLE
+from eigen_core.evolution.interface import Bred, Ended, MethodState, NewAgents, Number
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import GenerationRecord, Lineage
@@ -149,9 +148,3 @@ class CemMethod:
         limit = self._evolution.distribution_variance_limit
         start = self._evolution.distribution_variance
         return limit + (start - limit) * self._evolution.distribution_variance_decay**generation
-
-    @staticmethod
-    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:  # noqa: ARG004
-        """Return the bytes of the population that is bred, and of mean and variance, old and new."""
-        kept = 2 * SINGLE * actor
-        return MethodNeeds(agent * config.population.size + kept + 2 * SINGLE * actor, kept)

@@ -13,7 +13,7 @@ import torch
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.evolution.genetic import GeneticMethod
-from eigen_core.evolution.interface import Bred, Ended, MethodNeeds, NewAgents
+from eigen_core.evolution.interface import Bred, Ended, NewAgents
 from eigen_core.population import Population
 from eigen_core.records import Lineage
 
@@ -56,11 +56,6 @@ class ErlMethod(GeneticMethod):
             lineages[replaced] = Lineage(replaced, "copy", (learner,))
         population = Population(tensors.pop("weights"), tensors)
         return replace(bred, population=population, lineages=tuple(lineages))
-
-    @staticmethod
-    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:  # noqa: ARG004
-        """Return the bytes of the agents that are bred, and of all in one."""
-        return MethodNeeds(agent * (ErlMethod.learning(config).start + config.population.size))
 
 
 def _cut(population: Population, first: int) -> tuple[Population, Population]:

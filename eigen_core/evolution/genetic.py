@@ -8,8 +8,7 @@ from torch import Tensor
 
 from eigen_core.config import Config, EvolutionConfig
 from eigen_core.devices import on_device
-from eigen_core.evolution.interface import Bred, Champion, Ended, MethodNeeds, MethodState, NewAgents, Number
-from eigen_core.needs import SINGLE
+from eigen_core.evolution.interface import Bred, Champion, Ended, MethodState, NewAgents, Number
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import GenerationRecord, Lineage, Record
@@ -187,14 +186,3 @@ class GeneticMethod:
             lineages = tuple(Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
         facts = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
         return Bred(population, lineages, MethodState(mutation.model_dump()), facts)
-
-    @staticmethod
-    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:
-        """Return the bytes of the population that is bred, and of the elites' state or of what mutation changes."""
-        if not config.evolution.enabled:
-            return MethodNeeds(0)
-        size = config.population.size
-        matrix = SINGLE * size * (critic + actor)
-        evolution = config.evolution
-        mutants = 1.0 - evolution.elite_share - evolution.offspring_share
-        return MethodNeeds(agent * size + int(matrix * max(evolution.elite_share, mutants)))

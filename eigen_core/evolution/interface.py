@@ -94,19 +94,6 @@ class Bred:
     facts: Mapping[str, float]
 
 
-@dataclass(frozen=True)
-class MethodNeeds:
-    """What a method needs of memory (bytes).
-
-    Attributes:
-        breed: the most at once while it breeds, the bred population included.
-        kept: its state.
-    """
-
-    breed: int
-    kept: int = 0
-
-
 class NewAgents(Protocol):
     """Returns agents that have not learned yet; see `Learner.new_agents`."""
 
@@ -142,7 +129,3 @@ class PopulationMethod(Protocol):
 
     def breed(self, ended: Ended) -> Bred:
         """Return the next generation."""
-
-    @staticmethod
-    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:
-        """Return what a run needs, given the weights of an agent's critic and actor, and the bytes of an agent."""

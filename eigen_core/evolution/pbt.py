@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.evolution.interface import NOISE_FACTOR, Bred, Ended, MethodNeeds, MethodState, NewAgents, Number
-from eigen_core.needs import SINGLE
+from eigen_core.evolution.interface import NOISE_FACTOR, Bred, Ended, MethodState, NewAgents, Number
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import GenerationRecord, Lineage
@@ -107,10 +106,3 @@ class PbtMethod:
             for name, value in self._explored(inherited, ended.generation, agent).items():
                 population.genes[name][agent] = value
         return parents
-
-    @staticmethod
-    def needs(config: Config, critic: int, actor: int, agent: int) -> MethodNeeds:  # noqa: ARG004
-        """Return the bytes of a copy of the population, and of the genes."""
-        size = config.population.size
-        genes = SINGLE * len(GENES) * size
-        return MethodNeeds(agent * size + genes, genes)

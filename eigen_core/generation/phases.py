@@ -47,25 +47,31 @@ def validation_slices(state: TrainingState) -> NDArray[np.int64]:
     return spread_starts(state.task.validation_starts, state.config.evaluation.validation_slices)
 
 
-def evaluate(state: TrainingState) -> EvaluationResult:
-    """Play every agent's training and validation episodes; commit transitions, fitness and champion."""
-    if state.evaluated is not None:
-        return state.evaluated
-    state.task.state = state.task_state
-    random = state.replay.written < state.config.exploration.random_steps
-    episodes = Episodes(
+def coming_episodes(state: TrainingState) -> Episodes:
+    """Return the episodes that the coming generation plays."""
+    return Episodes(
         generation=state.generation + 1,
         first_agent=0,
         training=training_slices(state),
         fixed=np.concatenate([fitness_slices(state), validation_slices(state)]),
         noise_scale=state.noise_scale,
-        random=random,
+        random=state.replay.written < state.config.exploration.random_steps,
         task_state=state.task_state,
     )
+
+
+def evaluate(state: TrainingState) -> EvaluationResult:
+    """Play every agent's training and validation episodes; commit transitions, fitness and champion."""
+    if state.evaluated is not None:
+        return state.evaluated
+    state.task.state = state.task_state
+    episodes = coming_episodes(state)
     played = state.executor.play(state.population, episodes)
     rows = played.training.transitions
     assert rows is not None
-    fitness, validations, scores = _judged(state, None if random else played.training.rewards, played.fixed.rewards)
+    fitness, validations, scores = _judged(
+        state, None if episodes.random else played.training.rewards, played.fixed.rewards
+    )
     result = EvaluationResult(
         generation=episodes.generation,
         fitness=fitness,

@@ -114,6 +114,15 @@ class TrainingState:
         return self.task_state
 
     @property
+    def owners(self) -> dict[str, object]:
+        """What of the run may hold much memory, by name."""
+        return {
+            "replay": self.replay,
+            "population": (self.population, self.method_state, self.champion),
+            "data and task": self.task,
+        }
+
+    @property
     def transitions(self) -> int:
         """Transitions in the replay."""
         return self.replay.size

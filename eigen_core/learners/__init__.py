@@ -4,9 +4,9 @@ from typing import cast
 
 from eigen_core.config import LearnerConfig
 from eigen_core.config.choices import LEARNERS, chosen
-from eigen_core.learners.interface import Learned, Learner, LearnerNeeds, LearningPlan
+from eigen_core.learners.interface import Learned, Learner, LearningPlan
 
-__all__ = ["Learned", "Learner", "LearnerNeeds", "LearningPlan", "learner_class"]
+__all__ = ["Learned", "Learner", "LearningPlan", "learner_class"]
 
 
 def learner_class(config: LearnerConfig) -> type[Learner]:

@@ -7,7 +7,7 @@ one that exceeds its reserve price by most (`eigen_core.networks.outcomes`): wha
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar, Generic, cast
 
@@ -19,17 +19,15 @@ from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.batches import BatchPlan, drawn_batches
 from eigen_core.learners.critics import scaled
-from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import Step, take_steps
-from eigen_core.learners.replay_needs import replay_learner_changes
 from eigen_core.learners.settings import setting
-from eigen_core.needs import DOUBLE, SINGLE, Change
 from eigen_core.networks import Heads
 from eigen_core.networks.outcomes import RESERVE_VALUES, Expected, follow_expected
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, TaskNeeds, task_class
+from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
 
 
 class CounterfactualLearner(Generic[Observed, Encoded]):
@@ -132,30 +130,3 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
             return (counted * counted).flatten(2).sum(-1).sum(-1) / count
 
         return loss(expected.rewards - rewards), loss(expected.shares - outcomes.shares)
-
-    @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:  # noqa: ARG004
-        """Return what a run with this learner needs; see `Learner.needs`."""
-        learner, size = config.learner, config.population.size
-        parameters = task.critic + task.actor
-        agent = SINGLE * 3 * parameters + DOUBLE
-        how = f"batches of {learner.batch_size}, {learner.accumulation_steps} an optimizer step"
-        batches = learner.gradient_steps * learner.accumulation_steps
-        if batches == 0:
-            return LearnerNeeds(agent, 0, 0, how, 0)
-        moments = DOUBLE * size * batches * learner.batch_size
-        batch, weights = task.batch(group, learner.batch_size), SINGLE * group * parameters
-        encode, act = batch.encode, batch.act
-        encoded = encode.result + encode.remembered
-        # The losses hold what is expected twice more: the known errors of both kinds, an error and its square.
-        losses = encoded + act.remembered + 3 * act.result
-        step = max(encode.forward, encoded + act.forward, losses, encoded + act.backward, encode.backward)
-        held = moments + batch.transitions + learner.accumulation_steps * act.result
-        # The weights with those that have no gradient are a copy of their own.
-        learn = held + max(3 * weights + step, 7 * weights)
-        return LearnerNeeds(agent, plan=2 * moments, learn=learn, how=how, batches=batches)
-
-    @staticmethod
-    def changes(config: Config) -> Iterator[Change]:
-        """Yield settings of the learner that lower its needs."""
-        return replay_learner_changes(config)

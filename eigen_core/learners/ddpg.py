@@ -5,7 +5,7 @@ estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from itertools import repeat
 from typing import ClassVar, Generic
@@ -18,16 +18,14 @@ from eigen_core.config import Config
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
-from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import Step, take_steps
-from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
 from eigen_core.learners.settings import setting
-from eigen_core.needs import DOUBLE, SINGLE, Change
 from eigen_core.networks import Heads, Policy
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Encoded, Observed, Task, TaskNeeds, Transitions
+from eigen_core.task import Encoded, Observed, Task, Transitions
 
 
 class DdpgLearner(Generic[Observed, Encoded]):
@@ -155,15 +153,3 @@ class DdpgLearner(Generic[Observed, Encoded]):
         learning_rate = setting(group, self._learner, "actor_learning_rate")
         norms = clipped_step(group, self._actor, rows, corrections, learning_rate, self._learner)
         return losses, norms
-
-    @classmethod
-    def needs(cls, config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
-        """Return what a run with this learner needs; see `Learner.needs`."""
-        # Weights, targets and both moments; counts of steps.
-        agent = 4 * SINGLE * (task.critic + task.actor) + 2 * DOUBLE
-        return replay_learner_needs(config, task, rows, group, agent=agent, noises=len(cls.noise_purposes))
-
-    @staticmethod
-    def changes(config: Config) -> Iterator[Change]:
-        """Yield settings of the learner that lower its needs."""
-        return replay_learner_changes(config)

@@ -6,7 +6,7 @@ weights. There is no critic and nothing of the replay is read; the task offers t
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -19,18 +19,15 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns
-from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import count_steps
 from eigen_core.learners.settings import setting
-from eigen_core.needs import DOUBLE, SINGLE, Change, halves
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import DifferentiableGrowth, GrowthNeeds, Task, TaskNeeds
-
-_SHORTEST_STRETCH = 20
+from eigen_core.task import DifferentiableGrowth, Task
 
 
 @dataclass(frozen=True)
@@ -140,44 +137,6 @@ class DirectLearner:
             for columns, part, rate in zip((self._encoder, self._actor), parts, rates, strict=True)
         ]
         return [*seen, *norms]
-
-    @staticmethod
-    def needs(
-        config: Config,
-        task: TaskNeeds,
-        rows: int,  # noqa: ARG004 - it learns without them
-        group: int,
-    ) -> LearnerNeeds:
-        """Return what a run with this learner needs; see `Learner.needs`.
-
-        Raises:
-            InputError: the task does not offer `DifferentiableGrowth`.
-        """
-        if not isinstance(task, GrowthNeeds):
-            raise _refusal(config)
-        learner, weights = config.learner, SINGLE * group * (task.critic + task.actor)
-        # Weights and both moments; the count of steps.
-        agent = 3 * SINGLE * (task.critic + task.actor) + DOUBLE
-        how = f"{learner.stretches} stretches of up to {learner.stretch_days} days an optimizer step"
-        if learner.gradient_steps == 0:
-            return LearnerNeeds(agent, 0, 0, how, 0)
-        climbed = task.growth(group, learner.stretch_days)
-        return LearnerNeeds(
-            agent,
-            plan=DOUBLE * learner.gradient_steps * learner.stretches,
-            # Copies of the weights, joined; their gradients.
-            learn=max(3 * weights + max(climbed.forward, climbed.backward), 7 * weights),
-            how=how,
-            batches=learner.gradient_steps * learner.stretches,
-        )
-
-    @staticmethod
-    def changes(config: Config) -> Iterator[Change]:
-        """Yield shorter stretches, as many days an optimizer step as before."""
-        learner = config.learner
-        for days in halves(learner.stretch_days, _SHORTEST_STRETCH, 2):
-            stretches = learner.stretches * learner.stretch_days // days
-            yield Change({"learner.stretch_days": days, "learner.stretches": stretches})
 
 
 def _refusal(config: Config) -> InputError:

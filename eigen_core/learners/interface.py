@@ -1,6 +1,6 @@
 """The interface of learners: what a learner keeps of each agent, and how groups of agents learn."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self
 
@@ -8,12 +8,11 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.needs import Change
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Task, TaskNeeds
+from eigen_core.task import Task
 
 
 class LearningPlan(Protocol):
@@ -45,27 +44,6 @@ class Learned:
         # All of them at once: each copy to the host is one that a GPU waits for.
         stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
-
-
-@dataclass(frozen=True)
-class LearnerNeeds:
-    """What a learner needs in a run: memory (bytes), and how often it computes.
-
-    Attributes:
-        agent: an agent: its weights and what the learner keeps beside them.
-        plan: the most at once while `Learner.plan` draws; 0 if the run never learns.
-        learn: the most at once while `Learner.learn` lets a group learn, beside the group; 0 if the run never learns.
-        how: what that depends on, as a part of a sentence.
-        batches: how many batches of `learner.batch_size` an agent learns from in a generation, which takes the time.
-        drawn: of `learn`, what is drawn on the host and sent to the device at a time.
-    """
-
-    agent: int
-    plan: int
-    learn: int
-    how: str
-    batches: int
-    drawn: int = 0
 
 
 class Learner(Protocol):
@@ -104,18 +82,3 @@ class Learner(Protocol):
             replay: what they learn from.
             between_steps: called after each optimizer step.
         """
-
-    @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
-        """Return what a run with this learner needs.
-
-        Args:
-            config: the run.
-            task: what the task needs.
-            rows: transitions that the whole run appends to the replay.
-            group: most agents that learn at a time.
-        """
-
-    @staticmethod
-    def changes(config: Config) -> Iterator[Change]:
-        """Yield settings of the learner that lower its needs, those that change the run least first."""

@@ -7,7 +7,7 @@ moments and learns with those of its own episodes: its ratios are to the policy 
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Generic
 
@@ -20,17 +20,14 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, bias_corrections, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
-from eigen_core.learners.interface import Learned, LearnerNeeds
-from eigen_core.learners.replay_needs import SMALLEST_BATCH
+from eigen_core.learners.interface import Learned
 from eigen_core.learners.settings import setting
-from eigen_core.needs import DOUBLE, SINGLE, Change, halves
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Curve
 from eigen_core.replay import Column, Replay
-from eigen_core.task import Encoded, Observed, Task, TaskNeeds
-from eigen_core.task.needs import row_bytes
+from eigen_core.task import Encoded, Observed, Task
 from eigen_core.trajectories import TrajectoryBuffer
 
 _BROUGHT = {"slot": Column(torch.int64), "reward": Column(torch.float32), "terminal": Column(torch.bool)}
@@ -284,47 +281,6 @@ class PpoLearner(Generic[Observed, Encoded]):
             near = batch.values + (values - batch.values).clamp(-clip, clip)
             error = torch.maximum(error, (near - batch.returns).square())
         return batch.mean(error)
-
-    @staticmethod
-    def needs(
-        config: Config,
-        task: TaskNeeds,
-        rows: int,  # noqa: ARG004 - it learns from the first on
-        group: int,
-    ) -> LearnerNeeds:
-        """Return what a run with this learner needs; see `Learner.needs`."""
-        learner, episodes, size = config.learner, config.evaluation.slices, config.population.size
-        # Weights and both moments; the count of steps.
-        agent = 3 * SINGLE * (task.critic + task.actor) + DOUBLE
-        how = f"minibatches of {learner.batch_size}, {learner.epochs} epochs"
-        if learner.gradient_steps == 0:
-            return LearnerNeeds(agent, 0, 0, how, 0)
-        played = episodes * task.episode_steps
-        # Estimates beside what is brought and computed: value, advantage, return.
-        buffer = size * played * (row_bytes({**_BROUGHT, **_COMPUTED}) + 3 * SINGLE)
-        at_once = min(max(1, learner.batch_size // episodes), task.episode_steps) * episodes
-        first = task.batch(group, at_once)
-        said = max(first.encode.plain, first.encode.result + max(first.act.plain, first.values.plain))
-        filling = 2 * DOUBLE * group * played + first.transitions + said
-        minibatches = _minibatches(config, task.episode_steps)
-        batch = task.batch(group, math.ceil(played / minibatches))
-        encode, act, values = batch.encode, batch.act, batch.values
-        encoded = encode.result + encode.remembered
-        critic = max(encode.forward, encoded + values.forward, encoded + values.backward, encode.backward)
-        step = batch.transitions + max(critic, encode.result + act.forward)
-        # Copies of the rows with their gradients, then the squares of one and Adam's temporaries.
-        copies = 2 * SINGLE * group * (task.critic + task.actor)
-        adam = 5 * SINGLE * group * max(task.critic, task.actor)
-        dealt = (DOUBLE + 1) * group * played
-        learn = buffer + max(filling, dealt + copies + max(step, adam))
-        batches = learner.epochs * minibatches
-        return LearnerNeeds(agent, plan=3 * DOUBLE * size * played, learn=learn, how=how, batches=batches)
-
-    @staticmethod
-    def changes(config: Config) -> Iterator[Change]:
-        """Yield smaller minibatches."""
-        for value in halves(config.learner.batch_size, SMALLEST_BATCH, 2):
-            yield Change({"learner.batch_size": value})
 
 
 def _minibatches(config: Config, episode_steps: int) -> int:

@@ -4,7 +4,7 @@ Haarnoja et al. 2018 (arXiv:1812.05905), algorithm 1: two critics, a squashed Ga
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar, Generic, NamedTuple
 
@@ -15,16 +15,14 @@ from eigen_core.config import Config
 from eigen_core.learners.adam import adam_update, clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
-from eigen_core.learners.interface import Learned, LearnerNeeds
+from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import Step, take_steps
-from eigen_core.learners.replay_needs import replay_learner_changes, replay_learner_needs
 from eigen_core.learners.settings import setting
-from eigen_core.needs import DOUBLE, SINGLE, Change
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Encoded, Observed, Task, TaskNeeds, Transitions
+from eigen_core.task import Encoded, Observed, Task, Transitions
 
 _NOISES = ("next actions", "actions")
 """What noise is drawn for."""
@@ -187,15 +185,3 @@ class SacLearner(Generic[Observed, Encoded]):
             corrections,
             self._learner.temperature_learning_rate,
         )
-
-    @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:
-        """Return what a run with this learner needs; see `Learner.needs`."""
-        # Weights and both moments, target critics, the temperature with its moments, the count of steps.
-        agent = SINGLE * (3 * (task.critic + task.actor) + task.critic + 3) + DOUBLE
-        return replay_learner_needs(config, task, rows, group, agent=agent, noises=len(_NOISES))
-
-    @staticmethod
-    def changes(config: Config) -> Iterator[Change]:
-        """Yield settings of the learner that lower its needs."""
-        return replay_learner_changes(config)

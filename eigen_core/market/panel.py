@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from eigen_core.config import Config, MarketConfig
 from eigen_core.errors import InputError
 from eigen_core.market.features import Series, carry_forward, feature_functions, feature_names, uses_columns
+from eigen_core.randomness import keyed_generator
 
 LIMIT = 10.0
 """Bound of a normalised feature, in standard deviations."""
@@ -207,25 +208,17 @@ def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float
 
 @dataclass(frozen=True)
 class PanelFacts:
-    """The size of a panel: days, columns, of which `assets` are tradable, and features.
-
-    Attributes:
-        mapped: its arrays are mapped from the files of the cache, so that only pages that are read become resident.
-        held_days: most days from a decision to its sale, where sales wait for a price; None: `trading.holding_days`.
-    """
+    """The size of a panel: days, columns, of which `assets` are tradable, and features."""
 
     days: int
     columns: int
     assets: int
     features: int
-    mapped: bool = True
-    held_days: int | None = None
 
     @classmethod
     def of(cls, panel: Panel) -> "PanelFacts":
         """Return the size of a panel, without reading its arrays."""
-        mapped = isinstance(panel.features, np.memmap)
-        return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names), mapped)
+        return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names))
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
@@ -240,14 +233,19 @@ class PanelFacts:
         features += sum(len(function.names) for function in feature_functions(market))
         return cls(days, columns, assets, features)
 
-    def train_days(self, config: Config) -> int:
-        return len(Splits.of_days(self.days, config.market).train)
-
-    def block_days(self, config: Config) -> int:
-        train_days = self.train_days(config)
-        return min(config.learner.block_days or train_days, train_days)
-
     def __str__(self) -> str:
         return (
             f"{self.days:,} days, {self.columns:,} columns, {self.assets:,} of them tradable, {self.features} features"
         )
+
+
+def random_panel(market: MarketConfig, size: PanelFacts) -> Panel:
+    """Return a panel of random numbers."""
+    generator = keyed_generator(0, 0, "plan", "panel")
+    features = generator.standard_normal((size.days, size.columns, size.features), dtype=np.float32)
+    close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((size.days, size.assets)), axis=0))
+    dates = np.datetime64("2000-01-01") + np.arange(size.days)
+    symbols = [f"S{column}" for column in range(size.columns)]
+    names = [f"feature{index}" for index in range(size.features)]
+    prices = (close, close * 1.01, close * 0.99, close)
+    return panel_of_prices(features, *prices, dates, symbols, names, market)

@@ -2,7 +2,6 @@
 
 from eigen_core.memory.allocation import unwritten_zeros
 from eigen_core.memory.course import PhaseUsage
-from eigen_core.memory.diagnosis import MemoryReport
 from eigen_core.memory.guard import MemoryGuard, MemoryGuardError
 from eigen_core.memory.limits import (
     DeviceLimit,
@@ -11,13 +10,13 @@ from eigen_core.memory.limits import (
     device_limit,
     host_limits,
 )
-from eigen_core.memory.pages import report_markdown, write_report
 from eigen_core.memory.process import (
     peak_resident_bytes,
     release_free_memory,
     reset_peak,
     tune_allocator,
 )
+from eigen_core.memory.report import MemoryReport, report_markdown, write_report
 from eigen_core.memory.report_signal import install_report_signal
 from eigen_core.memory.shared import SharedTensor, shared_probe, shared_zeros, shares_memory
 from eigen_core.memory.usage import DeviceUsage, Usage, device_bytes, headroom_bytes, host_bytes

@@ -16,10 +16,9 @@ from typing import Self
 from eigen_core.config.running import MemoryConfig
 from eigen_core.memory.allocation import empty_device_cache, is_exhaustion, keep_reserve
 from eigen_core.memory.course import Curve, PhaseUsage, Point, expected_growth
-from eigen_core.memory.diagnosis import MemoryReport, Row, measured
 from eigen_core.memory.limits import DeviceLimit, HostLimits, Limit, Pressure
-from eigen_core.memory.objects import Baselines
-from eigen_core.memory.process import release_free_memory
+from eigen_core.memory.process import own_resident_bytes, release_free_memory
+from eigen_core.memory.report import MemoryReport, Row, measured_parts, traced_lines
 from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
 from eigen_core.progress import checked_by
 
@@ -67,7 +66,6 @@ class MemoryGuard:
         device_limit: of the GPU; None without one.
         meter: reads the memory; None: of the system.
         clock: seconds that only grow.
-        baselines: counts of the live objects; None: of this process.
         watch: start the thread; without it only `sample` and `check` read the memory.
     """
 
@@ -79,7 +77,6 @@ class MemoryGuard:
         device_limit: DeviceLimit | None = None,
         meter: Meter | None = None,
         clock: Callable[[], float] = time.monotonic,
-        baselines: Baselines | None = None,
         watch: bool = True,
     ) -> None:
         self.limits = limits
@@ -94,7 +91,8 @@ class MemoryGuard:
         self._curve = Curve()
         self._ended: deque[PhaseUsage] = deque(maxlen=_PHASES_KEPT)
         self._open: list[PhaseUsage] = []
-        self._baselines = baselines or Baselines(clock)
+        self._before = 0
+        self._owners: Callable[[], Mapping[str, object]] = dict
         self._sections: dict[str, Callable[[], str]] = {}
         self._plan: tuple[Row, ...] = ()
         self._planned: tuple[dict[str, int], dict[str, int]] = ({}, {})
@@ -108,7 +106,7 @@ class MemoryGuard:
         self._free_reserve: Callable[[], None] = lambda: None
 
     def __enter__(self) -> Self:
-        self._baselines.start()
+        self._before = self._before or own_resident_bytes()
         self.sample()
         with ExitStack() as exits:
             self._free_reserve = keep_reserve(self.limits.limits)
@@ -140,6 +138,10 @@ class MemoryGuard:
     def add_section(self, title: str, describe_part: Callable[[], str]) -> None:
         """Add a section to reports, whose text `describe_part` returns (markdown), such as the state of the uploads."""
         self._sections[title] = describe_part
+
+    def set_owners(self, owners: Callable[[], Mapping[str, object]]) -> None:
+        """Set a function that returns what may hold much memory, by name, for reports; it must not keep that alive."""
+        self._owners = owners
 
     def set_plan(
         self,
@@ -253,7 +255,6 @@ class MemoryGuard:
             self._end(record)
 
     def _begin(self, name: str, generation: int) -> PhaseUsage:
-        self._baselines.begin(generation)
         self._note_peaks()
         self._crossed, self._failure = None, None
         self._meter.reset_peaks()
@@ -332,8 +333,6 @@ class MemoryGuard:
     def report(self, reason: str) -> MemoryReport:
         """Return the parts of the memory now, and how it came to that. May be called from any thread.
 
-        Takes about 4 seconds and 75 MB for each million objects, in which Python code of other threads hardly runs.
-
         Args:
             reason: why the report is made, the end of a sentence.
         """
@@ -354,7 +353,8 @@ class MemoryGuard:
             sections=tuple([(title, text()) for title, text in self._sections.items()]),
         )
         with self._reporting:
-            return measured(report, self._baselines)
+            parts, tensors = measured_parts(usage, self._before, self._owners())
+            return replace(report, parts=parts, tensors=tensors, traced=traced_lines())
 
     def _error(self, reason: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
         """Return the error of the phase under way, or of one that was `refused`."""

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
-from eigen_core.needs import SINGLE
 
 Parameters = Mapping[str, Tensor]
 """Named views into a bank: each `[agents, *shape]`."""
@@ -275,12 +274,3 @@ def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
         total.copy_(torch.baddbmm(total, left, right)[:1])
     else:
         total.view(*left.shape[:2], -1).baddbmm_(left, right)
-
-
-def product_bytes(rows: int, outputs: int) -> tuple[int, int]:
-    """Bytes of the product that `linear` holds beside its outputs, and of these.
-
-    There is none beside them where the bias is added to the product itself.
-    """
-    filled = outputs if outputs == 1 else filled_outputs(outputs)
-    return SINGLE * rows * (filled if filled != outputs else 0), SINGLE * rows * outputs

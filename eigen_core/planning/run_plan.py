@@ -1,5 +1,6 @@
 """What a run will take on this machine, whether that fits, and the refusal of a run that does not."""
 
+import logging
 import shutil
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -7,16 +8,36 @@ from pathlib import Path
 import torch
 
 from eigen_core.config import Config
+from eigen_core.errors import InputError
 from eigen_core.generation import resolve_device
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
 from eigen_core.memory.usage import SystemMeter, Usage
-from eigen_core.needs import Facts
-from eigen_core.planning import PHASES, Limit, Plan, Suggestion, Verdict, plan_of, suggestions_for
+from eigen_core.planning import (
+    PHASES,
+    Limit,
+    Measured,
+    Plan,
+    Shape,
+    Sizes,
+    Suggestion,
+    Unmeasured,
+    Verdict,
+    plan_of,
+    probe,
+    remember,
+    remembered,
+    suggestions_for,
+)
 from eigen_core.store import run_root
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
+from eigen_core.task import TaskData
 from eigen_core.units import size
 
+logger = logging.getLogger(__name__)
+
 _MOST_SUGGESTED = 3
+# A training is measured before it starts unless so many times what can be counted of it, and so much beside it, fit.
+_TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
@@ -69,7 +90,8 @@ class RunPlan:
     """A plan and its verdict under the limits of this machine.
 
     Attributes:
-        facts: of the data that the run is trained on; None if it has none.
+        data: what the run is trained on.
+        sizes: what was counted of it.
         plan: what the run takes; its verdicts are those on this machine.
         limits: of the host, the smallest first.
         device_limit: of the GPU; None if the run has none.
@@ -78,7 +100,8 @@ class RunPlan:
         missing_device: the run is to compute on a GPU, and this machine has none.
     """
 
-    facts: Facts
+    data: TaskData
+    sizes: Sizes
     plan: Plan
     limits: HostLimits
     device_limit: DeviceLimit | None
@@ -95,6 +118,11 @@ class RunPlan:
     def fits_memory(self) -> bool:
         """Whether it can as far as memory and device are concerned."""
         return self.plan.fits and not self.missing_device
+
+    @property
+    def measured(self) -> Measured | None:
+        """What a probe has measured of the run; None if it has not."""
+        return self.plan.measured if isinstance(self.plan.measured, Measured) else None
 
     def sentence(self) -> str:
         """Return the verdict in one to four sentences: peak, phase, limit with its origin; what would make it fit."""
@@ -122,12 +150,12 @@ class RunPlan:
         shown = "; ".join(map(str, (enough or self.suggestions)[:_MOST_SUGGESTED]))
         if enough:
             return [f"What helps: {shown}."]
-        return [f"{f'What helps: {shown}; but' if shown else 'But'} no setting is enough: it needs more memory."]
+        return [f"{f'What helps: {shown}; but no' if shown else 'No'} setting is enough: it needs more memory."]
 
     def document(self) -> dict[str, object]:
         """Return the plan as what JSON can hold, sizes in bytes."""
         return {
-            "panel": None if self.facts is None else asdict(self.facts),
+            "panel": None if self.data.facts is None else asdict(self.data.facts),
             **self.plan.document(),
             "fits": self.fits,
             "sentence": self.sentence(),
@@ -155,13 +183,18 @@ class RunTooLargeError(Exception):
         self.run_plan = run_plan
 
 
-def plan_run(config: Config, facts: Facts, run: str | None = None) -> RunPlan:
+def plan_run(
+    config: Config, data: TaskData, run: str | None = None, *, shape: Shape | None = None, measured: bool = True
+) -> RunPlan:
     """Plan a run, and find out whether it fits into what this machine has now, as the guard would.
 
     Args:
         config: of the run.
-        facts: of its data.
+        data: what it is trained on.
         run: its name, if what it has on the disk already is to count; None: it is a new one.
+        shape: of a panel that is not there; `data` has random numbers then.
+        measured: a probe measures the run. Else it does so only where that may decide whether the run fits, and has
+            not done so before.
 
     Raises:
         InputError: a limit cannot be read, or nothing can run under it.
@@ -170,30 +203,64 @@ def plan_run(config: Config, facts: Facts, run: str | None = None) -> RunPlan:
     missing = config.device == "cuda" and not torch.cuda.is_available()
     device = torch.device("cpu") if missing else resolve_device(config.device)
     of_device = device_limit(device)
-    server = False
-    plan = plan_of(config, facts, server=server)
+    sizes = Sizes.of(config, data)
+    counted = plan_of(config, sizes)
     usage = SystemMeter(limits.limits, device).read()
     hard = config.memory.hard
     of_host = zip(limits.limits, usage.counted, strict=True)
-    left = (_available(limit, counted, usage, plan, hard) for limit, counted in of_host)
+    left = (_available(limit, taken, usage, counted, hard) for limit, taken in of_host)
     available = {"host": min(left, key=lambda limit: limit.bytes)}
     if of_device is not None:
-        available["device"] = _available_on_device(of_device, usage.device, plan, hard)
-    plan = plan_of(config, facts, server=server, limits=available)
-    suggestions = suggestions_for(config, facts, plan, available, server=server)
+        available["device"] = _available_on_device(of_device, usage.device, counted, hard)
+
+    def plan_with(changed: Config, sizes: Sizes, *, anew: bool) -> Plan:
+        """Return the plan of a configuration, measured if what can be counted fits."""
+        plan = plan_of(changed, sizes, limits=available)
+        if missing or not plan.fits:
+            return plan
+        found: Measured | Unmeasured | None = None if anew else remembered(changed, data)
+        if found is None and (anew or not _is_roomy(plan)):
+            found = probe(changed, shape, _left_for_probe(limits, usage, hard))
+            if isinstance(found, Measured):
+                remember(changed, data, found)
+            else:
+                logger.info("The run is not measured: in phase %s, %s.", found.phase, found.why)
+        return plan_of(changed, sizes, found, limits=available)
+
+    def plan_changed(changed: Config) -> Plan | None:
+        try:
+            return plan_with(changed, Sizes.of(changed, data), anew=False)
+        except InputError:
+            return None
+
+    plan = plan_with(config, sizes, anew=measured)
+    suggestions = suggestions_for(config, plan, plan_changed)
     room = DiskRoom.of(plan, config, run)
-    return RunPlan(facts, plan, limits, of_device, tuple(suggestions), room, missing)
+    return RunPlan(data, sizes, plan, limits, of_device, tuple(suggestions), room, missing)
 
 
-def require_fit(config: Config, facts: Facts, run: str | None = None) -> RunPlan:
-    """Return the plan of a run that fits; its arguments are those of `plan_run`.
+def _left_for_probe(limits: HostLimits, usage: Usage, hard: float) -> int:
+    """Return what a probe may take beside this process (bytes); a limit of the run's own is not counted twice."""
+    pairs = zip(limits.limits, usage.counted, strict=True)
+    return min(
+        int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else counted) for limit, counted in pairs
+    )
+
+
+def _is_roomy(plan: Plan) -> bool:
+    """Whether what phases compute with beside what can be counted will fit in any case."""
+    return all(_TIMES_COUNTED * verdict.peak_bytes + _ROOM_BYTES <= verdict.limit.bytes for verdict in plan.verdicts)
+
+
+def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPlan:
+    """Return the plan of a run that fits, measured where it may not (`plan_run`).
 
     Raises:
         RunTooLargeError: it does not.
         InputError: a limit cannot be read, or the run is to compute on a GPU and there is none.
     """
     resolve_device(config.device)
-    run_plan = plan_run(config, facts, run)
+    run_plan = plan_run(config, data, run, measured=False)
     if not run_plan.fits:
         raise RunTooLargeError(run_plan)
     return run_plan
@@ -203,18 +270,16 @@ def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: f
     """Return what a limit leaves, in resident memory of all processes of the run, as a plan has it.
 
     A group's limit and the machine's count others too: what they take now is taken off. RLIMIT_AS counts addresses, of
-    this process alone: those with no memory behind them are taken off, and Prefect's server has its own.
+    this process alone: those with no memory behind them are taken off.
     """
     left = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
     if limit.kind == "run":
         return left
     if limit.kind == "address_space":
         unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.unwritten_bytes
-        server = sum(part.host_bytes for part in plan.parts if part.server)
-        beside = f" with {size(server)} for Prefect's server beside it" if server else ""
         replay = f", {size(plan.unwritten_bytes)} of them the replay's" if plan.unwritten_bytes else ""
-        origin = f"{left.origin}{beside}, less {size(unused)} of addresses without memory{replay}"
-        return replace(left, bytes=max(left.bytes - unused + server, 0), origin=origin)
+        origin = f"{left.origin}, less {size(unused)} of addresses without memory{replay}"
+        return replace(left, bytes=max(left.bytes - unused, 0), origin=origin)
     return _less(left, counted - usage.host)
 
 
@@ -228,9 +293,12 @@ def _available_on_device(limit: DeviceLimit, usage: DeviceUsage | None, plan: Pl
 
 def _need(verdict: Verdict) -> str:
     missing = "" if verdict.fits else f": {size(verdict.missing_bytes)} are missing"
+    if verdict.at_least and not verdict.fits:
+        missing = ": that is too little"
+    taken = f"{'at least ' if verdict.at_least else ''}{size(verdict.peak_bytes)} of the {verdict.where}"
     return (
-        f"it takes {size(verdict.peak_bytes)} of the {verdict.where} at the peak, in phase {verdict.phase}, and may "
-        f"take {size(verdict.limit.bytes)} ({verdict.limit.origin}){missing}"
+        f"it takes {taken} at the peak, in phase {verdict.phase}, and may take {size(verdict.limit.bytes)} "
+        f"({verdict.limit.origin}){missing}"
     )
 
 

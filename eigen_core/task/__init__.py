@@ -4,25 +4,20 @@ from typing import Any, cast
 
 from eigen_core.config import Config
 from eigen_core.config.choices import TASKS, chosen, task_choice
-from eigen_core.task.growth import DifferentiableGrowth, GrowthNeeds
+from eigen_core.task.growth import DifferentiableGrowth
 from eigen_core.task.interface import BatchSampler, Encoded, Observed, Rollout, Task, TaskData, Transitions
-from eigen_core.task.needs import BatchNeeds, Sample, TaskNeeds
 from eigen_core.task.outcomes import KnownOutcomes, Outcomes
 
 __all__ = [
-    "BatchNeeds",
     "BatchSampler",
     "DifferentiableGrowth",
     "Encoded",
-    "GrowthNeeds",
     "KnownOutcomes",
     "Observed",
     "Outcomes",
     "Rollout",
-    "Sample",
     "Task",
     "TaskData",
-    "TaskNeeds",
     "Transitions",
     "open_data",
     "task_class",

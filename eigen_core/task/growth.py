@@ -4,8 +4,6 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
-from eigen_core.needs import Operation
-
 
 @runtime_checkable
 class DifferentiableGrowth(Protocol):
@@ -26,11 +24,3 @@ class DifferentiableGrowth(Protocol):
         Returns:
             Rewards, and what is traded as a share of the equity, without a gradient: float32 `[agents, days]` each.
         """
-
-
-@runtime_checkable
-class GrowthNeeds(Protocol):
-    """What a task that offers `DifferentiableGrowth` needs for it."""
-
-    def growth(self, agents: int, days: int) -> Operation:
-        """`DifferentiableGrowth.growth`, and its backward pass, for so many agents and days."""

@@ -22,12 +22,13 @@ from eigen_core.networks import Heads, Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
+from eigen_core.networks.policies import Box, Choices
 from eigen_core.replay import Column, Replay
 from eigen_core.task.gymnasium_environment import EnvironmentFacts, OpenedEnvironment, opened_for
-from eigen_core.task.gymnasium_needs import GymnasiumNeeds, box_of, require_capacity, require_heads
 from eigen_core.task.gymnasium_rollouts import EnvironmentPool, gymnasium_columns
 from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
+from eigen_core.units import SINGLE
 
 _TRAINING_SEEDS = range(1 << 30)
 _VALIDATION_SEEDS = range(1 << 30, (1 << 30) + (1 << 20))
@@ -88,8 +89,10 @@ class GymnasiumTask:
         self.validation_starts = _VALIDATION_SEEDS
         self.holdout_starts = _HOLDOUT_SEEDS
         self.fingerprint = _fingerprint(opened)
-        needs = self.needs(config, opened.facts, heads)
-        self.block_bytes, self.play_bytes = needs.block_bytes, needs.play_bytes
+        # A hidden layer of a batch, or what is observed; and all steps of the episodes of a generation.
+        self.block_bytes = SINGLE * config.learner.batch_size * max(config.network.head_width, values)
+        episodes = config.evaluation.slices + config.evaluation.fixed_episodes
+        self.play_bytes = SINGLE * episodes * opened.episode_steps * 2 * (values + len(opened.low))
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
@@ -112,12 +115,7 @@ class GymnasiumTask:
         return TaskData(opened, str(opened.facts), facts=opened.facts)
 
     @staticmethod
-    def needs(config: Config, facts: EnvironmentFacts, heads: Heads) -> GymnasiumNeeds:
-        """Return what a run needs with an environment of this size."""
-        return GymnasiumNeeds(config, facts, heads)
-
-    @staticmethod
-    def facts_of_shape(config: Config, days: int, columns: int, assets: int) -> EnvironmentFacts:  # noqa: ARG004
+    def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:  # noqa: ARG004
         """Refuse: an environment is no panel."""
         raise InputError(f"task {config.task} is not played on a panel: leave out --days, --columns and --assets.")
 
@@ -254,6 +252,41 @@ def wrong_rows(ring: Ring, episode_steps: int) -> str | None:
             return f"has an episode of more than {episode_steps:,} steps"
         steps = int(lengths[-1])
     return None if following is None else "does not end with the end of an episode"
+
+
+def box_of(facts: EnvironmentFacts, low: Sequence[float], high: Sequence[float], device: torch.device) -> Box:
+    """Return the actions of an environment of this size, with these bounds unless they are choices."""
+    if facts.discrete:
+        return Choices(facts.action_values, device)
+    return Box(low, high, device, steepness=1.0)
+
+
+def require_heads(config: Config, facts: EnvironmentFacts, heads: Heads) -> None:
+    """Refuse a learner whose policy cannot choose where actions are discrete.
+
+    Raises:
+        InputError: it cannot.
+    """
+    if facts.discrete and heads.action_values:
+        raise InputError(
+            f"task {config.task}: its actions are Discrete, and learner.algorithm {config.learner.algorithm} learns "
+            "continuous ones: use learner.algorithm ppo."
+        )
+
+
+def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
+    """Refuse a replay that may not hold the transitions of a generation.
+
+    Raises:
+        InputError: it may not.
+    """
+    most = config.population.size * config.evaluation.slices * facts.episode_steps
+    if most > config.replay.capacity:
+        raise InputError(
+            f"replay.capacity {config.replay.capacity:,} is below the {most:,} transitions that a generation can have "
+            f"({config.population.size} agents x {config.evaluation.slices} episodes x {facts.episode_steps:,} steps): "
+            "raise it or lower evaluation.slices."
+        )
 
 
 def _fingerprint(opened: OpenedEnvironment) -> str:

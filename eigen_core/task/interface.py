@@ -12,14 +12,12 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
-from eigen_core.needs import Facts
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.policies import Box, Policy
 from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
-from eigen_core.task.needs import TaskNeeds
 
 
 @dataclass(frozen=True)
@@ -30,14 +28,14 @@ class TaskData:
         content: what the task is built from, its own; None: it needs no data.
         size: how much it is, in words.
         lines: what was read and what was found in it, sentences for users.
-        facts: all that a memory plan must know of it, the task's own.
+        facts: its size in numbers, a dataclass of the task's own; None: there are none.
         parts: what of it is for training, validation and holdout: rows of a table.
     """
 
     content: Any = None
     size: str = "none"
     lines: Sequence[str] = ()
-    facts: Facts = None
+    facts: Any = None
     parts: Sequence[Mapping[str, str | int]] = ()
 
 
@@ -168,12 +166,8 @@ class Task(Protocol[Observed, Encoded]):
         """
 
     @staticmethod
-    def needs(config: Config, facts: Facts, heads: Heads) -> TaskNeeds:
-        """Return what a run of this task needs, on data of which `facts` are known, with what its learner declares."""
-
-    @staticmethod
-    def facts_of_shape(config: Config, days: int, columns: int, assets: int) -> Facts:
-        """Return the facts of a panel that is not there.
+    def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:
+        """Return random data of the shape of a panel that is not there.
 
         Raises:
             InputError: no run could be trained on it, or the task is not played on a panel.

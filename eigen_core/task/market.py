@@ -1,7 +1,6 @@
 """The market as a task: agents trade episodes of a panel's days."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +15,6 @@ from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import Expected
 from eigen_core.records import Excess
 from eigen_core.task.interface import Rollout, joined_counts
-from eigen_core.task.market_needs import MarketNeeds
 from eigen_core.task.market_outcomes import OutcomeTable, sale_targets
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.task.market_transitions import rows_of, stored_steps
@@ -46,12 +44,6 @@ class MarketTask(PanelTask):
         self._outcomes = self._outcome_table(heads.outcomes) if heads.outcomes else None
 
     @staticmethod
-    def facts_of(config: Config, panel: Panel) -> PanelFacts:
-        """Return the size of a panel, and how long its sales wait."""
-        fills = Prices.of_panel(panel, torch.device("cpu")).fills(config.trading)
-        return replace(PanelFacts.of(panel), held_days=fills.longest)
-
-    @staticmethod
     def steps(config: Config) -> int:
         """Return the days of an episode that are stored; see `ReplayConfig.settlement_days`."""
         return stored_steps(config)
@@ -73,11 +65,6 @@ class MarketTask(PanelTask):
             f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {facts.assets:,} assets "
             f"that is free is soon bought: agents can choose when to buy, hardly what. {hold}, or trade more assets.",
         )
-
-    @staticmethod
-    def needs(config: Config, facts: PanelFacts, heads: Heads) -> MarketNeeds:
-        """Return what a run needs on a panel of this size."""
-        return MarketNeeds(config, facts, heads)
 
     def roll_out(
         self,

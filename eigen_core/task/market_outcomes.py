@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.needs import DOUBLE, HALF, SINGLE, Kept
 from eigen_core.task.outcomes import Outcomes
 from eigen_core.trading import Prices
 from eigen_core.trading.orders import net_gain, resolve_orders, trade_value
@@ -78,16 +77,3 @@ class OutcomeTable:
         rewards, shares = self.rewards[rows], self.shares[rows]
         known = ~rewards[..., 0].isnan()
         return Outcomes(rewards.nan_to_num(), shares.float(), known)
-
-
-def table_kept(days: int, assets: int, targets: int, held_days: int) -> list[Kept]:
-    """Return what the table of so many days takes, and what building it takes at most."""
-    cells = days * assets * targets
-    at_once = min(max(_CELLS_AT_A_TIME, assets * targets * held_days), cells * held_days)
-    how = f"Gain and holding time of each purchase, [{days:,}, {assets:,}, {targets}] of 6 bytes."
-    building = "Prices of the days that positions are held, a chunk of days at a time."
-    # Where each price lies and the price; whether it reaches the target and on which day.
-    return [
-        Kept("outcomes", how, (SINGLE + HALF) * cells),
-        Kept("building the outcomes", building, (2 * DOUBLE + 1) * at_once, starting=True),
-    ]

@@ -17,10 +17,11 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
-from eigen_core.market.panel import Panel, PanelFacts, Splits
+from eigen_core.market.panel import Panel, PanelFacts, Splits, random_panel
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay, encoder_class
-from eigen_core.networks.layout import Parameters
+from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
+from eigen_core.pieces import columns_at_once
 from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import TaskData, Transitions
@@ -33,8 +34,8 @@ from eigen_core.task.market_transitions import (
     stored_days,
     wrong_rows,
 )
-from eigen_core.task.needs import TaskNeeds
 from eigen_core.trading import episode_times
+from eigen_core.units import SINGLE
 
 
 @dataclass(frozen=True)
@@ -111,22 +112,37 @@ class PanelTask(ABC):
         self.episode_end = EPISODE_END
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint
-        on_device = config.model_copy(update={"device": device.type})
-        needs = self.needs(on_device, self.facts_of(config, panel), heads)
-        self.block_bytes, self.play_bytes = needs.block_bytes, needs.play_bytes
+        self.block_bytes = self._block_bytes(config, device)
+        self.play_bytes = self._play_bytes(config)
         self._config = config
         self._return_steps = heads.return_steps
         self._episode_times = episode_times(config.trading, device)
 
-    @staticmethod
-    @abstractmethod
-    def needs(config: Config, facts: PanelFacts, heads: Heads) -> TaskNeeds:
-        """Return what a run needs; see `Task.needs`."""
+    def _block_bytes(self, config: Config, device: torch.device) -> int:
+        """Return the size of a layer of the encoder, or of the heads, for a batch of one agent (bytes)."""
+        network, batch, columns = config.network, config.learner.batch_size, self.panel.columns
+        heads = SINGLE * batch * self.panel.assets * network.head_width
+        if not self.network.block_bound:
+            return max(SINGLE * batch * columns * network.channels, heads)
+        train_days = len(self.panel.splits.train)
+        block = min(config.learner.block_days or train_days, train_days)
+        column_bytes = SINGLE * (block + config.market.window - 1) * filled_outputs(network.channels)
+        at_once = columns_at_once(network.column_chunk, columns, column_bytes, device.type)
+        return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
 
-    @staticmethod
-    def facts_of(config: Config, panel: Panel) -> PanelFacts:  # noqa: ARG004 - a task may need the rules for them
-        """Return what `needs` has to know of a panel."""
-        return PanelFacts.of(panel)
+    def _play_bytes(self, config: Config) -> int:
+        """Return the size of the days that one agent plays, encoded, and of what it acts and trades with (bytes)."""
+        network, evaluation, assets = config.network, config.evaluation, self.panel.assets
+        episodes, steps = evaluation.slices + evaluation.fixed_episodes, self.steps(config)
+        days = len(self.panel.splits.train) + len(self.panel.splits.validation)
+        # Where those before a day are computed with it, days between episodes are encoded too.
+        if not self.network.block_bound:
+            days = min(days, episodes * steps)
+        encoded = assets * (SINGLE * network.embedding + 1) + SINGLE * network.embedding * network.queries
+        # Day by day where agents observe their portfolio, else all days at once.
+        at_once = 1 if self.network.portfolio_values else steps
+        acting = 4 * SINGLE * assets * network.head_width + encoded
+        return days * encoded + episodes * at_once * acting
 
     @staticmethod
     @abstractmethod
@@ -150,7 +166,7 @@ class PanelTask(ABC):
         """Build the panel that `config.market` describes, or take it from the cache."""
         panel, report = build_panel(config)
         require_scale(config, panel.days, cls.steps(config))
-        facts = cls.facts_of(config, panel)
+        facts = PanelFacts.of(panel)
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} of these days: figures are annualised by it (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.cautions(config, facts))
@@ -172,10 +188,11 @@ class PanelTask(ABC):
         )
 
     @classmethod
-    def facts_of_shape(cls, config: Config, days: int, columns: int, assets: int) -> PanelFacts:
-        """Return the facts of a panel that is not there; see `Task.facts_of_shape`."""
+    def data_of_shape(cls, config: Config, days: int, columns: int, assets: int) -> TaskData:
+        """Return a panel of random numbers; see `Task.data_of_shape`."""
         require_scale(config, days, cls.steps(config))
-        return PanelFacts.of_shape(config, days, columns, assets)
+        facts = PanelFacts.of_shape(config, days, columns, assets)
+        return TaskData(random_panel(config.market, facts), str(facts), facts=facts)
 
     @property
     def training_starts(self) -> range:

@@ -10,14 +10,13 @@ from torch import Tensor
 from eigen_core.account.calendar import periods_per_year
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.market.panel import Panel, PanelFacts
+from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, portfolio_actions
 from eigen_core.records import Excess
 from eigen_core.task.encoded_episodes import EncodedEpisodes
 from eigen_core.task.interface import Rollout, joined_counts
 from eigen_core.task.market_transitions import EpisodeBatch, rows_of
 from eigen_core.task.panel_task import PanelTask
-from eigen_core.task.portfolio_needs import PortfolioNeeds
 from eigen_core.task.portfolio_scores import DecidedScores, episode_scores
 from eigen_core.trading import Prices, excess_of, newey_west_lags
 from eigen_core.trading.fills import fill_offset
@@ -60,11 +59,6 @@ class PortfolioTask(PanelTask):
     def steps(config: Config) -> int:
         """Return the days of an episode: those on which is decided."""
         return config.trading.trading_days
-
-    @staticmethod
-    def needs(config: Config, facts: PanelFacts, heads: Heads) -> PortfolioNeeds:
-        """Return what a run needs on a panel of this size."""
-        return PortfolioNeeds(config, facts, heads)
 
     @torch.no_grad()
     def roll_out(

@@ -17,7 +17,7 @@ from flows.prefect_environment import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.planning import Calibration, DiskPlan, WorkerPlan
+    from eigen_core.planning import DiskPlan, Measured, Shape, Unmeasured, WorkerPlan
     from eigen_core.planning.run_plan import RunPlan
     from flows.doctor import Finding, Status
 
@@ -30,7 +30,6 @@ PLAN_EXAMPLES = """[bold]Examples[/]
   eigen plan
   eigen plan --preset eigen2 --data prices --set network.column_chunk=32
   eigen plan --preset eigen2 --columns 669 --assets 108 --days 3700     without data
-  eigen plan --calibrate                                                 a larger piece is timed
 """
 
 
@@ -41,21 +40,15 @@ class PlannedRun:
     Attributes:
         config: the run that was planned.
         run_plan: what it takes, and whether that fits.
-        calibration: how long its phases take; None if it does not fit.
-        workers: what one of its scheduler takes, by their number; none if it has no scheduler.
+        workers: what one of its scheduler takes, by their number; none if it has no scheduler or was not measured.
     """
 
     config: "Config"
     run_plan: "RunPlan"
-    calibration: "Calibration | None" = None
     workers: "Sequence[WorkerPlan]" = ()
 
 
-Shape = tuple[int, int, int]
-"""Days, columns and tradable columns of a panel that is not there."""
-
-
-def shape_of(days: int | None, columns: int | None, assets: int | None, data: str | None) -> Shape | None:
+def shape_of(days: int | None, columns: int | None, assets: int | None, data: str | None) -> "Shape | None":
     """Return the shape that was given; None if none was.
 
     Raises:
@@ -72,16 +65,13 @@ def shape_of(days: int | None, columns: int | None, assets: int | None, data: st
     return days, columns, columns if assets is None else assets
 
 
-def planned_run(
-    config: "Config", console: Console, shape: Shape | None = None, *, whole_group: bool = False
-) -> PlannedRun:
-    """Plan a run. Nothing is written but the cache of its panel.
+def planned_run(config: "Config", console: Console, shape: "Shape | None" = None) -> PlannedRun:
+    """Plan a run, and measure it. Nothing is written but the cache of its panel, and that of what was measured.
 
     Args:
         config: the run.
         console: where progress is shown if it is a terminal.
         shape: the size of its panel; None: that of its data, which is read.
-        whole_group: time a larger piece of a generation (`eigen_core.planning.calibrate`).
 
     Raises:
         InputError: the data cannot be used, the run could not be trained with this configuration, or a limit of this
@@ -93,21 +83,16 @@ def planned_run(
     with display_on(console) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            from eigen_core.planning import calibrate, worker_plans
+            from eigen_core.planning import Measured, worker_plans
             from eigen_core.planning.run_plan import plan_run
             from eigen_core.task import open_data, task_class
-            from eigen_core.threads import computing_threads
 
-            task = task_class(config)
-            facts = open_data(config).facts if shape is None else task.facts_of_shape(config, *shape)
-            display.waiting_for("planning")
-            run_plan = plan_run(config, facts)
-            calibration = None
-            if run_plan.fits:
-                display.waiting_for("timing a piece")
-                with computing_threads(config.threads):
-                    calibration = calibrate(config, facts, whole_group=whole_group)
-    return PlannedRun(config, run_plan, calibration, worker_plans(config, facts))
+            data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
+            display.waiting_for("measuring a piece")
+            run_plan = plan_run(config, data, shape=shape)
+            measured = run_plan.plan.measured
+            workers = worker_plans(config, run_plan.sizes, measured) if isinstance(measured, Measured) else []
+    return PlannedRun(config, run_plan, workers)
 
 
 def print_planned(console: Console, planned: PlannedRun, *, explained: bool = False) -> None:
@@ -119,10 +104,7 @@ def print_planned(console: Console, planned: PlannedRun, *, explained: bool = Fa
         explained: say of each part how its size is computed.
     """
     print_plan(console, planned.config, planned.run_plan, explained=explained)
-    if planned.calibration is not None:
-        _print_time(console, planned.calibration, planned.config.generations)
-    else:
-        _print_fact(console, "time", "not estimated: the run does not fit")
+    _print_time(console, planned.run_plan.plan.measured, planned.config.generations)
     if planned.workers:
         _print_workers(console, planned.workers)
     print_line(console, planned.run_plan.sentence())
@@ -130,7 +112,7 @@ def print_planned(console: Console, planned: PlannedRun, *, explained: bool = Fa
 
 def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, explained: bool = False) -> None:
     """Print the tables of a plan, what it writes, and the limits of this machine; no verdict."""
-    size = "" if run_plan.facts is None else f"; {run_plan.facts}"
+    size = "" if run_plan.data.facts is None else f"; {run_plan.data.facts}"
     print_line(
         console,
         f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{size}",
@@ -146,19 +128,18 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, expla
 
 def planned_document(planned: PlannedRun) -> dict[str, Any]:
     """Return what `eigen plan --json` prints. Its keys are a contract."""
-    calibration, generations = planned.calibration, planned.config.generations
+    generations = planned.config.generations
+    measured = planned.run_plan.measured
     return {
         "preset": planned.config.preset,
         "generations": generations,
         **planned.run_plan.document(),
-        "calibration": calibration
+        "calibration": measured
         and {
-            "evaluate_seconds": calibration.evaluate,
-            "train_seconds": calibration.train,
-            "evolve_seconds": calibration.evolve,
-            "piece_seconds": calibration.piece_seconds,
-            "generation_seconds": calibration.seconds,
-            "run_seconds": calibration.seconds * generations,
+            **{f"{phase}_seconds": seconds for phase, seconds in measured.seconds.items()},
+            "piece_seconds": measured.probe_seconds,
+            "generation_seconds": measured.generation_seconds,
+            "run_seconds": measured.generation_seconds * generations,
         },
         "workers": [asdict(plan) for plan in planned.workers],
     }
@@ -248,17 +229,23 @@ def _print_workers(console: Console, plans: "Sequence[WorkerPlan]") -> None:
     )
 
 
-def _print_time(console: Console, calibration: "Calibration", generations: int) -> None:
-    phases = ", ".join(
-        f"{phase} {rough_duration(getattr(calibration, phase))}" for phase in ("evaluate", "train", "evolve")
-    )
-    _print_fact(console, "time", f"about {rough_duration(calibration.seconds)} a generation ({phases})")
-    whole = rough_duration(calibration.seconds * generations)
+def _print_time(console: Console, measured: "Measured | Unmeasured | None", generations: int) -> None:
+    if measured is None:
+        _print_fact(console, "time", "not estimated: the run does not fit")
+        return
+    from eigen_core.planning import Unmeasured
+
+    if isinstance(measured, Unmeasured):
+        _print_fact(console, "time", f"not estimated, and memory only as far as it can be counted: {measured.why}")
+        return
+    phases = ", ".join(f"{phase} {rough_duration(seconds)}" for phase, seconds in measured.seconds.items())
+    _print_fact(console, "time", f"about {rough_duration(measured.generation_seconds)} a generation ({phases})")
+    whole = rough_duration(measured.generation_seconds * generations)
     _print_fact(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
     _print_fact(
         console,
         "",
-        f"inferred from a piece of a generation, timed here in {rough_duration(calibration.piece_seconds)}: it may "
+        f"inferred from a piece of a generation, computed here in {rough_duration(measured.probe_seconds)}: it may "
         "take half as long or twice, and longer while others use the processors",
     )
 

@@ -278,7 +278,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
         # Refused here if it cannot be reached: the flow would find out when the run has been made.
         workers_of(config.scheduler)
     data = open_data(config)
-    run_plan = require_fit(config, data.facts, name)
+    run_plan = require_fit(config, data, name)
     _require_its_data(start_training(config, data.content), name)
     return data.lines, run_plan
 
@@ -364,19 +364,15 @@ def plan(
         int | None,
         typer.Option(min=1, max=LARGEST, help="Tradable columns among them.", show_default="all", metavar="N"),
     ] = None,
-    calibrate: Annotated[
-        bool,
-        typer.Option("--calibrate", help="Time a larger piece of a generation; may take minutes.", metavar=""),
-    ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show how the size of each part is computed.", metavar="")
+        bool, typer.Option("--explain", help="Show how the size of each part is known.", metavar="")
     ] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
     config = config_of(preset, generations, seed, assignments, data, store, device)
     shape = shape_of(days, columns, assets, config.market.data)
-    planned = planned_run(config, Console(stderr=True), shape, whole_group=calibrate)
+    planned = planned_run(config, Console(stderr=True), shape)
     print_result(as_json, planned_document, partial(print_planned, explained=explain), planned)
     if not planned.run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)

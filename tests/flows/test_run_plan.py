@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from memory_cases import HandMeter, hand_guard
+from plan_cases import MB, MEASURED, pretended_probe
 
 import eigen_core.memory_watch
 from eigen_core.checkpoint import RunLocation
@@ -15,25 +16,41 @@ from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.control_groups import ControlGroup
 from eigen_core.errors import InputError
-from eigen_core.market import PanelFacts
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
 from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import host_bytes
 from eigen_core.memory_watch import MemoryWatch
-from eigen_core.planning import PHASES, plan_of
+from eigen_core.planning import PHASES, Measured, Sizes, Unmeasured, plan_of
+from eigen_core.planning import run_plan as module
+from eigen_core.planning.plan import _CUDA_CONTEXT
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
-from flows import run_plan as module
+from eigen_core.task import TaskData
+from eigen_core.task.market import MarketTask
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
 GB = 1_000_000_000
-MB = 1_000_000
-FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
+SETTINGS = ("device=cpu", "population.size=8", "market.features=classic")
+DATA = MarketTask.data_of_shape(load_config("quickstart", SETTINGS), 1_800, 8, 6)
+
+
+@pytest.fixture(autouse=True)
+def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
+    """The runs that were measured: all find the same, but for half of it where agents learn one by one."""
+    monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "cache"))
+    asked: list[Config] = []
+
+    def probe(config: Config, shape: object, limit: int) -> Measured:
+        asked.append(config)
+        return pretended_probe(config, shape, limit)
+
+    monkeypatch.setattr(module, "probe", probe)
+    return asked
 
 
 def planned(*settings: str) -> RunPlan:
-    """The plan of a run of preset eigen2 on the CPU."""
-    return plan_run(load_config("eigen2", ["device=cpu", *settings]), FACTS)
+    """The plan of a small run on the CPU."""
+    return plan_run(load_config("quickstart", [*SETTINGS, *settings]), DATA)
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind, group: ControlGroup | None = None) -> None:
@@ -61,7 +78,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
 
 
 def test_the_sentence_names_peak_phase_limit_and_what_would_make_it_fit() -> None:
-    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=1.4", "network.encoder=tcn")
+    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=0.85")
     assert fits.sentence().startswith("The run fits: it takes ")
     assert f"in phase {fits.plan.peak_phase()}" in fits.sentence()
     assert "93% of 8.00 GB, memory.limit_gb" in fits.sentence()
@@ -77,7 +94,7 @@ def test_the_sentence_names_peak_phase_limit_and_what_would_make_it_fit() -> Non
 def test_where_no_setting_is_enough_it_says_so() -> None:
     lacks = planned("memory.limit_gb=0.5")
     assert not any(suggestion.fits for suggestion in lacks.suggestions)
-    assert lacks.sentence().endswith("but no setting is enough: it needs more memory.")
+    assert lacks.sentence().endswith(" setting is enough: it needs more memory.")
 
 
 def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,18 +131,9 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
     bounded(monkeypatch, 20 * GB, "address_space")
     unused = 4 * GB
     monkeypatch.setattr("eigen_core.memory.usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
-    embedded = planned()
-    server = sum(part.host_bytes for part in embedded.plan.parts if part.server)
-    assert server > 0
-    assert headroom_of(embedded) == pytest.approx(18.6 * GB - unused + server, abs=0.1 * GB)
-    assert "of addresses without memory" in embedded.plan.verdicts[0].limit.origin
-    assert "for Prefect's server beside it" in embedded.plan.verdicts[0].limit.origin
-    # The server has its own addresses: with or without it, as much is left over.
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    without = planned()
-    assert "server" not in without.plan.verdicts[0].limit.origin
-    left = headroom_of(embedded) - embedded.plan.peak_host_bytes
-    assert headroom_of(without) - without.plan.peak_host_bytes == pytest.approx(left, abs=0.1 * GB)
+    run_plan = planned()
+    assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.plan.unwritten_bytes, abs=0.1 * GB)
+    assert "of addresses without memory" in run_plan.plan.verdicts[0].limit.origin
 
 
 def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +143,7 @@ def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("eigen_core.memory.usage.statm", lambda *_: (1 * GB, 1 * GB))
     usual, large = planned(), planned("replay.capacity=5000000")
     unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
-    assert unwritten > 8 * GB
+    assert unwritten > 0.5 * GB
     assert headroom_of(usual) - headroom_of(large) == pytest.approx(unwritten, abs=0.1 * GB)
     assert "of them the replay's" in large.plan.verdicts[0].limit.origin
 
@@ -155,7 +163,7 @@ def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.
 
 def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda")
-    context = next(part.device_bytes for part in plan_of(*_on_gpu()).parts if part.name == "CUDA")
+    context = _CUDA_CONTEXT
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(80 * GB, "A GPU", device))
     usage = DeviceUsage(allocated=0, reserved=1 * GB, taken=1 * GB + context + 10 * GB)
@@ -174,14 +182,14 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """CUDA's context is in the plan, and in what the GPU says is taken: it counts once."""
-    config, facts = _on_gpu()
-    plan = plan_of(config, facts)
+    config, data = _on_gpu()
+    plan = plan_of(config, Sizes.of(config, data), MEASURED)
     peak = plan.peak_phase("device")
     limit = DeviceLimit(int(plan.peak_device_bytes / 0.93) + 10 * MB, "A GPU", torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     for where in (module, eigen_core.memory_watch):
         monkeypatch.setattr(where, "device_limit", lambda _: limit)
-    run_plan = plan_run(config, facts)
+    run_plan = plan_run(config, data)
     assert run_plan.fits
     watch = MemoryWatch(
         config, RunLocation.of(config.checkpoint.model_copy(update={"store": str(tmp_path)}), "run"), ()
@@ -199,49 +207,81 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
             pass
 
 
-def _on_gpu() -> tuple[Config, PanelFacts]:
-    return load_config("eigen2", ["device=cuda", "memory.limit_gb=12"]), FACTS
+def _on_gpu() -> tuple[Config, TaskData]:
+    config = load_config("quickstart", ["device=cuda", *SETTINGS[1:], "memory.limit_gb=12"])
+    return config, DATA
 
 
 @pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_a_run_for_a_gpu_is_planned_where_there_is_none_and_refused() -> None:
-    config = load_config("eigen2", ["device=cuda", "memory.limit_gb=12"])
-    run_plan = plan_run(config, FACTS)
-    assert run_plan.plan.peak_device_bytes > GB
+    config, data = _on_gpu()
+    run_plan = plan_run(config, data)
+    assert run_plan.plan.peak_device_bytes > 600 * MB
     assert not run_plan.fits
     assert "torch finds none here. Use device cpu or auto" in run_plan.sentence()
     with pytest.raises(InputError, match="torch finds no GPU"):
-        require_fit(config, FACTS)
+        require_fit(config, data)
 
 
 def test_require_fit_returns_the_plan_or_raises_it() -> None:
-    assert require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=9"]), FACTS).fits
+    config = load_config("quickstart", [*SETTINGS, "memory.limit_gb=9"])
+    assert require_fit(config, DATA).fits
     with pytest.raises(RunTooLargeError) as caught:
-        require_fit(load_config("eigen2", ["device=cpu", "memory.limit_gb=1.2"]), FACTS)
+        require_fit(load_config("quickstart", [*SETTINGS, "memory.limit_gb=0.85"]), DATA)
     assert str(caught.value) == caught.value.run_plan.sentence()
     assert not caught.value.run_plan.fits
+
+
+def test_a_training_is_measured_only_where_that_may_decide_and_once(probes: list[Config]) -> None:
+    roomy, tight = (load_config("quickstart", [*SETTINGS, f"memory.limit_gb={size}"]) for size in (20, 3))
+    assert "it takes at least" in require_fit(roomy, DATA).sentence()
+    assert probes == []
+    assert "at least" not in require_fit(tight, DATA).sentence()
+    assert require_fit(tight, DATA).plan.measured == require_fit(roomy, DATA).plan.measured == MEASURED
+    assert probes == [tight]
+    # `eigen plan` measures in any case.
+    plan_run(roomy, DATA)
+    assert probes == [tight, roomy]
+
+
+def test_what_cannot_be_counted_within_the_limit_is_refused_unmeasured(probes: list[Config]) -> None:
+    with pytest.raises(RunTooLargeError):
+        require_fit(load_config("quickstart", [*SETTINGS, "memory.limit_gb=0.4"]), DATA)
+    assert probes == []
+
+
+@pytest.mark.parametrize("out_of_memory", [True, False])
+def test_a_probe_that_fails_refuses_a_run_only_where_it_ran_out_of_memory(
+    out_of_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "probe", lambda *_: Unmeasured("train", "it failed", out_of_memory))
+    config = load_config("quickstart", [*SETTINGS, "memory.limit_gb=3"])
+    if not out_of_memory:
+        assert require_fit(config, DATA).fits
+        return
+    with pytest.raises(RunTooLargeError, match=r"takes at least 2\.79 GB of the host at the peak, in phase train"):
+        require_fit(config, DATA)
 
 
 def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = load_config("quickstart", ["device=cpu", f"checkpoint.store={tmp_path}"])
-    facts = PanelFacts(days=8_313, columns=20, assets=20, features=13)
-    most = plan_run(config, facts).plan.disk.most_bytes
+    config = load_config("quickstart", [*SETTINGS, f"checkpoint.store={tmp_path}"])
+    most = plan_run(config, DATA).plan.disk.most_bytes
     usage = SimpleNamespace(total=100 * most, used=0, free=most - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     with pytest.raises(RunTooLargeError, match=rf"of the disk, and .* free at {tmp_path}\. Free some"):
-        require_fit(config, facts, "mine")
+        require_fit(config, DATA, "mine")
     (tmp_path / "mine" / "blobs").mkdir(parents=True)
     (tmp_path / "mine" / "blobs" / "one").write_bytes(bytes(10))
-    assert require_fit(config, facts, "mine").fits
+    assert require_fit(config, DATA, "mine").fits
     with pytest.raises(RunTooLargeError):
-        require_fit(config, facts, "other")
+        require_fit(config, DATA, "other")
 
 
 def test_the_document_is_json_with_these_keys() -> None:
-    document = json.loads(json.dumps(planned("memory.limit_gb=1.3", "network.encoder=tcn").document()))
+    document = json.loads(json.dumps(planned("memory.limit_gb=0.85").document()))
     assert set(document) == {
         "panel",
         "device",
@@ -252,11 +292,12 @@ def test_the_document_is_json_with_these_keys() -> None:
         "phases",
         "parts",
         "disk",
+        "measured",
         "sentence",
         "limits",
         "device_limit",
         "suggestions",
     }
     assert document["fits"] is False
-    assert {"bytes": 1_300 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
+    assert {"bytes": 850 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
     assert set(document["suggestions"][0]) == {"settings", "saved_bytes", "fits", "same_result"}

@@ -1,6 +1,6 @@
 """The learner `jitter`: weights move at random; it shows what a learner has to say."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.learners.interface import Learned, LearnerNeeds
-from eigen_core.needs import DOUBLE, SINGLE, Change
+from eigen_core.learners.interface import Learned
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
 from eigen_core.records import Curve
 from eigen_core.replay import Replay
-from eigen_core.task import Task, TaskNeeds
+from eigen_core.task import Task
 
 
 @dataclass(frozen=True)
@@ -77,16 +76,3 @@ class JitterLearner:
             between_steps()
         group.state["steps"].add_(plan.gradient_steps)
         return Learned(group, {"moved": plan.moves.norm(dim=2).double()})
-
-    @staticmethod
-    def needs(config: Config, task: TaskNeeds, rows: int, group: int) -> LearnerNeeds:  # noqa: ARG004
-        """The moves of all agents, as drawn and scaled, and those of one step."""
-        weights = SINGLE * (task.critic + task.actor)
-        steps = config.learner.gradient_steps
-        moves = config.population.size * steps * weights
-        return LearnerNeeds(weights + DOUBLE, plan=2 * moves, learn=moves, how="moves at random", batches=steps)
-
-    @staticmethod
-    def changes(config: Config) -> Iterator[Change]:  # noqa: ARG004
-        """None."""
-        yield from ()

@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 from eigen_core.config.running import MemoryConfig
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
-from eigen_core.memory.objects import Baselines, ObjectCounts
 
 MB = 1_000_000
 LIMIT = 1_000 * MB
@@ -55,11 +54,6 @@ class HandClock:
         return self.now
 
 
-def nothing_lives() -> ObjectCounts:
-    """A count of no objects, which costs nothing."""
-    return {}
-
-
 def bare_report(reason: str = "a test") -> MemoryReport:
     """A report in which nothing was measured."""
     return MemoryReport("2026-01-01T00:00:00+00:00", reason, nearest="nothing", usage=Usage(0, 0, ()))
@@ -94,6 +88,5 @@ def hand_guard(
         device_limit=device_limit,
         meter=meter,
         clock=clock,
-        baselines=Baselines(clock, count=nothing_lives),
         watch=watch,
     )

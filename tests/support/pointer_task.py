@@ -1,7 +1,7 @@
 """The task `pointer`: name the number that is shown; the reward is minus the distance. Dense vectors are stored."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -12,14 +12,12 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.needs import SINGLE, Change, Kept, Operation
 from eigen_core.networks import Box, Heads, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
 from eigen_core.networks.policies import action_shapes, policy_of
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import Rollout, TaskData, Transitions
-from eigen_core.task.needs import BatchNeeds, Sample
 
 _STEPS = 20
 _COLUMNS: Mapping[str, Column] = {
@@ -76,8 +74,7 @@ class PointerTask:
         self.episode_end = "terminal"
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"
-        needs = PointerNeeds(config, heads)
-        self.block_bytes, self.play_bytes = needs.block_bytes, needs.play_bytes
+        self.block_bytes = self.play_bytes = 4 * _STEPS * config.network.head_width
         self.training_starts = range(1_000)
         self.validation_starts = range(1_000, 1_100)
         self.holdout_starts = range(1_100, 1_200)
@@ -90,12 +87,7 @@ class PointerTask:
         return TaskData()
 
     @staticmethod
-    def needs(config: Config, facts: object, heads: Heads) -> "PointerNeeds":  # noqa: ARG004
-        """What a run needs."""
-        return PointerNeeds(config, heads)
-
-    @staticmethod
-    def facts_of_shape(config: Config, days: int, columns: int, assets: int) -> object:  # noqa: ARG004
+    def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:  # noqa: ARG004
         """There are none."""
         raise InputError("task pointer is not played on a panel: leave out --days and --columns.")
 
@@ -170,58 +162,3 @@ class PointerTask:
 
     def facts(self) -> dict[str, JsonValue]:
         return {}
-
-
-@dataclass(frozen=True)
-class PointerNeeds:
-    """Implements `TaskNeeds`."""
-
-    config: Config
-    heads: Heads
-    kept: tuple[Kept, ...] = ()
-    columns: Mapping[str, Column] = field(default_factory=lambda: _COLUMNS)
-    episode_steps: int = _STEPS
-    holds_out: bool = True
-    noise_values: int = _STEPS
-    recorded_row_bytes: int = 3 * SINGLE + 1
-    names_listed: int = 0
-    learning: str = ""
-    block_bytes: int = SINGLE * _STEPS
-
-    @property
-    def critic(self) -> int:
-        return _layouts(self.config, self.heads, _box(torch.device("cpu")))[0].size
-
-    @property
-    def actor(self) -> int:
-        return _layouts(self.config, self.heads, _box(torch.device("cpu")))[1].size
-
-    def _hidden(self, numbers: int) -> int:
-        return SINGLE * numbers * self.config.network.head_width
-
-    @property
-    def play_bytes(self) -> int:
-        return self.evaluate(1)
-
-    def evaluate(self, agents: int) -> int:
-        evaluation = self.config.evaluation
-        return 3 * self._hidden(agents * (evaluation.slices + evaluation.fixed_episodes) * _STEPS)
-
-    def hold_out(self, agents: int) -> int:
-        return 3 * self._hidden(agents * self.config.evaluation.holdout_episodes * _STEPS)
-
-    def sampler(self, rows: int) -> Operation:  # noqa: ARG002
-        return Operation(0, plain=0)
-
-    def batch(self, agents: int, batch_size: int) -> BatchNeeds:
-        rows = agents * batch_size
-        hidden = self._hidden(rows)
-        layer = Operation(hidden, plain=3 * hidden, forward=3 * hidden, remembered=hidden, backward=4 * hidden)
-        return BatchNeeds(4 * SINGLE * rows, encode=layer, act=layer, values=layer)
-
-    def changes(self) -> Iterator[Change]:
-        yield from ()
-
-    def sample(self, *, whole_group: bool) -> Sample:  # noqa: ARG002
-        replay = self.config.replay.model_copy(update={"minimum": 1})
-        return Sample(self.config.model_copy(update={"replay": replay}), None, None, evaluated=1.0, learned=1.0)

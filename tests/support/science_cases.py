@@ -7,9 +7,8 @@ from tested_device import DEVICE
 
 from eigen_core.config import Config, merge
 from eigen_core.config.choices import LEARNERS
-from eigen_core.market import Panel, PanelFacts, panel_of_prices
+from eigen_core.market import Panel, panel_of_prices
 from eigen_core.randomness import keyed_generator
-from eigen_core.task import task_class
 
 _SMALL: dict[str, Any] = {
     "seed": 3,
@@ -49,13 +48,6 @@ def small_config(**sections: Any) -> Config:
     learner = sections.get("learner", {}).get("algorithm")
     task = {"task": LEARNER_OF_TASK[learner]} if learner in LEARNER_OF_TASK else {}
     return Config(**merge(_SMALL, task | sections))
-
-
-def facts_of(config: Config, panel: Panel) -> PanelFacts:
-    """What a plan has to know of a panel."""
-    task: Any = task_class(config)
-    facts: PanelFacts = task.facts_of(config, panel)
-    return facts
 
 
 def random_panel(config: Config, days: int = 160, assets: int = 6, context: int = 2, seed: int = 5) -> Panel:

@@ -8,9 +8,9 @@ from typing import cast
 
 from eigen_core.config import NetworkConfig
 from eigen_core.config.choices import ENCODERS, chosen
-from eigen_core.networks.encoders.interface import Encoder, EncoderNeeds, FirstDay
+from eigen_core.networks.encoders.interface import Encoder, FirstDay
 
-__all__ = ["Encoder", "EncoderNeeds", "FirstDay", "encoder_class"]
+__all__ = ["Encoder", "FirstDay", "encoder_class"]
 
 
 def encoder_class(config: NetworkConfig) -> type[Encoder]:

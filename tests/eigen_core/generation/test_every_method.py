@@ -1,13 +1,11 @@
 """What holds of every population method: the same bits out of any grouping and out of a resume, and what is planned."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from live_tensors import LiveTensors
-from science_cases import facts_of, random_panel, small_config
+from science_cases import random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
@@ -15,17 +13,14 @@ from eigen_core.config import Config, choices, merge
 from eigen_core.errors import InputError
 from eigen_core.generation import (
     TrainingState,
-    evaluate,
-    evolve,
     restore,
     snapshot,
     snapshot_form,
     start_training,
-    train,
 )
-from eigen_core.planning import phases
-from eigen_core.planning.scale import Scale
+from eigen_core.planning import Sizes
 from eigen_core.reporting.plots import write_plots
+from eigen_core.task import TaskData
 
 METHODS = list(choices.METHODS)
 
@@ -60,25 +55,6 @@ def test_groups_change_no_bit(method: str) -> None:
     populations = [{"size": 4, "group_size": size} for size in (0, 1, 3)]
     contents = [content_of(advance(begin(config_with(method, population=one)), 3)) for one in populations]
     assert contents[0] == contents[1] == contents[2]
-
-
-@pytest.mark.parametrize("group_size", [0, 3])
-@pytest.mark.parametrize("method", METHODS)
-@pytest.mark.cpu
-def test_what_it_holds_is_planned(method: str, group_size: int) -> None:
-    config = config_with(method, population={"size": 8, "group_size": group_size}, network={"head_width": 64})
-    panel = random_panel(config)
-    scale = Scale.of(config, facts_of(config, panel))
-    with LiveTensors() as tensors:
-        state = start_training(config, panel)
-        evaluate(state)
-        learning = tensors.peak_of(partial(train, state))
-        breeding = tensors.peak_of(partial(evolve, state))
-    assert state.history[-1].learning is not None
-    assert scale.population_bytes + phases.train(scale) == pytest.approx(learning, rel=0.2)
-    assert phases.evolve(scale) == pytest.approx(breeding, rel=0.15)
-    kept = [*state.method_state.tensors.values(), *state.population.genes.values()]
-    assert scale.method.kept == sum(tensor.nbytes for tensor in kept)
 
 
 POINTER: dict[str, dict[str, Any]] = {
@@ -132,4 +108,4 @@ def test_more_or_fewer_agents_than_can_learn_are_refused(method: str, learning: 
     with pytest.raises(InputError, match=rf"evolution\.learning_agents {learning} .*population\.size 5"):
         begin(config)
     with pytest.raises(InputError, match="learning_agents"):
-        Scale.of(config, facts_of(config, random_panel(config)))
+        Sizes.of(config, TaskData(random_panel(config)))

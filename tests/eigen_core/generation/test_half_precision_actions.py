@@ -6,8 +6,8 @@ from training_cases import advance, content_of, market_of, saved_of, small_state
 
 from eigen_core.config import Config
 from eigen_core.generation import restore
-from eigen_core.market.panel import PanelFacts
-from eigen_core.task.market import MarketTask
+from eigen_core.planning import Sizes
+from eigen_core.task import TaskData
 
 HALF = {"actions": "float16"}
 
@@ -15,9 +15,8 @@ HALF = {"actions": "float16"}
 def test_what_is_planned_is_what_is_stored() -> None:
     state = advance(small_state(replay=HALF), 1)
     assert state.replay.tensors()["action"].dtype == torch.float16
-    facts = PanelFacts.of(market_of(state).panel)
-    needs = MarketTask.needs(state.config, facts, state.learner.heads(state.config))
-    assert needs.columns["action"] == state.task.columns["action"]
+    sizes = Sizes.of(state.config, TaskData(market_of(state).panel))
+    assert sizes.row_bytes == state.replay.bytes_per_transition
 
 
 def test_a_run_goes_on_from_its_snapshot_with_the_same_bits() -> None:

@@ -1,12 +1,10 @@
 """A learner, an encoder and a task are each one file and one line: all else trains, saves and resumes them."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from live_tensors import LiveTensors
-from science_cases import facts_of, random_panel, small_config
+from science_cases import random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
@@ -14,18 +12,16 @@ from eigen_core.config import Config, choices
 from eigen_core.errors import InputError
 from eigen_core.generation import (
     TrainingState,
-    evaluate,
     hold_out,
     restore,
     snapshot,
     snapshot_form,
     start_training,
-    train,
 )
-from eigen_core.planning import Limit, calibrate, phases, plan_of, suggestions_for
-from eigen_core.planning.scale import Scale
+from eigen_core.memory.process import own_resident_bytes
+from eigen_core.planning import Limit, Sizes, measure, plan_of
 from eigen_core.reporting.plots import write_plots
-from eigen_core.task import open_data, task_class
+from eigen_core.task import TaskData, open_data, task_class
 
 POINTER = {"task": "pointer"}
 JITTER = {"learner": "jitter"}
@@ -86,29 +82,19 @@ def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
     assert contents[0] == contents[1] == contents[2]
 
 
-@pytest.mark.parametrize("chosen", [LAST_DAY, JITTER, {**LAST_DAY, **JITTER}], ids=str)
-def test_what_was_added_is_planned(chosen: dict[str, str]) -> None:
-    # The plan leaves out what small batches and narrow layers are filled up with.
-    sizes: dict[str, Any] = {"learner": {"batch_size": 40}, "network": {"head_width": 16}}
-    config = config_with(chosen, evaluation={"shared_slices": False}, **sizes)
-    panel = random_panel(config)
-    scale = Scale.of(config, facts_of(config, panel))
-    with LiveTensors() as tensors:
-        state = start_training(config, panel)
-        measured = {phase: tensors.peak_of(partial(phase, state)) for phase in (evaluate, train)}
-    assert phases.evaluate(scale) == pytest.approx(measured[evaluate], rel=0.1)
-    assert scale.population_bytes + phases.train(scale) == pytest.approx(measured[train], rel=0.1)
+@pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, BOTH], ids=str)
+def test_what_was_added_is_planned_and_measured_without_a_word_on_memory(chosen: dict[str, str]) -> None:
+    config = config_with(chosen)
+    data = open_data(config) if config.task == "pointer" else TaskData(random_panel(config))
+    measured = measure(config, data, own_resident_bytes())
+    assert min(measured.seconds.values()) > 0
+    sizes = Sizes.of(config, data)
+    plan = plan_of(config, sizes, measured, device="cpu", limits={"host": Limit(10_000_000_000, "here")})
+    assert plan.fits
+    assert {"population", "replay"} <= {part.name for part in plan.parts}
+    assert sizes.population_bytes == begin(config).population.nbytes
 
 
-def test_a_task_without_data_is_planned_and_timed() -> None:
-    config = config_with(POINTER)
-    facts = open_data(config).facts
-    plan = plan_of(config, facts, device="cpu", limits={"host": Limit(600_000_000, "here")})
-    assert plan.peak_host_bytes > 485_000_000
-    assert {"replay", "population", "evaluation", "learning"} <= {part.name for part in plan.parts}
-    assert not plan.fits
-    # A few kilobytes less would not help.
-    assert not suggestions_for(config, facts, plan, {"host": Limit(600_000_000, "here")})
-    assert calibrate(config, facts).evaluate > 0
+def test_a_task_that_is_not_played_on_a_panel_has_no_shape() -> None:
     with pytest.raises(InputError, match="not played on a panel"):
-        task_class(config).facts_of_shape(config, 1_000, 10, 10)
+        task_class(config_with(POINTER)).data_of_shape(config_with(POINTER), 1_000, 10, 10)

@@ -12,8 +12,7 @@ from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.learners.direct import DirectLearner
-from eigen_core.market import PanelFacts
-from eigen_core.planning.scale import Scale
+from eigen_core.planning import Sizes
 from eigen_core.population import initial_weights
 from eigen_core.replay import Replay
 from eigen_core.task import TaskData, open_data
@@ -99,7 +98,7 @@ def test_a_task_without_such_an_account_is_refused(task: str) -> None:
     config = small_config(
         task=task, learner={"algorithm": "direct"}, replay={"capacity": 5_000}, environment={"episode_steps": 9}
     )
-    data = TaskData(random_panel(config), facts=PanelFacts(400, 8, 8, 4)) if task == "market" else open_data(config)
-    for refused in (lambda: Scale.of(config, data.facts), lambda: start_training(config, data.content)):
+    data = TaskData(random_panel(config)) if task == "market" else open_data(config)
+    for refused in (lambda: Sizes.of(config, data), lambda: start_training(config, data.content)):
         with pytest.raises(InputError, match="use task portfolio, or another algorithm"):
             refused()

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard, nothing_lives
+from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard
 
 from eigen_core.config.running import MemoryConfig
 from eigen_core.memory import (
@@ -24,7 +24,6 @@ from eigen_core.memory import (
     Usage,
     host_limits,
 )
-from eigen_core.memory.objects import Baselines
 from eigen_core.progress import report_progress
 
 
@@ -349,10 +348,7 @@ def test_real_allocations_that_fail_are_recognised() -> None:
 class _FreesNothing(QuickGuard):
     def __init__(self, meter: HandMeter) -> None:
         limits = HostLimits((HostLimit(LIMIT, "a limit for tests", "run"),))
-        baselines = Baselines(count=nothing_lives)
-        super().__init__(
-            limits, MemoryConfig(soft=0.5, hard=0.8), meter=meter, baselines=baselines, clock=HandClock(), watch=False
-        )
+        super().__init__(limits, MemoryConfig(soft=0.5, hard=0.8), meter=meter, clock=HandClock(), watch=False)
 
     def _free(self) -> None:
         pass

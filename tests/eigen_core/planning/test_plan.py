@@ -1,170 +1,215 @@
-"""The plan as a whole: peaks, verdicts, what it shows."""
+"""The plan as a whole: what is counted is what runs hold, peaks, verdicts, workers, what it shows."""
 
 import json
+import sys
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
+import torch
+from plan_cases import MB, MEASURED
+from science_cases import LEARNER_OF_TASK, random_panel, small_config
 
-from eigen_core.config.loading import load_config
+from eigen_core.config import Config, choices
 from eigen_core.errors import InputError
-from eigen_core.market import PanelFacts
-from eigen_core.planning import PHASES, Limit, Phase, Plan, plan_of
+from eigen_core.generation import start_training
+from eigen_core.memory.owned import owned_bytes
+from eigen_core.planning import PHASES, Limit, Measured, Part, Plan, Sizes, Unmeasured, plan_of, worker_plans
+from eigen_core.planning.probe import Peak
+from eigen_core.planning.workers import local_worker_count
 from eigen_core.reporting.trackers.tensorboard import TensorBoardTracker
+from eigen_core.task import TaskData
 
-_FACTS = PanelFacts(days=3_700, columns=669, assets=108, features=9)
+CONFIG = small_config(population={"size": 8}, generations=3)
 
 
-def _plan(*settings: str, server: bool = True, limits: Mapping[str, Limit] | None = None) -> Plan:
-    return plan_of(load_config("eigen2", settings), _FACTS, device="cpu", server=server, limits=limits)
+def sizes_of(config: Config) -> Sizes:
+    return Sizes.of(config, TaskData(random_panel(config)))
+
+
+def planned(
+    measured: Measured | Unmeasured | None = MEASURED,
+    *,
+    device: Literal["cpu", "cuda"] = "cpu",
+    limits: Mapping[str, Limit] | None = None,
+    **settings: Any,
+) -> Plan:
+    config = CONFIG.model_copy(update=settings)
+    return plan_of(config, sizes_of(config), measured, device=device, limits=limits)
+
+
+def part(plan: Plan, name: str) -> Part:
+    (found,) = [one for one in plan.parts if one.name == name]
+    return found
+
+
+@pytest.mark.parametrize("method", choices.METHODS)
+@pytest.mark.parametrize("learner", choices.LEARNERS)
+def test_what_is_counted_is_what_a_run_holds(learner: str, method: str) -> None:
+    if method == "cem" and learner in LEARNER_OF_TASK:
+        pytest.skip("one method with it is enough")
+    config = small_config(learner={"algorithm": learner}, evolution={"method": method})
+    panel = random_panel(config)
+    state, sizes = start_training(config, panel), Sizes.of(config, TaskData(panel))
+    genes = sum(gene.nbytes for gene in state.population.genes.values())
+    assert sizes.population_bytes == state.population.nbytes - genes
+    assert sizes.row_bytes == state.replay.bytes_per_transition
+    assert sizes.champion_bytes == state.population.weights[0].nbytes
+    assert sizes.episode_steps == state.task.episode_steps
+    assert sizes.learning_agents == len(range(config.population.size)[state.method.learning(config)])
+    assert sizes.data_bytes > panel.features.nbytes + 4 * panel.close.nbytes
+    assert owned_bytes(state.replay) == state.replay.nbytes
 
 
 def test_a_phase_takes_the_sum_of_its_parts_and_the_peak_is_the_highest() -> None:
-    plan = _plan()
+    plan = planned()
     for phase in PHASES:
-        assert plan.host_bytes(phase) == sum(part.host_bytes for part in plan.parts if phase in part.phases)
+        assert plan.host_bytes(phase) == sum(one.host_bytes for one in plan.parts if phase in one.phases)
     assert plan.peak_host_bytes == max(plan.host_bytes(phase) for phase in PHASES)
-    assert plan.host_bytes(plan.peak_phase()) == plan.peak_host_bytes
-    assert [part.host_bytes for part in plan.largest()] == sorted(
-        (part.host_bytes for part in plan.parts if plan.peak_phase() in part.phases), reverse=True
-    )
+    assert plan.peak_phase() == "train"
 
 
-def test_the_server_counts_only_where_there_is_one() -> None:
-    with_server, without = _plan(), _plan(server=False)
-    assert with_server.host_bytes("train", server=False) == without.host_bytes("train")
-    assert with_server.peak_host_bytes - without.peak_host_bytes > 100e6
+def test_what_was_measured_is_in_its_phase_and_what_others_recorded_is_added() -> None:
+    plan, sizes = planned(), sizes_of(CONFIG)
+    assert part(plan, "learning").host_bytes == 200 * MB
+    assert part(plan, "starting").host_bytes == 50 * MB
+    assert part(plan, "data").host_bytes + part(plan, "population").host_bytes == 100 * MB
+    recorded = sizes.rows_per_generation * sizes.row_bytes
+    assert part(plan, "evaluation").host_bytes == 80 * MB + recorded // 2
+    # Never less than what is recorded, while it is joined.
+    little = Measured(**{**vars(MEASURED), "phases": {**MEASURED.phases, "evaluate": Peak(0)}})
+    assert part(planned(little), "evaluation").host_bytes == 2 * recorded
 
 
-def test_a_torch_for_gpus_takes_more_on_the_cpu_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("torch.version.cuda", None)
-    without = _plan()
-    monkeypatch.setattr("torch.version.cuda", "13.0")
-    assert [part.name for part in _plan().parts if part not in without.parts] == ["unused CUDA"]
-    assert _plan().peak_host_bytes - without.peak_host_bytes > 200e6
+def test_without_a_measurement_it_has_what_can_be_counted_and_says_so() -> None:
+    plan = planned(None, limits={"host": Limit(10**9, "here")})
+    sizes = sizes_of(CONFIG)
+    assert part(plan, "learning").host_bytes == part(plan, "population").host_bytes == sizes.population_bytes
+    assert part(plan, "data").host_bytes == sizes.data_bytes
+    assert plan.fits
+    assert plan.verdicts[0].at_least
+
+
+def test_a_probe_that_ran_out_of_memory_does_not_fit_whatever_can_be_counted() -> None:
+    limits = {"host": Limit(10**9, "here")}
+    plan = planned(Unmeasured("train", "too much", out_of_memory=True), limits=limits)
+    assert not plan.fits
+    assert plan.verdicts[0].phase == "train"
+    assert planned(Unmeasured("train", "it hung", out_of_memory=False), limits=limits).fits
 
 
 def test_a_verdict_says_what_is_missing_and_where_the_limit_comes_from() -> None:
-    peak = _plan().peak_host_bytes
-    fits = _plan(limits={"host": Limit(peak, "the machine's memory")})
-    lacks = _plan(limits={"host": Limit(peak - 2_000_000_000, "memory.limit_gb")})
+    peak = planned().peak_host_bytes
+    fits = planned(limits={"host": Limit(peak, "the machine's memory")})
+    lacks = planned(limits={"host": Limit(peak - 200 * MB, "memory.limit_gb")})
     assert fits.fits
-    assert "fits into" in str(fits.verdicts[0])
     assert not lacks.fits
-    assert lacks.verdicts[0].missing_bytes == 2_000_000_000
-    assert "2.00 GB are missing" in str(lacks.verdicts[0])
-    assert "memory.limit_gb" in str(lacks.verdicts[0])
+    assert lacks.verdicts[0].missing_bytes == 200 * MB
     assert lacks.verdicts[0].phase == lacks.peak_phase()
 
 
-def test_on_a_gpu_tensors_are_on_the_device_and_what_is_mapped_stays_on_the_host() -> None:
-    # By itself it computes more at a time there.
-    config = load_config("eigen2", ["network.column_chunk=64", "population.group_size=4"])
-    host = plan_of(config, _FACTS, device="cpu")
-    device = plan_of(config, _FACTS, device="cuda", limits={"device": Limit(10**9, "the driver")})
-    assert host.peak_device_bytes == 0
-    named = {part.name: part for part in device.parts}
-    here = {part.name: part.host_bytes for part in host.parts}
-    for name in ("population", "replay", "learning", "features"):
-        assert 0 <= here[name] - named[name].device_bytes < 0.02 * here[name] + 1e6
-    # More is encoded at a time there.
-    assert named["evaluation"].device_bytes > here["evaluation"]
-    assert named["panel"].device_bytes == 0
-    assert device.verdicts[0].peak_bytes == device.peak_device_bytes > 10**9
-    assert not device.fits
+def test_on_a_gpu_tensors_are_on_the_device_and_what_holds_them_is_told_apart() -> None:
+    plan = planned(device="cuda", limits={"device": Limit(10**8, "the driver")})
+    sizes = sizes_of(CONFIG)
+    assert part(plan, "population").device_bytes == sizes.population_bytes
+    assert part(plan, "replay").device_bytes == CONFIG.replay.capacity * sizes.row_bytes
+    assert part(plan, "learning").device_bytes == 200 * MB
+    assert plan.verdicts[0].peak_bytes == plan.peak_device_bytes > 10**8
+    assert not plan.fits
+    two = planned(device="cuda", workers=2)
+    for each in (plan, two):
+        held = [each.held_on_device("train", holder) for holder in ("training", "driver", "workers")]
+        assert sum(held) == each.device_bytes("train")
+    assert plan.held_on_device("train", "workers") == 0 < two.held_on_device("train", "workers")
 
 
-@pytest.mark.parametrize(
-    ("smaller", "larger", "phase"),
-    [
-        ("network.column_chunk=32", "network.column_chunk=64", "train"),
-        ("network.column_chunk=64", "network.column_chunk=669", "train"),
-        ("population.group_size=2", "population.group_size=16", "evaluate"),
-        ("network.column_chunk=64 learner.block_days=500", "network.column_chunk=64 learner.block_days=0", "train"),
-        ("replay.capacity=20000", "replay.capacity=100000", "evolve"),
-        ("network.channels=16 population.group_size=4", "network.channels=64 population.group_size=4", "train"),
-        ("population.size=8", "population.size=32", "evolve"),
-        ("learner.batch_size=4", "learner.batch_size=400", "train"),
-        ("evaluation.slices=3", "evaluation.slices=20", "evaluate"),
-    ],
-)
-def test_more_takes_more(smaller: str, larger: str, phase: Phase) -> None:
-    assert _plan(*smaller.split()).host_bytes(phase) < _plan(*larger.split()).host_bytes(phase)
+def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
+    replay = CONFIG.replay.model_copy(update={"capacity": 5_000})
+    few, more = planned(replay=replay), planned(replay=replay, generations=500)
+    row, appended = sizes_of(CONFIG).row_bytes, sizes_of(CONFIG).rows_per_generation
+    assert part(few, "replay").host_bytes == 3 * appended * row
+    assert part(more, "replay").host_bytes == 5_000 * row
+    # A resume replaces an empty buffer.
+    assert few.unwritten_bytes == (2 * 5_000 - 3 * appended) * row
+    assert more.unwritten_bytes == 5_000 * row
 
 
-def test_a_run_that_never_learns_needs_no_second_population() -> None:
-    assert {"learning", "second population"} <= {part.name for part in _plan().parts}
-    assert not {"learning", "second population"} & {part.name for part in _plan("learner.gradient_steps=0").parts}
-    assert not {"learning", "second population"} & {
-        part.name for part in _plan("generations=1", "replay.minimum=50000").parts
-    }
+def test_a_capacity_that_no_process_could_address_is_refused() -> None:
+    with pytest.raises(InputError, match=r"replay\.capacity .* lower it\. This run appends [\d,]+ transitions\."):
+        planned(replay=CONFIG.replay.model_copy(update={"capacity": 1 << 40}))
 
 
-def test_every_part_is_explained_and_the_document_is_json() -> None:
-    plan = _plan(limits={"host": Limit(10**9, "here")})
+def test_the_document_is_json_and_every_part_has_a_row_of_its_own() -> None:
+    plan = planned(limits={"host": Limit(10**8, "here")}, workers=2)
     document = json.loads(json.dumps(plan.document(), allow_nan=False))
     assert document["peak_host_bytes"] == plan.peak_host_bytes
     assert set(document["phases"]) == set(PHASES)
     assert document["fits"] is False
-    for part in plan.parts:
-        assert part.how.endswith(".")
-        assert part.phases
     rows = plan.part_rows()
-    assert len({tuple(row) for row in rows}) == 1
     assert len({row["part"] for row in rows}) == len(rows)
-    total = sum(float(row["host (MB)"]) for row in rows if row["phases"] == "all" or "train" in str(row["phases"]))
-    assert total == pytest.approx(plan.host_bytes("train") / 1e6, abs=1.0)
 
 
-def test_uploads_take_memory_only_where_the_store_is_elsewhere() -> None:
-    names = {part.name for part in _plan("checkpoint.store=gs://bucket/runs").parts}
-    assert "upload queue" in names
-    assert "upload queue" not in {part.name for part in _plan("checkpoint.store=/runs").parts}
+def test_uploads_and_trackers_take_memory_only_where_there_are_any() -> None:
+    away = CONFIG.checkpoint.model_copy(update={"store": "gs://bucket/runs"})
+    assert "upload queue" in {one.name for one in planned(checkpoint=away).parts}
+    assert "upload queue" not in {one.name for one in planned().parts}
+    tracked = planned(reporting=CONFIG.reporting.model_copy(update={"trackers": ("tensorboard",)}))
+    assert tracked.peak_host_bytes - planned().peak_host_bytes == TensorBoardTracker.memory_bytes > 0
 
 
-def test_a_tracker_takes_what_it_says() -> None:
-    tracked = _plan('reporting.trackers=["tensorboard"]').peak_host_bytes
-    assert tracked - _plan().peak_host_bytes == TensorBoardTracker.memory_bytes > 0
+def test_workers_take_memory_of_this_machine_and_the_agents_from_the_run_itself() -> None:
+    alone, two, four = planned(), planned(workers=2), planned(workers=4)
+    assert not [one.name for one in alone.parts if one.name.startswith("workers")]
+    processes = [part(plan, "workers' processes").host_bytes for plan in (two, four)]
+    assert processes[1] == 2 * processes[0] > 400 * MB
+    # They read the replay of the run, and share its agents.
+    assert "workers' replays" not in {one.name for one in two.parts}
+    agents = 2 * part(alone, "population").host_bytes
+    assert part(four, "workers' agents").host_bytes == part(two, "workers' agents").host_bytes == agents
+    assert part(two, "evaluation").host_bytes < part(alone, "evaluation").host_bytes
+    # Half of the agents learn in half of the memory, at most.
+    assert part(two, "workers' learning").host_bytes <= part(alone, "learning").host_bytes
+    assert two.peak_host_bytes < four.peak_host_bytes
 
 
-def test_a_panel_tells_its_size_without_being_read() -> None:
-    class Unreadable:
-        """An array that has a shape and nothing else."""
-
-        def __init__(self, array: NDArray[Any]) -> None:
-            self.shape = array.shape
-
-    from science_cases import random_panel, small_config
-
-    config = small_config()
-    panel = random_panel(config)
-    arrays = {name: value for name, value in vars(panel).items() if isinstance(value, np.ndarray)}
-    assert {"features", "valid", "close", "dates"} <= set(arrays)
-    for name, array in arrays.items():
-        object.__setattr__(panel, name, Unreadable(array))
-    facts = PanelFacts.of(panel)
-    assert (facts.days, facts.columns, facts.assets, facts.features) == (160, 8, 6, 4)
-    assert not facts.mapped
-    assert facts.train_days(config) == len(panel.splits.train)
+@pytest.mark.parametrize(("platform", "device"), [("darwin", "cpu"), ("linux", "cuda")])
+def test_where_memory_is_not_shared_each_worker_has_a_copy_of_the_replay(
+    platform: str, device: Literal["cpu", "cuda"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    one, three = (part(planned(device=device, workers=count), "workers' replays") for count in (1, 3))
+    assert three.host_bytes + three.device_bytes == 3 * (one.host_bytes + one.device_bytes) > 0
 
 
-def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
-    few, more = _plan("replay.capacity=5000000"), _plan("replay.capacity=5000000", "generations=500")
-    row = 4 + 2 + 108 * (4 * 2 + 2 * 2) + 4 + 1
-    appended = 16 * 5 * 125
-    sizes = [next(part.host_bytes for part in plan.parts if part.name == "replay") for plan in (few, more)]
-    assert sizes == [25 * appended * row, 5_000_000 * row]
-    # A resume replaces an empty buffer.
-    assert few.unwritten_bytes == (2 * 5_000_000 - 25 * appended) * row
-    assert more.unwritten_bytes == 5_000_000 * row
-    # A GPU has no memory that is only promised.
-    device = plan_of(load_config("eigen2", ["replay.capacity=5000000"]), _FACTS, device="cuda")
-    assert next(part.device_bytes for part in device.parts if part.name == "replay") == 5_000_000 * row
+def test_workers_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    def held(gpus: int) -> int:
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+        return planned(device="cuda", workers=4).held_on_device("train", "workers")
+
+    assert held(1) == 2 * held(2) == 4 * held(4)
+    assert held(3) == held(2)
 
 
-def test_a_capacity_that_no_process_could_address_is_refused() -> None:
-    wide = PanelFacts(days=3_700, columns=10_000, assets=10_000, features=9)
-    with pytest.raises(InputError, match=r"replay\.capacity .* lower it\. This run appends 250,000 transitions\."):
-        plan_of(load_config("eigen2", ["replay.capacity=1000000000"]), wide, device="cpu")
+def test_a_worker_of_a_scheduler_takes_less_where_more_share_the_agents() -> None:
+    config = CONFIG.model_copy(update={"scheduler": "tcp://elsewhere:8786"})
+    plans = worker_plans(config, sizes_of(config), MEASURED)
+    assert [plan.workers for plan in plans] == [1, 4]
+    assert plans[0].host_bytes > plans[1].host_bytes > plans[1].replay_bytes > 0
+    assert worker_plans(CONFIG, sizes_of(CONFIG), MEASURED) == []
+    here = planned(scheduler="tcp://elsewhere:8786")
+    assert not [one.name for one in here.parts if one.name.startswith("workers")]
+    assert here.host_bytes("evaluate") < planned().host_bytes("evaluate")
+
+
+@pytest.mark.parametrize(("cores", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
+def test_auto_takes_the_cores_and_at_most_one_an_agent(cores: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.planning.workers.usable_cores", lambda: cores)
+    assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), "cpu") == count
+    assert local_worker_count(CONFIG, "cpu") == 0
+
+
+@pytest.mark.parametrize(("gpus", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
+def test_auto_takes_all_gpus_where_there_are_several(gpus: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), "cuda") == count

@@ -12,8 +12,8 @@ from PIL import Image
 
 from eigen_core.memory import MemoryReport, PhaseUsage, Usage
 from eigen_core.memory.course import Curve, Point
-from eigen_core.memory.diagnosis import Growth, GrowthSince, Part
 from eigen_core.memory.limits import Pressure
+from eigen_core.memory.report import Part
 from eigen_core.reporting.memory_plot import plot_memory_curve
 
 
@@ -36,8 +36,9 @@ def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, sec
     return replace(
         bare_report(),
         usage=Usage(390 * MB, 0, ()),
-        parts=(Part("a part with a rather long name in a module of its own", 200 * MB, 0, ""),),
-        growth=(GrowthSince(3, (Growth("package.module.LeakingEpisode", 40, 20, 99 * MB),)),),
+        parts=(
+            Part("a part with a rather long name in a module of its own, and more words than fit", 200 * MB, 0, ""),
+        ),
         limits=(Pressure(limit, "control group /x, memory.max", 390 * MB, int(0.85 * limit), int(0.93 * limit)),),
         phases=phases,
         course=curve.course,

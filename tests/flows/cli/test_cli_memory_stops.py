@@ -14,9 +14,9 @@ from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunLocation
-from eigen_core.market import PanelFacts
 from eigen_core.memory import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError, plan_run
+from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, write_memory_report
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
@@ -25,18 +25,18 @@ from flows.cli.app import app
 LEAKING = """
 import sys, threading, time
 from pathlib import Path
-import numpy
+import torch
 from flows.cli.app import app
 
 class Hoard:
     def __init__(self):
-        self.arrays = []
+        self.tensors = []
 
     def grow(self):
         while not list(Path("runs/run/manifests").glob("000002-*")):
             time.sleep(0.01)
-        while len(self.arrays) < 400:
-            self.arrays.append(numpy.ones(20_000_000, dtype=numpy.uint8))
+        while len(self.tensors) < 400:
+            self.tensors.append(torch.ones(20_000_000, dtype=torch.uint8))
             time.sleep(0.02)
 
 hoard = Hoard()
@@ -108,7 +108,7 @@ def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(
 ) -> None:
     config = status_of("runs", location.name).config
     tight = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.5})})
-    run_plan = plan_run(tight, PanelFacts(days=8_313, columns=20, assets=20, features=13))
+    run_plan = plan_run(tight, open_data(tight), measured=False)
     ended = ended_by(monkeypatch, lambda: RunTooLargeError(run_plan))
     assert ended.stderr == f"eigen: {run_plan.sentence()}\n"
     assert "500 MB (memory.limit_gb)" in ended.stdout
@@ -150,13 +150,13 @@ def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
     assert ended.returncode == 3, ended.stderr
     (said,) = [line for line in ended.stderr.splitlines() if line.startswith("eigen: ")]
     assert "Traceback" not in ended.stderr
-    assert "Hoard" in said
+    assert "The largest part is tensors of no known owner" in said
     assert "Go on with: eigen resume run" in said
     (report,) = (tmp_path / "runs" / "run" / "memory").glob("*.md")
     assert str(report) in said
     monkeypatch.chdir(tmp_path)
     shown = json.loads(CliRunner().invoke(app, ["memory", "run", "--json"]).stdout)
-    assert "Hoard" in shown["report"]["parts"][0]["name"]
+    assert shown["report"]["parts"][0]["name"] == "tensors of no known owner"
     assert len(shown["files"]) == 3
     assert CliRunner().invoke(app, ["verify", "run", "--deep"]).exit_code == 0
     status = status_of("runs", "run")

@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 from flow_cases import eigen_environment, run_eigen, small_settings
+from plan_cases import pretended_probe
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner, Result
 
-from eigen_core.planning import Calibration, calibrate
+from eigen_core.config import Config
+from eigen_core.memory.process import own_resident_bytes
+from eigen_core.planning import Measured, Shape, measure
+from eigen_core.task import open_data, task_class
 from flows.cli.app import app
 
 pytestmark = pytest.mark.usefixtures("without_api")
@@ -27,6 +31,7 @@ PLANNED_KEYS = [
     "phases",
     "parts",
     "disk",
+    "measured",
     "sentence",
     "limits",
     "device_limit",
@@ -48,13 +53,20 @@ ENOUGH = ["--set", "memory.limit_gb=4"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, session_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, on a machine that names no store."""
     for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("eigen_core.planning.calibrate", lambda *_, **__: Calibration(1.0, 2.0, 3.0, 4.0))
+    monkeypatch.setenv("EIGEN_CACHE", str(session_folder / "cache"))
+    monkeypatch.setattr("eigen_core.planning.run_plan.probe", pretended_probe)
     return tmp_path
+
+
+def _measured_here(config: Config, shape: Shape | None, limit: int) -> Measured:  # noqa: ARG001
+    """Measure in this process: a child takes seconds to start."""
+    data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
+    return measure(config, data, own_resident_bytes())
 
 
 def eigen(*arguments: str) -> Result:
@@ -79,8 +91,6 @@ def test_the_json_has_these_keys_and_adds_up() -> None:
         "columns": 20,
         "assets": 20,
         "features": 13,
-        "mapped": True,
-        "held_days": 5,
     }
     assert all(list(part) == PART_KEYS for part in document["parts"])
     for phase, peak in document["phases"].items():
@@ -109,12 +119,12 @@ def test_it_plans_what_is_given(folder: Path) -> None:
 
 @pytest.mark.cpu
 def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Path) -> None:
-    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=1", code=3)
+    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=1.1", code=3)
     assert document["fits"] is False
     helping = next(suggestion for suggestion in document["suggestions"] if suggestion["fits"])
     settings = [f"{key}={value}" for key, value in helping["settings"].items()]
     options = [option for setting in settings for option in ("--set", setting)]
-    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=1", *options)["fits"] is True
+    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=1.1", *options)["fits"] is True
     assert list(folder.iterdir()) == []
 
 
@@ -122,7 +132,7 @@ def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder
     ended = eigen("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH)
     assert ended.exit_code == 0, ended.output
     text = ended.stdout
-    for part in ("panel", "filter bank", "population", "replay", "checkpoint staging", "upload queue", "process"):
+    for part in ("data", "learning", "population", "replay", "checkpoint staging", "upload queue", "process"):
         assert f"\n {part} " in text
     for phase in ("start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"):
         assert f"\n {phase} " in text
@@ -146,12 +156,9 @@ def test_it_says_what_a_worker_of_a_scheduler_takes_without_asking_that() -> Non
     assert planned(*ENOUGH)["workers"] == []
 
 
-@pytest.mark.parametrize("options", [[], ["--calibrate"]])
-def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(
-    options: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("eigen_core.planning.calibrate", calibrate)
-    small = [*options, *small_settings(), "--generations", "3"]
+def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("eigen_core.planning.run_plan.probe", _measured_here)
+    small = [*small_settings(), "--generations", "3"]
     timed = planned(*small, *ENOUGH)["calibration"]
     assert list(timed) == CALIBRATION_KEYS
     assert 0 < timed["generation_seconds"] < 60
@@ -172,8 +179,6 @@ def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.Monke
         "columns": 669,
         "assets": 108,
         "features": 15,
-        "mapped": True,
-        "held_days": None,
     }
     assert document["calibration"]["generation_seconds"] > 0
     classic = planned("--columns", "30", "--days", "1000", "--set", "market.features=classic", *ENOUGH)
@@ -182,8 +187,6 @@ def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.Monke
         "columns": 30,
         "assets": 30,
         "features": 9,
-        "mapped": True,
-        "held_days": None,
     }
     assert list(folder.iterdir()) == []
 

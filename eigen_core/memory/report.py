@@ -1,0 +1,258 @@
+"""A report on the memory at a moment: limits, owners, the largest tensors, phases; as a page and as files."""
+
+import gc
+import json
+import sys
+import threading
+import time
+import tracemalloc
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from eigen_core.memory.course import PhaseUsage, Point
+from eigen_core.memory.limits import Pressure
+from eigen_core.memory.owned import Values, add_largest, memory_of, tensors_of
+from eigen_core.memory.process import process_bytes, resident_part
+from eigen_core.memory.usage import Usage
+from eigen_core.store.files import replacing
+from eigen_core.units import duration, size
+
+_ROWS = 20
+# Listing a million objects takes 0.05 s.
+_ALONE_SECONDS = 5.0
+Row = Mapping[str, str | float | None]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the memory (bytes).
+
+    Attributes:
+        name: what holds it.
+        host, device: resident on the host, and on the device.
+        detail: more about it, in words.
+    """
+
+    name: str
+    host: int
+    device: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class TensorGroup:
+    """Tensors or arrays with the same owner, type and shape (bytes).
+
+    Attributes:
+        owner: the owner that holds them; empty if none of those that are known does.
+        content: type and shape: "float32 [50000, 108, 2]".
+        device: `cpu` or the name of the device.
+        count: how many they are.
+        bytes, resident: their size, and what of it is in memory; the rest was never written, or lies in a file.
+    """
+
+    owner: str
+    content: str
+    device: str
+    count: int
+    bytes: int
+    resident: int
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """The memory at a moment, and how it came to that.
+
+    Attributes:
+        moment: when, ISO 8601, UTC.
+        reason: why the report was made, the end of a sentence.
+        nearest: the memory against the limit that is nearest, in words.
+        usage: the reading.
+        limits: of the host, the smallest first, then of the GPU.
+        parts: owners and the rest, the largest first; together they are the memory of all processes.
+        tensors: the largest tensors and arrays.
+        traced: lines of Python that allocated, each with its callers, if `memory.trace` is on.
+        phases: the newest phases; the last may be under way.
+        course, recent: the memory over the whole time, each point the peak of a stretch, and over its end.
+        plan: rows of the run's plan, as they were given.
+        sections: further texts, by title.
+    """
+
+    moment: str
+    reason: str
+    nearest: str
+    usage: Usage
+    limits: tuple[Pressure, ...] = ()
+    parts: tuple[Part, ...] = ()
+    tensors: tuple[TensorGroup, ...] = ()
+    traced: tuple[str, ...] = ()
+    phases: tuple[PhaseUsage, ...] = ()
+    course: tuple[Point, ...] = ()
+    recent: tuple[Point, ...] = ()
+    plan: tuple[Row, ...] = ()
+    sections: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def host_bytes(self) -> int:
+        """Resident memory of this process and its descendants."""
+        return self.usage.host
+
+    @property
+    def headline(self) -> str:
+        """One sentence that names the largest part."""
+        if not self.parts:
+            return "No part of the memory was found."
+        largest = max(self.parts, key=lambda part: max(part.host, part.device))
+        return f"The largest part is {largest.name} with {size(max(largest.host, largest.device))}."
+
+
+def measured_parts(
+    usage: Usage, before: int, owners: Mapping[str, object]
+) -> tuple[tuple[Part, ...], tuple[TensorGroup, ...]]:
+    """Return the parts of the memory and the largest tensors, as of now.
+
+    Args:
+        usage: the reading that the parts add up to.
+        before: resident memory of this process before the run (bytes).
+        owners: what may hold much, by name.
+    """
+    found = {address: ("", tensor) for address, tensor in _live_tensors().items()}
+    for name, owner in owners.items():
+        found |= {address: (name, tensor) for address, tensor in tensors_of(owner).items()}
+    held: Counter[tuple[str, str, str]] = Counter()
+    sizes: Counter[tuple[str, str, str]] = Counter()
+    resident: Counter[tuple[str, str, str]] = Counter()
+    for address, (owner_name, tensor) in found.items():
+        device = str(tensor.device) if isinstance(tensor, Tensor) else "cpu"
+        key = owner_name, f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}", device
+        _, amount = memory_of(tensor)
+        held[key] += 1
+        sizes[key] += amount
+        resident[key] += resident_part(address, amount) if device == "cpu" else amount
+    groups = [TensorGroup(*key, held[key], sizes[key], resident[key]) for key in held]
+    groups.sort(key=lambda group: (-group.resident, -group.bytes, group.content))
+    parts = [_part_of(name or "tensors of no known owner", name, groups) for name in ["", *owners]]
+    known = sum(part.host for part in parts)
+    rest = max(usage.own - known - before, 0)
+    files = process_bytes("RssFile")
+    parts += [
+        Part("the process before the run", min(before, usage.own), 0, f"libraries, {size(files)} in mapped files"),
+        Part("other processes of the run", usage.children, 0, "such as Prefect's server, workers, plots"),
+        Part("memory that no tensor shows", rest, 0, "Python objects, gradients under way, freed memory that is kept"),
+    ]
+    parts = [part for part in parts if part.host or part.device]
+    return tuple(sorted(parts, key=lambda part: -(part.host + part.device))), tuple(groups[:_ROWS])
+
+
+def _part_of(name: str, owner: str, groups: Iterable[TensorGroup]) -> Part:
+    own = [group for group in groups if group.owner == owner]
+    detail = "; ".join(f"{group.content} {size(group.bytes)}" for group in own[:3])
+    host = sum(group.resident for group in own if group.device == "cpu")
+    return Part(name, host, sum(group.bytes for group in own if group.device != "cpu"), detail)
+
+
+def _live_tensors() -> dict[int, Values]:
+    """Return the tensors that the collector lists, by the address of their memory; of views the largest."""
+    with _no_thread_switch():
+        listed = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
+    found: dict[int, Values] = {}
+    for tensor in listed:
+        add_largest(found, tensor)
+    return found
+
+
+_listing = threading.Lock()
+
+
+@contextmanager
+def _no_thread_switch() -> Iterator[None]:
+    """Let no other Python thread run inside the block, which must take less than `_ALONE_SECONDS`.
+
+    The collector lists tuples that are still being filled. CPython ends the thread that fills one with a SystemError if
+    the tuple is referred to from elsewhere (`_PyTuple_Resize`).
+    """
+    with _listing:
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(_ALONE_SECONDS)
+        try:
+            # Threads that wait already do so by the old interval: after their turn they wait by the new one.
+            time.sleep(2.0 * interval)
+            yield
+        finally:
+            sys.setswitchinterval(interval)
+
+
+def traced_lines() -> tuple[str, ...]:
+    """Return the lines of Python that allocated most, the callers last; nothing if that is not traced."""
+    if not tracemalloc.is_tracing():
+        return ()
+    own = tracemalloc.Filter(False, tracemalloc.__file__)
+    statistics = tracemalloc.take_snapshot().filter_traces([own]).statistics("traceback")
+    return tuple(
+        f"{size(entry.size)} in {entry.count:,} blocks: "
+        + " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(entry.traceback))
+        for entry in statistics[:_ROWS]
+    )
+
+
+def report_markdown(report: MemoryReport) -> str:
+    """Return the report as markdown: the largest part first, then what supports it."""
+    device = size(report.usage.device.taken) if report.usage.device else ""
+    parts = [(p.name, size(p.host), size(p.device) if p.device else "", p.detail) for p in report.parts]
+    sections = {
+        "Memory by part": _table(
+            ("part", "host", "device", "content"), [*parts, ("all", size(report.host_bytes), device, "")]
+        ),
+        "Limits": _table(
+            ("limit", "size", "counted against it", "soft line", "hard line"),
+            ((line.origin, *map(size, (line.bytes, line.counted, line.soft, line.hard))) for line in report.limits),
+        ),
+        "Phases": _table(
+            ("phase", "generation", "time", "start", "peak", "end", "device peak"),
+            (
+                (
+                    phase.phase,
+                    str(phase.generation),
+                    duration(phase.ended - phase.began),
+                    *map(size, (phase.start_bytes, phase.peak_bytes, phase.end_bytes)),
+                    size(phase.device_allocated_peak) if phase.device_allocated_peak else "",
+                )
+                for phase in report.phases[-_ROWS:]
+            ),
+        ),
+        "The plan": _table(report.plan[0].keys() if report.plan else (), (row.values() for row in report.plan)),
+        "Largest tensors and arrays": _table(
+            ("owner", "content", "device", "number", "size", "resident"),
+            ((t.owner, t.content, t.device, f"{t.count:,}", size(t.bytes), size(t.resident)) for t in report.tensors),
+        ),
+        "Where Python allocated": "\n".join(f"- `{line}`" for line in report.traced),
+        **dict(report.sections),
+    }
+    head = f"# Memory: {report.reason}\n\n{report.headline}\n\n{report.moment}. Nearest limit: {report.nearest}."
+    return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections.items() if text)]) + "\n"
+
+
+def write_report(report: MemoryReport, folder: Path, stem: str) -> list[Path]:
+    """Write the report into `folder` as `<stem>.md` and `<stem>.json`, each in one step, and return the files.
+
+    Raises:
+        OSError: the folder cannot be written to.
+    """
+    texts = {"md": report_markdown(report), "json": json.dumps(asdict(report), indent=1)}
+    paths = [folder / f"{stem}.{suffix}" for suffix in texts]
+    for path, text in zip(paths, texts.values(), strict=True):
+        with replacing(path) as file:
+            file.write(text.encode())
+    return paths
+
+
+def _table(headings: Collection[str], rows: Iterable[Iterable[str | float | None]]) -> str:
+    """Return a table in markdown; nothing without rows."""
+    cells = [["" if cell is None else str(cell).replace("|", "/") for cell in row] for row in rows]
+    lines = [list(headings), ["---"] * len(headings), *cells]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) if cells else ""

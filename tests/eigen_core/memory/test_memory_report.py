@@ -1,0 +1,174 @@
+"""A report names who holds the memory, and is a page and a document."""
+
+import gc
+import json
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from memory_cases import MB, bare_report
+from science_cases import random_panel, small_config
+
+from eigen_core.config.running import MemoryConfig
+from eigen_core.generation import start_training
+from eigen_core.memory import MemoryGuard, MemoryReport, host_limits, report_markdown, unwritten_zeros, write_report
+from eigen_core.memory.owned import owned_bytes
+from eigen_core.units import signed_size, size
+
+_ELEMENTS = 20_000_000
+
+
+@pytest.fixture
+def everything_is_seen() -> Iterator[None]:
+    """Look at all objects of the process, as in a training: also at those that tests are spared."""
+    gc.unfreeze()
+    yield
+    gc.freeze()
+
+
+class Owner:
+    """Holds a tensor, a view of it, an array and memory that was never written."""
+
+    def __init__(self) -> None:
+        self.prices = torch.ones(_ELEMENTS)
+        self.kept = {"views": [self.prices[5:], self.prices], "array": np.ones(1_000_000)}
+        self.unwritten = unwritten_zeros((50_000_000,), torch.float32)
+
+
+def guard_of(**owners: object) -> MemoryGuard:
+    guard = MemoryGuard(host_limits(MemoryConfig()), MemoryConfig(), watch=False)
+    guard.set_owners(lambda: owners)
+    return guard
+
+
+@pytest.fixture(scope="module")
+def report() -> MemoryReport:
+    """A report while an owner holds 88 MB, and a tensor of 60 MB has no owner that is known."""
+    guard = guard_of(prices=Owner())
+    unowned = torch.ones(15_000_000)
+    with guard:
+        guard.set_plan([{"part": "replay", "host": "87 MB", "device": None}])
+        guard.add_section("Uploads", lambda: "none | waiting")
+        for generation in (1, 2):
+            with guard.phase("train", generation):
+                unowned += 1
+        with guard.phase("evolve", 2):
+            return guard.report("a test asked")
+
+
+def test_owners_have_what_they_hold_once_and_as_far_as_it_is_in_memory(report: MemoryReport) -> None:
+    parts = {part.name: part for part in report.parts}
+    assert parts["prices"].host == pytest.approx(88 * MB, rel=0.05)
+    assert parts["prices"].detail.startswith(f"float32 [{_ELEMENTS}] 80 MB")
+    assert parts["tensors of no known owner"].host >= 60 * MB
+    tensors = {(tensor.owner, tensor.content): tensor for tensor in report.tensors}
+    assert tensors["prices", f"float32 [{_ELEMENTS}]"].count == 1
+    unwritten = tensors["prices", "float32 [50000000]"]
+    assert (unwritten.bytes, unwritten.resident) == (200 * MB, 0)
+    assert tensors["", "float32 [15000000]"].resident == pytest.approx(60 * MB, rel=0.01)
+
+
+def test_the_parts_are_all_of_the_memory_the_largest_first(report: MemoryReport) -> None:
+    sizes = [part.host + part.device for part in report.parts]
+    assert sizes == sorted(sizes, reverse=True)
+    assert report.headline == f"The largest part is {report.parts[0].name} with {size(report.parts[0].host)}."
+    assert sum(sizes) >= 0.95 * report.host_bytes
+
+
+def test_a_run_says_what_it_holds() -> None:
+    config = small_config()
+    state = start_training(config, random_panel(config))
+    held = {name: owned_bytes(owner) for name, owner in state.owners.items()}
+    assert held["replay"] == state.replay.nbytes
+    assert held["population"] >= state.population.nbytes
+    assert held["data and task"] > random_panel(config).features.nbytes
+
+
+def test_the_page_has_every_section(report: MemoryReport) -> None:
+    page = report_markdown(report)
+    assert page.startswith("# Memory: a test asked\n\nThe largest part is ")
+    headings = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
+    assert headings == [
+        *("Memory by part", "Limits", "Phases", "The plan", "Largest tensors and arrays", "Uploads"),
+    ]
+    assert "| replay | 87 MB |  |" in page
+    assert "\nnone | waiting\n" in page
+    assert "| evolve | 2 |" in page
+    for table in page.split("\n\n"):
+        lines = [line for line in table.splitlines() if line.startswith("| ")]
+        assert len({line.count(" | ") for line in lines}) <= 1
+
+
+def test_the_files_are_the_page_and_the_document(report: MemoryReport, tmp_path: Path) -> None:
+    page, document = write_report(report, tmp_path / "memory", "000002")
+    assert [page.name, document.name] == ["000002.md", "000002.json"]
+    assert page.read_text() == report_markdown(report)
+    loaded = json.loads(document.read_text())
+    assert loaded["reason"] == report.reason
+    assert loaded["parts"][0]["name"] == report.parts[0].name
+    assert len(loaded["recent"]) == len(report.recent)
+    assert sorted(path.name for path in page.parent.iterdir()) == ["000002.json", "000002.md"]
+
+
+def test_a_report_without_anything_is_a_page() -> None:
+    assert report_markdown(bare_report()).startswith("# Memory: a test\n\nNo part of the memory was found.")
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"),
+    [
+        (0, "0 MB"),
+        (1_250_000, "1.2 MB"),
+        (87_400_000, "87 MB"),
+        (3_721_000_000, "3.72 GB"),
+        (-2_000_000_000, "-2.00 GB"),
+    ],
+)
+def test_sizes_are_for_people(amount: float, text: str) -> None:
+    assert size(amount) == text
+    assert signed_size(amount) == (f"+{text}" if amount > 0 else text)
+
+
+def test_the_report_holds_nothing_of_what_it_describes() -> None:
+    prices = torch.ones(_ELEMENTS)
+    guard = guard_of(prices=[prices])
+    before = sys.getrefcount(prices)
+    report = guard.report("a test")
+    assert sys.getrefcount(prices) == before
+    assert report.tensors[0].owner == "prices"
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("everything_is_seen")
+@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_looking_for_tensors_ends_no_thread_that_is_filling_a_tuple(rounds: int) -> None:
+    """CPython refuses to resize a tuple to which another object refers, and ends the thread that fills it."""
+    stop = threading.Event()
+    errors: list[SystemError] = []
+
+    def slowly() -> Iterator[int]:
+        for number in range(24):
+            time.sleep(0.0005)
+            yield number
+
+    def fill() -> None:
+        while not stop.is_set():
+            try:
+                tuple(slowly())
+            except SystemError as error:
+                errors.append(error)
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        for _ in range(rounds):
+            guard_of().report("a test")
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []

@@ -1,0 +1,150 @@
+"""What a probe measures, and that nothing that happens to it reaches the process that asked for it."""
+
+import stat
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
+from training_cases import advance, content_of
+
+from eigen_core.config import Config
+from eigen_core.generation import start_training
+from eigen_core.memory.process import own_resident_bytes
+from eigen_core.planning import Measured, Unmeasured, measure, probe, remember, remembered
+from eigen_core.task import TaskData, open_data
+
+MB = 1_000_000
+GYM = {
+    "task": "gym:uneven_environment:EndlessEnvironment",
+    "environment": {"episode_steps": 40, "normalise_observations": True},
+    "replay": {"capacity": 5_000, "minimum": 4_000},
+}
+
+
+def measured_of(config: Config, **panel: int) -> Measured:
+    """Measure a run in this process."""
+    data = TaskData(random_panel(config, **panel)) if config.task in ("market", "portfolio") else open_data(config)
+    return measure(config, data, own_resident_bytes())
+
+
+@pytest.mark.parametrize("learner", [*LEARNERS_OF_ANY_TASK, "direct", "counterfactual"])
+def test_each_learner_is_measured_though_its_first_generations_would_not_learn(learner: str) -> None:
+    found = measured_of(small_config(learner={"algorithm": learner}, replay={"minimum": 390}))
+    assert set(found.phases) == {"start", "evaluate", "train", "evolve"}
+    assert min(found.seconds.values()) > 0
+    assert found.generation_seconds == sum(found.seconds.values())
+    assert (found.playing, found.learning) == (5, 5)
+
+
+@pytest.mark.parametrize("learner", LEARNERS_OF_ANY_TASK)
+def test_an_environment_is_measured(learner: str) -> None:
+    assert min(measured_of(small_config(**GYM, learner={"algorithm": learner})).seconds.values()) > 0
+
+
+def test_a_run_that_never_learns_is_measured_without_learning() -> None:
+    found = measured_of(small_config(learner={"gradient_steps": 0}))
+    assert found.seconds["train"] == 0
+    assert found.seconds["evaluate"] > 0
+
+
+def test_more_at_a_time_takes_more_and_the_time_is_that_of_all_steps() -> None:
+    wide: dict[str, Any] = {"network": {"channels": 32, "head_width": 32}, "trading": {"observe_portfolio": False}}
+    few, many = (
+        measured_of(
+            small_config(
+                population={"size": 12, "group_size": size},
+                learner={"batch_size": 40, "block_days": 0, "gradient_steps": steps},
+                replay={"capacity": 4_000},
+                **wide,
+            ),
+            days=400,
+            assets=30,
+        )
+        for size, steps in ((1, 4), (12, 200))
+    )
+    assert many.phases["train"].host > few.phases["train"].host + 5 * MB
+    assert many.phases["evaluate"].host > few.phases["evaluate"].host
+    assert many.seconds["train"] > 5 * few.seconds["train"]
+
+
+def test_measuring_changes_no_bit_of_a_run() -> None:
+    config = small_config()
+    before = content_of(advance(start_training(config, random_panel(config)), 2))
+    measured_of(config)
+    assert content_of(advance(start_training(config, random_panel(config)), 2)) == before
+
+
+@pytest.mark.thorough
+def test_a_child_process_measures_a_panel_that_is_not_there() -> None:
+    config = small_config()
+    found = probe(config, (400, 8, 6))
+    assert isinstance(found, Measured), found
+    assert 100 * MB < found.process < 1_000 * MB
+    assert min(found.seconds.values()) > 0
+
+
+@pytest.mark.thorough
+def test_a_child_that_takes_more_than_it_may_is_ended() -> None:
+    found = probe(small_config(), (400, 8, 6), limit=50 * MB)
+    assert isinstance(found, Unmeasured)
+    assert found.out_of_memory
+
+
+def _as_child(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a shell script be what is started as Python."""
+    path = folder / "python"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setattr(sys, "executable", str(path))
+
+
+_IN_TRAIN = """echo '{"phase": "train"}'"""
+
+
+def test_a_child_that_the_system_kills_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _as_child(tmp_path, f"{_IN_TRAIN}; kill -KILL $$", monkeypatch)
+    found = probe(small_config())
+    assert isinstance(found, Unmeasured)
+    assert (found.phase, found.out_of_memory) == ("train", True)
+
+
+def test_a_child_that_hangs_is_ended_and_says_nothing_of_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _as_child(tmp_path, f"{_IN_TRAIN}; exec sleep 600", monkeypatch)
+    began = time.monotonic()
+    found = probe(small_config(), timeout=0.5)
+    assert time.monotonic() - began < 60
+    assert isinstance(found, Unmeasured)
+    assert (found.phase, found.out_of_memory) == ("train", False)
+
+
+@pytest.mark.parametrize("script", ["echo broken >&2; exit 1", "exit 0", "echo '{'; exit 0", ":"])
+def test_a_child_that_fails_says_nothing_of_memory(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _as_child(tmp_path, script, monkeypatch)
+    found = probe(small_config())
+    assert isinstance(found, Unmeasured)
+    assert not found.out_of_memory
+
+
+def test_what_was_measured_is_known_again_for_the_same_settings_and_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EIGEN_CACHE", str(tmp_path))
+    config, data = small_config(), TaskData(size="400 days")
+    assert remembered(config, data) is None
+    found = measured_of(config)
+    remember(config, data, found)
+    assert remembered(config, data) == found
+    # Longer runs and other seeds compute the same pieces.
+    assert remembered(small_config(generations=99, seed=4, memory={"limit_gb": 3.0}), data) == found
+    assert remembered(small_config(learner={"batch_size": 8}), data) is None
+    assert remembered(config, TaskData(size="500 days")) is None
+    (path,) = (tmp_path / "probes").iterdir()
+    path.write_text("{}")
+    assert remembered(config, data) is None
