@@ -12,6 +12,7 @@ from pydantic import TypeAdapter
 from eigen_core.config import TradingConfig
 from eigen_core.market.dates import SATURDAY, Days, weekdays_of
 from eigen_core.market.days import SuspiciousRow, sentences
+from eigen_core.units import count
 
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 
@@ -204,5 +205,5 @@ class _SentenceFormatter(Formatter):
             more = f" and {len(value) - _SHOWN_NAMES:,} more" if len(value) > _SHOWN_NAMES else ""
             return ", ".join(value[:_SHOWN_NAMES]) + more
         if isinstance(value, int):
-            return f"{value:,} {format_spec}{'' if value == 1 else 's'}"
+            return count(value, format_spec)
         return format(value, format_spec)

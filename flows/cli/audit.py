@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from eigen_core.units import count
 from flows.cli.common import EXIT_OTHER, Assignments, Data, Json, Preset, config_of, sentences
 from flows.cli.output import print_line, print_result
 
@@ -64,11 +65,11 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
     """Print the data report, what was tried, and what was found."""
     for line in audited.report.lines():
         print_line(console, line)
-    tried = "1 day" if len(audited.days) == 1 else f"{len(audited.days)} days"
     print_line(
         console,
-        f"Tried {len(audited.features)} features of {audited.symbols:,} symbols on {tried} ({audited.days[0]} to "
-        f"{audited.days[-1]}): what comes after each was cut off, then shuffled.",
+        f"Tried {count(len(audited.features), 'feature')} of {count(audited.symbols, 'symbol')} on "
+        f"{count(len(audited.days), 'day')} ({audited.days[0]} to {audited.days[-1]}): what comes after each was cut "
+        "off, then shuffled.",
     )
     for finding in (*audited.found, *audited.suspected):
         print_line(console, str(finding))
