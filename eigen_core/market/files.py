@@ -29,12 +29,7 @@ _LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
 # In a folder other text lies beside prices; Stooq's begins so.
 _TEXT_OF_PRICES = b"<TICKER>"
-_ADVICE = {
-    r"\.(zip|7z|rar|tar|tgz)": "is an archive: unpack it and give the file or folder.",
-    r"\.(xlsx?|xls[mb]|ods|numbers|duckdb|d?db|sqlite3?|pkl|pickle)": "is no file of prices that can be read: export "
-    "its prices as CSV or Parquet, and give that.",
-    "": "is of no known kind: give a file named .csv, .csv.gz or .parquet.",
-}
+_ADVICE = "give CSV or Parquet, which spreadsheets and databases export; unpack an archive."
 # freqtrade's files are named like BTC_USDT-1d.feather.
 _LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
 # Names that are symbols and nothing else: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. Names of parts of a symbol's
@@ -110,7 +105,7 @@ def find_source(data: str | None, symbol_from: str | None = None) -> Source:
         if not path.exists():
             raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
         if not _form_of(path):
-            raise InputError(f"{path} {_advice_on(path)}")
+            raise InputError(f"{path} is no price file: {_ADVICE}")
         if not path.is_file():
             raise InputError(f"{path} is a pipe or a device: give a file or a folder of files.")
         return Source(path, (_source_file(path, (), symbol_from, alone=True),))
@@ -163,16 +158,14 @@ def _source_file(path: Path, partition: Partition, symbol_from: str | None, alon
 
 
 def _without_prices(folder: Path) -> str:
-    entries = sorted(folder.iterdir())
-    inner = [entry.name for entry in entries if entry.is_dir() and any(map(_is_price_file, entry.iterdir()))]
-    if inner:
-        return (
-            f"{folder} holds price files in folders like {inner[0]} only: name such a folder like symbol={inner[0]} if "
-            "that is the symbol, or give it alone."
-        )
-    found = [f"{entry.name} {_advice_on(entry)}" for entry in entries if _advice_on(entry) != _ADVICE[""]]
-    advice = found[0] if found else "put one CSV or Parquet file a symbol into it."
-    return f"The folder {folder} holds no price file: {advice}"
+    folders = sorted(entry for entry in folder.iterdir() if entry.is_dir())
+    inner = next((entry.name for entry in folders if any(map(_is_price_file, entry.iterdir()))), None)
+    if inner is None:
+        return f"The folder {folder} holds no price file: {_ADVICE}"
+    return (
+        f"{folder} holds price files in folders like {inner} only: name such a folder like symbol={inner} if that is "
+        "the symbol, or give it alone."
+    )
 
 
 def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tuple[list[SourceFile], list[str]]:
@@ -205,9 +198,3 @@ def _form_of(path: Path) -> str:
     """Return the form of a file by its name, empty if it is none that can be read."""
     forms = (form for form, ending in _FORMS.items() if re.fullmatch(rf".+{ending}(\.gz)?", path.name, re.IGNORECASE))
     return next(forms, "")
-
-
-def _advice_on(path: Path) -> str:
-    return next(
-        advice for ending, advice in _ADVICE.items() if re.search(rf"{ending}(\.gz)?$", path.name, re.IGNORECASE)
-    )

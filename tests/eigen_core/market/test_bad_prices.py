@@ -83,11 +83,10 @@ LONG_ONE = pd.DataFrame({"Date": GOOD["date"], "Close": GOOD["close"]})
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "missing file": (lambda folder: folder / "nothing.csv", "no file or folder .*nothing.csv"),
     "name too long": (lambda folder: folder / ("x" * 300 + ".csv"), "cannot be read"),
-    "unknown kind": (text_case(LONG, "prices.json"), "no known kind.*csv"),
-    "spreadsheet": (text_case(LONG, "prices.XLSX"), "is no file of prices that can be read: export its prices as CSV"),
-    "database": (text_case(LONG, "prices.duckdb"), "export its prices as CSV or Parquet"),
-    "archive": (text_case(LONG, "prices.zip"), "is an archive: unpack it"),
-    "pickle": (text_case(LONG, "prices.pkl"), "export its prices as CSV or Parquet"),
+    **{
+        f"file {name}": (text_case(LONG, name), "is no price file: give CSV or Parquet")
+        for name in ("prices.json", "prices.XLSX", "prices.duckdb", "prices.zip", "prices.tar.gz", "prices.pkl")
+    },
     "empty file": (text_case(""), "is empty"),
     "blank file": (text_case("\n \n"), "is empty"),
     "headings alone": (text_case("Date,Ticker,Close\n"), "no rows"),
