@@ -1,6 +1,5 @@
 """From the configuration to a panel: read, clean, compute features, normalise, and keep it in the cache."""
 
-import errno
 import hashlib
 import json
 import logging
@@ -10,12 +9,14 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from io import BufferedRandom
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import pyarrow
-from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config, MarketConfig
@@ -39,7 +40,7 @@ _FORMAT, _READING = 1, 7
 _RESULT_BITS, _MOST_DROPPED = 16, 0.05
 _PROGRESS, _STEPS = "panel", 100
 _ARRAYS = ("features", "valid", *BAR, "dates")
-_MANIFEST, _UNFINISHED, _UNFINISHED_SECONDS = "manifest.json", ".unfinished-", 86_400.0
+_UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 << 20
 
 
 def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, DataReport]:
@@ -63,8 +64,9 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         # Only a call shows what a function returns: code that it uses may change while its own does not.
         computed = _read_features(source, market)
         fingerprint = _with_results(fingerprint, computed[0])
-    folder = (cache_root if cache_root is not None else default_cache_root()) / "panels" / fingerprint
-    found = _load_cached(folder, market)
+    root = cache_root if cache_root is not None else default_cache_root()
+    folder = root / "panels"
+    found = _load_cached(folder, fingerprint, market)
     if found is None:
         if computed is None:
             require_memory_to_read(source, config)
@@ -72,15 +74,14 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
         features, report = computed
         logger.info("Building a panel of %d days and %d columns from %s.", *features.shape[:2], source.path)
         config.require_days(features.shape[0])
-        panel = panel_of_clean_prices(features.prices, market, fingerprint)
         report = replace(report, look_ahead=tuple(map(str, look_ahead_of_functions(features))))
+        panel = panel_of_clean_prices(features.prices, market, fingerprint)
+        del features, computed
         _store_cached(folder, panel, report)
         # Return the stored panel: mapped, not a second copy in memory.
-        found = _load_cached(folder, market) or (panel, report)
-        del panel, report, features, computed
-        # Both allocators would keep free memory until the process ends.
-        pyarrow.default_memory_pool().release_unused()
-        release_free_memory()
+        found = _load_cached(folder, fingerprint, market) or (panel, report)
+        del panel, report
+        _release_free_memory()
     panel, report = found
     _refuse_suspicious(report, market)
     config.require_days(panel.days)
@@ -141,8 +142,15 @@ def _read_features(source: Source, market: MarketConfig) -> tuple[PanelFeatures,
     prices, report = clean_prices(read_rows(source, market), str(source.path), market.context)
     _refuse_suspicious(report, market)
     features = PanelFeatures(prices, market)
+    _release_free_memory()
     time_zone = (market.time_zone or "") if report.bars else ""
     return features, replace(report, own_features=features.own_names, time_zone=time_zone)
+
+
+def _release_free_memory() -> None:
+    # Both allocators would keep it until the process ends.
+    pyarrow.default_memory_pool().release_unused()
+    release_free_memory()
 
 
 def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
@@ -168,7 +176,8 @@ def _fingerprint(source: Source, market: MarketConfig) -> str:
     inputs = {"format": _FORMAT, "files": [(file.name, file.sha256) for file in source.files]}
     inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}
     # Only where they are given: fingerprints from before these settings stay as they are.
-    return _sha256_of_json(inputs | {name: value for name, value in optional.items() if value})
+    inputs |= {name: value for name, value in optional.items() if value}
+    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def _with_results(fingerprint: str, features: PanelFeatures) -> str:
@@ -213,104 +222,83 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
     )
 
 
-def _load_cached(folder: Path, market: MarketConfig) -> tuple[Panel, DataReport] | None:
-    """Return the panel that `folder` holds, its arrays mapped and read-only; None if there is none or it is damaged."""
-    if not folder.is_dir():
+def _load_cached(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, DataReport] | None:
+    """Return the panel that `_store_cached` wrote, its arrays mapped and read-only; None: it is missing or damaged."""
+    path = next(folder.glob(f"{fingerprint}-*.safetensors"), None)
+    if path is None:
         return None
     try:
-        manifest = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
-        content = manifest["content"]
-        if manifest["sha256"] != _sha256_of_json(content):
-            raise ValueError(f"{_MANIFEST} is not as it was written")
-        if content["fingerprint"] != folder.name:
-            raise ValueError("its manifest is that of another panel")
-        if content.get("reading") != _READING:
+        with _private_copy(path) as copy, safe_open(f"/proc/self/fd/{copy.fileno()}", "pt") as file:
+            if hashlib.file_digest(copy, "sha256").hexdigest() != path.stem.partition("-")[2]:
+                raise ValueError("it is not as it was written")
+            content = json.loads(file.metadata()["content"])
+            # Torch maps the file: only pages that are read become resident.
+            arrays = {name: file.get_tensor(name).numpy() for name in _ARRAYS}
+        if content["fingerprint"] != fingerprint:
+            raise ValueError("it is another panel")
+        if content["reading"] != _READING:
             raise ValueError("its prices were read by another version")
-        files = {name: folder / f"{name}.npy" for name in _ARRAYS}
-        arrays = {name: _map_copy(path, content["files"][path.name]["sha256"]) for name, path in files.items()}
         report = DataReport.of_dict(content["report"])
-    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
-        logger.warning("The cached panel %s is damaged or outdated (%s): it is built again.", folder, error)
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
+        logger.warning("The cached panel %s is damaged or outdated (%s): it is built again.", path, error)
         return None
-    dates = np.asarray(arrays.pop("dates")).astype("datetime64[D]")
+    for array in arrays.values():
+        array.setflags(write=False)
+    dates = arrays.pop("dates").astype("datetime64[D]")
     symbols, names = tuple(content["symbols"]), tuple(content["feature_names"])
     splits = Splits.of_days(len(dates), market)
     return Panel(
-        **arrays, dates=dates, symbols=symbols, feature_names=names, splits=splits, fingerprint=folder.name
+        **arrays, dates=dates, symbols=symbols, feature_names=names, splits=splits, fingerprint=fingerprint
     ), report
 
 
-def _map_copy(path: Path, sha256: str, in_memory: bool = False) -> NDArray[Any]:
-    """Map a copy without a name of an array's file: a file that is written to in place does not reach a training.
+def _private_copy(path: Path) -> BufferedRandom:
+    """Return a copy of a file that has no name, so that a training does not see what is written to the file later.
 
     The copy is on the same disk, or in memory if the folder cannot be written or its disk is full.
     """
-    try:
-        copy = os.fdopen(os.memfd_create(path.name), "w+b") if in_memory else tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
-        with copy, path.open("rb") as original:
-            shutil.copyfileobj(original, copy, 4 << 20)
-            copy.seek(0)
-            if hashlib.file_digest(copy, "sha256").hexdigest() != sha256:
-                raise ValueError(f"{path.name} is not as it was written")
-            # The mapping keeps the file.
-            array: NDArray[Any] = np.load(f"/proc/self/fd/{copy.fileno()}", mmap_mode="r", allow_pickle=False)
-            return array
-    except OSError:
-        if in_memory:
-            raise
-        return _map_copy(path, sha256, in_memory=True)
+    with path.open("rb") as original:
+        try:
+            copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+            shutil.copyfileobj(original, copy, _COPIED_BYTES)
+        except OSError:
+            original.seek(0)
+            copy = os.fdopen(os.memfd_create(path.name), "w+b")
+            shutil.copyfileobj(original, copy, _COPIED_BYTES)
+    copy.seek(0)
+    return copy
 
 
 def _store_cached(folder: Path, panel: Panel, report: DataReport) -> None:
-    """Keep a panel and its report in the cache, in place of a damaged entry; raise `InputError` if that is impossible.
+    """Write a panel and its report to `FINGERPRINT-SHA256.safetensors` in `folder`; the SHA-256 is that of the file.
 
-    An entry is a folder `panels/FINGERPRINT` with one `.npy` file an array, and a manifest with their SHA-256. It
-    appears by a rename when it is complete; several processes may build the same one at once.
+    The file appears by a rename when it is complete; several processes may build the same one at once.
+
+    Raises:
+        InputError: the folder cannot be written.
     """
+    arrays = {name: np.ascontiguousarray(getattr(panel, name)) for name in _ARRAYS}
+    arrays["dates"] = panel.dates.astype(np.int64)
+    content = {name: getattr(panel, name) for name in ("fingerprint", "symbols", "feature_names")}
+    content |= {"reading": _READING, "report": asdict(report)}
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True)
         # Builds that were killed leave theirs.
-        for path in folder.parent.glob(f"{_UNFINISHED}*"):
-            if time.time() - path.stat().st_mtime > _UNFINISHED_SECONDS:
-                shutil.rmtree(path, ignore_errors=True)
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=_UNFINISHED, ignore_cleanup_errors=True) as new:
-            _write_files(Path(new), panel, report)
-            if folder.exists():
-                shutil.rmtree(folder)
-            Path(new).rename(folder)
-    except OSError as error:
-        # Another process stored the same panel in the meantime.
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise InputError(
-                f"The cache folder {folder.parents[1]} cannot be written ({error.strerror}): set EIGEN_CACHE to a "
-                "folder that can."
-            ) from error
-
-
-def _write_files(folder: Path, panel: Panel, report: DataReport) -> None:
-    files: dict[str, dict[str, int | str]] = {}
-    for name in _ARRAYS:
-        path = folder / f"{name}.npy"
-        array: NDArray[Any] = np.ascontiguousarray(getattr(panel, name))
-        # Days since 1970: a plain integer is mapped as it lies.
-        np.save(path, array.astype(np.int64) if name == "dates" else array, allow_pickle=False)
-        with path.open("rb") as file:
-            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        files[path.name] = {"bytes": path.stat().st_size, "sha256": sha256}
-    content = {
-        "fingerprint": panel.fingerprint,
-        "reading": _READING,
-        "files": files,
-        "symbols": list(panel.symbols),
-        "feature_names": list(panel.feature_names),
-        "report": asdict(report),
-    }
-    manifest = json.dumps({"content": content, "sha256": _sha256_of_json(content)})
-    (folder / _MANIFEST).write_text(manifest, encoding="utf-8")
-
-
-def _sha256_of_json(content: object) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        for unfinished in folder.glob(f"{_UNFINISHED}*"):
+            if time.time() - unfinished.stat().st_mtime > _UNFINISHED_SECONDS:
+                shutil.rmtree(unfinished, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED, ignore_cleanup_errors=True) as own:
+            new = Path(own, "panel.safetensors")
+            save_file(arrays, new, {"content": json.dumps(content)})
+            with new.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            for outdated in folder.glob(f"{panel.fingerprint}-*"):
+                outdated.unlink(missing_ok=True)
+            new.replace(folder / f"{panel.fingerprint}-{sha256}.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"The cache folder {folder.parent} cannot be written ({error}): set EIGEN_CACHE to a folder that can."
+        ) from error
 
 
 @dataclass(frozen=True)

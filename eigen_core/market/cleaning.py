@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from eigen_core.errors import InputError
 from eigen_core.market.dates import Days
 from eigen_core.market.days import PriceRows, SuspiciousRow, refuse_longer_bars, suspicious_prices
-from eigen_core.market.layouts import BAR, PRICE_ROLES, Role
+from eigen_core.market.layouts import BAR, Role
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
 
 # Numbers outside of these are errors of the source; inside, no indicator overflows.
@@ -73,7 +73,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     repeated, conflicts = _repeated_rows(rows, priced_rows)
     days, raw, own = _grids(rows, priced_rows)
     # A day stays one if any of its prices was given, even one that cannot be right.
-    given = np.logical_or.reduce([(~np.isnan(raw[role])).any(axis=1) for role in BAR])
+    given = np.logical_or.reduce([(~np.isnan(raw[role])).any(axis=1) for role in BAR if role in raw])
     days, raw = days[given], {role: grid[given] for role, grid in raw.items()}
     usable = {
         role: np.where((grid >= (0.0 if role == "volume" else SMALLEST_PRICE)) & (grid <= LARGEST_PRICE), grid, np.nan)
@@ -83,25 +83,26 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     counts["duplicate_rows"] += repeated // len(rows.symbols) if rows.layout == "wide" else repeated
     counts["empty_days"] = int((~given).sum())
     counts["unusable_prices"] = sum(int((np.isnan(usable[role]) & ~np.isnan(raw[role])).sum()) for role in raw)
-    bars, factor = _clean_bars(usable, counts)
-    volume = usable.pop("volume")
+    has = {role for role, grid in raw.items() if not np.isnan(grid).all()}
+    bars, volume, factor = _clean_bars(usable, counts)
+    suspicious = (*rows.found, *conflicts, *suspicious_prices(days, rows.symbols, raw, bars))
+    del raw
     priced = ~np.isnan(bars["close"])
     has_price = np.asarray(priced.any(axis=0))
     order, assets = _column_order(rows.symbols, has_price, dict.fromkeys(context), source)
     symbols = tuple(rows.symbols[position] for position in order)
     refuse_longer_bars(days, priced[:, order[:assets]], symbols[:assets], source)
-    has = {role: not np.isnan(grid).all() for role, grid in raw.items()}
     prices = CleanPrices(
         days=days,
         symbols=symbols,
         assets=assets,
         **{role: grid[:, order] for role, grid in bars.items()},
-        volume=(volume / factor)[:, order],
-        has_range=has["high"] and has["low"],
+        volume=volume[:, order],
+        has_range={"high", "low"} <= has,
         has_volume=bool((volume > 0.0).any()),
         own={name: grid[given][:, order] for name, grid in own.items()},
     )
-    if not has["open"]:
+    if "open" not in has:
         counts["missing_opens"] = 0
     if not prices.has_range:
         counts["derived_highs"] = counts["derived_lows"] = 0
@@ -114,7 +115,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
         last_day=str(days[-1]),
         symbols=histories,
         universe=UniverseAudit.of(days, assets, prices.close, factor[:, order]),
-        suspicious=(*rows.found, *conflicts, *suspicious_prices(days, rows.symbols, raw, bars)),
+        suspicious=suspicious,
         large_moves=large_moves,
         suspended_days=int(prices.suspended.sum()),
         dropped_symbols=tuple(rows.symbols[position] for position in np.flatnonzero(~has_price)),
@@ -125,19 +126,18 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
 
 
 def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role, Grid], dict[str, Grid]]:
-    """Return all days, and prices and own columns of the `priced` rows on a grid `[days, symbols]`."""
+    """Return all days, and prices and own columns of the `priced` rows on grids `[days, symbols]`."""
     days, day_codes = np.unique(rows.days, return_inverse=True)
     shape = len(days), len(rows.symbols)
     cell = (day_codes * shape[1] + rows.codes)[priced]
 
-    def grid(column: Grid | None) -> Grid:
+    def grid(column: Grid) -> Grid:
         values = np.full(shape, np.nan)
-        if column is not None:
-            values.ravel()[cell] = column[priced]
+        values.ravel()[cell] = column[priced]
         return values
 
     own = {name: np.where(np.abs(column) <= LARGEST_PRICE, column, np.nan) for name, column in rows.own.items()}
-    prices = {role: grid(rows.prices.get(role)) for role in PRICE_ROLES}
+    prices = {role: grid(column) for role, column in rows.prices.items()}
     return days, prices, {name: grid(column) for name, column in own.items()}
 
 
@@ -160,14 +160,16 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
     return int(again.sum()) - len(found), tuple(twice)
 
 
-def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid]:
-    """Bring prices to the scale of the adjusted close, where there is one; return them and the factors.
+def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid, Grid]:
+    """Bring prices to the scale of the adjusted close, where there is one; return them, volumes and the factors.
 
     A day without an adjusted close takes the factor of the symbol's last day that has one, before the first of them 1.
     Only prices of days with a close are kept, and highs and lows that hold open and close between them.
     """
     # Taken out one after the other, so that their memory is free.
-    close, adjusted = cells.pop("close"), cells.pop("adjusted_close")
+    close = cells.pop("close")
+    unknown = np.full(close.shape, np.nan)
+    adjusted = cells.pop("adjusted_close", unknown)
     factor = pd.DataFrame(adjusted / close).ffill().to_numpy()
     scaled = ~np.isnan(close) & ~np.isnan(factor)
     counts["adjusted_prices"] = int(scaled.sum())
@@ -175,14 +177,17 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
     factor = np.where(np.isnan(factor), 1.0, factor)
     close = np.where(np.isnan(adjusted), close * factor, adjusted)
     priced = ~np.isnan(close)
-    opened, high, low = (np.where(priced, cells.pop(role) * factor, np.nan) for role in BAR[:3])
+    opened, high, low = (
+        np.where(priced, cells.pop(role) * factor, np.nan) if role in cells else unknown for role in BAR[:3]
+    )
     for name, values in (("missing_opens", opened), ("derived_highs", high), ("derived_lows", low)):
         counts[name] = int((priced & np.isnan(values)).sum())
     larger, smaller = np.fmax(opened, close), np.fmin(opened, close)
     # Scaling rounds: a high at the close may come out a hair below it, which is no error of the source.
     counts["repaired_highs"] = int((high < larger * (1.0 - 1e-12)).sum())
     counts["repaired_lows"] = int((low > smaller * (1.0 + 1e-12)).sum())
-    return {"open": opened, "high": np.fmax(high, larger), "low": np.fmin(low, smaller), "close": close}, factor
+    bars: dict[Role, Grid] = {"open": opened, "high": np.fmax(high, larger), "low": np.fmin(low, smaller)}
+    return {**bars, "close": close}, cells.pop("volume", unknown) / factor, factor
 
 
 def _column_order(

@@ -355,7 +355,8 @@ def suspicious_prices(
             yield SuspiciousRow("not positive", symbol, str(days[row]), f"{closes[row]:g}")
         own = np.flatnonzero(~np.isnan(prices["close"][:, column]))
         found = _of_bars(*(prices[role][own, column] for role in BAR))
-        for kind, place, detail in (*found, *_late(raw["adjusted_close"][own, column], closes[own])):
+        late = _late(raw["adjusted_close"][own, column], closes[own]) if "adjusted_close" in raw else ()
+        for kind, place, detail in (*found, *late):
             yield SuspiciousRow(kind, symbol, str(days[own[place]]), detail)
 
 

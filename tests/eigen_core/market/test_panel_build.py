@@ -14,11 +14,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from market_cases import business_days, cleaned, random_bars, small_config, write_csv
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.market import Panel, build_panel, panel_of_prices
+from eigen_core.market import Panel, PanelFacts, build_panel, panel_of_prices
 from eigen_core.market.features import PanelFeatures
 from eigen_core.progress import progress_to
 
@@ -31,6 +33,21 @@ def assert_same_panel(one: Panel, other: Panel) -> None:
         assert getattr(one, field).dtype == getattr(other, field).dtype
     for field in ("symbols", "feature_names", "splits", "fingerprint"):
         assert getattr(one, field) == getattr(other, field)
+
+
+def cached_file(cache: Path) -> Path:
+    """The only panel of a cache."""
+    (path,) = (cache / "panels").iterdir()
+    return path
+
+
+def file_mapped_at(address: int) -> str:
+    """The file that is mapped at an address of this process, empty if it is other memory."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        begin, end = (int(bound, 16) for bound in line.split()[0].split("-"))
+        if begin <= address < end:
+            return " ".join(line.split()[5:])
+    return ""
 
 
 @pytest.fixture
@@ -113,30 +130,29 @@ def test_days_after_train_do_not_move_the_normalisation(tmp_path: Path) -> None:
 def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_file: Path) -> None:
     config = small_config(prices_file, context=["IDX"])
     built, report = build_panel(config, tmp_path / "cache")
-    manifest = next((tmp_path / "cache" / "panels").glob("*/manifest.json"))
-    written = manifest.stat().st_mtime_ns
+    written = cached_file(tmp_path / "cache").stat().st_mtime_ns
     loaded, loaded_report = build_panel(config, tmp_path / "cache")
     assert_same_panel(built, loaded)
     assert report == loaded_report
-    assert manifest.stat().st_mtime_ns == written
-    assert manifest.parent.name == built.fingerprint
+    assert cached_file(tmp_path / "cache").stat().st_mtime_ns == written
     for panel in (built, loaded):
+        assert PanelFacts.of(panel).mapped
         for field in FIELDS[:-1]:
             array = getattr(panel, field)
-            assert isinstance(array, np.memmap)
+            assert str(tmp_path / "cache" / "panels") in file_mapped_at(array.ctypes.data)
             assert not array.flags.writeable
     fresh, _ = build_panel(config, tmp_path / "other")
     assert_same_panel(built, fresh)
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
+    "flipped byte of the header": lambda path: flip(path, 100),
     "flipped byte": lambda path: flip(path, path.stat().st_size // 2),
     "flipped last byte": lambda path: flip(path, path.stat().st_size - 1),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
     "emptied": lambda path: path.write_bytes(b""),
-    "deleted": lambda path: path.unlink(),
     "garbage": lambda path: path.write_bytes(b"\x93NUMPY" * 50),
-    "brackets": lambda path: path.write_text("[" * 100_000 + "]" * 100_000),
+    "brackets": lambda path: path.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000),
 }
 
 
@@ -154,10 +170,9 @@ def test_what_happens_to_the_cache_does_not_reach_what_is_mapped(
         monkeypatch.setattr(tempfile, "TemporaryFile", forbidden)
     panel, _ = build_panel(small_config(prices_file), tmp_path)
     fresh, _ = build_panel(small_config(prices_file), tmp_path / "other")
-    for path in (tmp_path / "panels" / panel.fingerprint).glob("*.npy"):
-        with path.open("r+b") as file:
-            size = path.stat().st_size
-            file.write(b"\x01" * size)
+    path = cached_file(tmp_path)
+    with path.open("r+b") as file:
+        file.write(b"\x01" * path.stat().st_size)
     assert_same_panel(panel, fresh)
 
 
@@ -167,17 +182,16 @@ def forbidden(**_: object) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-@pytest.mark.parametrize("name", ["features.npy", "close.npy", "dates.npy", "manifest.json"])
 def test_damaged_cache_is_noticed_and_built_again(
-    tmp_path: Path, prices_file: Path, caplog: pytest.LogCaptureFixture, name: str, damage: str
+    tmp_path: Path, prices_file: Path, caplog: pytest.LogCaptureFixture, damage: str
 ) -> None:
     config = small_config(prices_file)
     cache = tmp_path / "cache"
     built, report = build_panel(config, cache)
-    folder = cache / "panels" / built.fingerprint
+    path = cached_file(cache)
     expected = {field: np.array(getattr(built, field)) for field in FIELDS}
     del built
-    DAMAGE[damage](folder / name)
+    DAMAGE[damage](path)
     with caplog.at_level(logging.WARNING):
         again, report_again = build_panel(config, cache)
     assert "is damaged" in caplog.text
@@ -187,7 +201,7 @@ def test_damaged_cache_is_noticed_and_built_again(
     caplog.clear()
     build_panel(config, cache)
     assert not caplog.records
-    assert [path.name for path in (cache / "panels").iterdir()] == [folder.name]
+    assert cached_file(cache) == path
 
 
 def test_panel_that_another_version_read_is_built_again(
@@ -197,11 +211,10 @@ def test_panel_that_another_version_read_is_built_again(
     with monkeypatch.context() as before:
         before.setattr("eigen_core.market.build._READING", 1)
         built, _ = build_panel(config, tmp_path)
-    manifest = tmp_path / "panels" / built.fingerprint / "manifest.json"
-    written = manifest.stat().st_mtime_ns
+    outdated = cached_file(tmp_path)
     assert_same_panel(built, build_panel(config, tmp_path)[0])
     assert "read by another version" in caplog.text
-    assert manifest.stat().st_mtime_ns != written
+    assert cached_file(tmp_path) != outdated
 
 
 def test_panel_whose_report_this_version_does_not_know_is_built_again(
@@ -209,26 +222,25 @@ def test_panel_whose_report_this_version_does_not_know_is_built_again(
 ) -> None:
     config = small_config(prices_file)
     built, report = build_panel(config, tmp_path)
-    manifest = tmp_path / "panels" / built.fingerprint / "manifest.json"
-    content = json.loads(manifest.read_text())["content"]
+    path = cached_file(tmp_path)
+    with safe_open(path, "numpy") as file:
+        content, arrays = json.loads(file.metadata()["content"]), file.get_tensors()
     del content["report"]["universe"]
-    checksum = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    manifest.write_text(json.dumps({"content": content, "sha256": checksum}))
+    save_file(arrays, path, {"content": json.dumps(content)})
+    path.rename(path.with_stem(f"{built.fingerprint}-{hashlib.sha256(path.read_bytes()).hexdigest()}"))
     again, report_again = build_panel(config, tmp_path)
     assert_same_panel(built, again)
     assert report_again == report
     assert "it is built again" in caplog.text
 
 
-def test_manifest_of_another_panel_is_not_believed(tmp_path: Path, prices_file: Path) -> None:
+def test_file_of_another_panel_is_not_believed(tmp_path: Path, prices_file: Path) -> None:
     cache = tmp_path / "cache"
     one, _ = build_panel(small_config(prices_file), cache)
+    cached_file(cache).unlink()
     other, _ = build_panel(small_config(prices_file, features="classic"), cache)
-    folder = cache / "panels"
-    for path in (folder / one.fingerprint).iterdir():
-        path.unlink()
-    for path in (folder / other.fingerprint).iterdir():
-        (folder / one.fingerprint / path.name).write_bytes(path.read_bytes())
+    path = cached_file(cache)
+    path.rename(path.with_name(path.name.replace(other.fingerprint, one.fingerprint)))
     again, _ = build_panel(small_config(prices_file), cache)
     assert "log_return_1" in again.feature_names
 
@@ -285,7 +297,7 @@ def test_cache_folder_by_environment(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert default_cache_root() == tmp_path / "xdg" / "eigen"
     monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "own"))
     panel, _ = build_panel(small_config(prices_file))
-    assert (tmp_path / "own" / "panels" / panel.fingerprint / "manifest.json").exists()
+    assert panel.fingerprint in cached_file(tmp_path / "own").name
 
 
 def _build(path: str, cache: str) -> str:
@@ -298,7 +310,7 @@ def test_processes_may_build_the_same_panel_at_once(tmp_path: Path, prices_file:
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         fingerprints = pool.starmap(_build, [(str(prices_file), str(cache))] * 6, chunksize=1)
     assert len(set(fingerprints)) == 1
-    assert [path.name for path in (cache / "panels").iterdir()] == fingerprints[:1]
+    assert fingerprints[0] in cached_file(cache).name
 
 
 def test_progress_runs_to_the_end(tmp_path: Path, prices_file: Path) -> None:
@@ -316,15 +328,6 @@ def test_progress_runs_to_the_end(tmp_path: Path, prices_file: Path) -> None:
     assert {name for name, _, _ in listener.steps} == {"panel"}
     assert done == sorted(done)
     assert listener.steps[-1] == ("panel", 100, 100)
-
-
-def test_manifest_is_plain_json(tmp_path: Path, prices_file: Path) -> None:
-    panel, report = build_panel(small_config(prices_file), tmp_path)
-    folder = tmp_path / "panels" / panel.fingerprint
-    content = json.loads((folder / "manifest.json").read_text())["content"]
-    assert content["symbols"] == list(panel.symbols)
-    assert content["report"]["rows"] == report.rows
-    assert set(content["files"]) == {f"{field}.npy" for field in FIELDS}
 
 
 def test_panel_of_prices() -> None:
