@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 from eigen_core.cache_root import default_cache_root
 from eigen_core.config import Config
 from eigen_core.errors import InputError
-from eigen_core.market import Panel, PanelFacts, build_panel, panel_of_prices
+from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.market.features import PanelFeatures
 from eigen_core.progress import progress_to
 
@@ -136,7 +136,6 @@ def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_
     assert report == loaded_report
     assert cached_file(tmp_path / "cache").stat().st_mtime_ns == written
     for panel in (built, loaded):
-        assert PanelFacts.of(panel).mapped
         for field in FIELDS[:-1]:
             array = getattr(panel, field)
             assert str(tmp_path / "cache" / "panels") in file_mapped_at(array.ctypes.data)
