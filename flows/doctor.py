@@ -18,7 +18,7 @@ from eigen_core.distribution import DISTRIBUTION
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
-from eigen_core.store.retries import within
+from eigen_core.store.interface import within
 from eigen_core.units import size
 from flows.prefect_database import require_database, require_home
 

@@ -1,26 +1,24 @@
 """The credentials of this process for Google Cloud, found and refreshed without the client library's long waits."""
 
 import functools
-import json
 import logging
 import os
 import socket
-import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import google.auth
-import requests
-from google.auth.credentials import Credentials
+from google.auth.credentials import AnonymousCredentials, Credentials
 from google.auth.exceptions import GoogleAuthError
 from google.auth.transport.requests import Request
+from google.cloud.storage.retry import DEFAULT_RETRY
 
 from eigen_core.errors import InputError
 
 _SCOPE = "https://www.googleapis.com/auth/devstorage.read_write"
 _VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
-_MAX_FILE_BYTES = 1 << 20
 _MAX_REASON = 300
 _REFRESH_SECONDS = 4
 # Longer than the five minutes before expiry at which gcsfs refreshes, so that gcsfs itself never does.
@@ -32,18 +30,12 @@ _ADVICE = f"Make a key or a login (gcloud auth application-default login) and se
 logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
 
+@dataclass(frozen=True)
 class Identity:
-    """Credentials and their description.
+    """Credentials of Google's library, and what an error message calls them."""
 
-    Attributes:
-        credentials: of Google's library; None for anonymous requests.
-        description: what an error message calls them.
-    """
-
-    def __init__(self, credentials: Credentials | None, description: str) -> None:
-        self.credentials = credentials
-        self.description = description
-        self._lock = threading.Lock()
+    credentials: Credentials
+    description: str
 
     def refresh(self) -> None:
         """Refresh the access token unless it is valid for some minutes more.
@@ -51,83 +43,52 @@ class Identity:
         gcsfs would refresh it in the thread that serves all requests, and block them all for up to minutes.
 
         Raises:
-            GoogleAuthError: Google refuses the credentials, or cannot be reached.
+            GoogleAuthError, RetryError: Google refuses the credentials, or cannot be reached.
         """
-        if self.credentials is None or _is_valid(self.credentials):
-            return
-        refresh: Callable[..., None] = self.credentials.refresh
-        with self._lock, requests.Session() as session:
-            if not _is_valid(self.credentials):
-                # The library's own timeout is two minutes.
-                refresh(functools.partial(Request(session), timeout=_REFRESH_SECONDS))
+        expiry: datetime | None = self.credentials.expiry
+        lasts = expiry is None or expiry.replace(tzinfo=UTC) - datetime.now(UTC) > _RESERVE
+        if not (self.credentials.valid and lasts):
+            # The library's own timeout is two minutes.
+            request = functools.partial(Request(), timeout=_REFRESH_SECONDS)
+            DEFAULT_RETRY.with_timeout(2 * _REFRESH_SECONDS)(self.credentials.refresh)(request)
 
 
-ANONYMOUS = Identity(None, "a client without credentials")
-"""For an emulator."""
-
-
-def find_identity() -> Identity:
+def find_identity(*, anonymous: bool) -> Identity:
     """Return this process's credentials, without a request to Google Cloud Storage.
 
     They are those of the file that GOOGLE_APPLICATION_CREDENTIALS names, else those of `gcloud auth
     application-default login`, else those of the Google machine on which this runs. If they cannot be used there is no
     fallback to the next, nor to anonymous requests.
 
+    Args:
+        anonymous: return those of anonymous requests.
+
     Raises:
         InputError: there are none, or their file cannot be used.
     """
+    if anonymous:
+        without: Callable[[], Credentials] = AnonymousCredentials
+        return Identity(without(), "a client without credentials")
     named = os.environ.get(_VARIABLE, "")
-    path = Path(named) if named else _login_file()
-    none = f"There are no credentials for Google Cloud: {_VARIABLE} is not set. {_ADVICE}"
-    if named:
-        _check_file(path)
-    elif not path.exists() and not _is_machine_of_google():
-        raise InputError(none)
-    source = str(path) if path.exists() else "this machine"
+    # Where gcloud keeps the credentials of a user who logged in.
+    logins = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
+    path = Path(named) if named else logins / "application_default_credentials.json"
+    has_file = bool(named) or path.exists()
+    if not has_file and not _is_machine_of_google():
+        raise InputError(f"There are no credentials for Google Cloud: {_VARIABLE} is not set. {_ADVICE}")
+    source = f"the credentials of {path if has_file else 'this machine'}"
     try:
         credentials, _ = google.auth.default(scopes=[_SCOPE])
-    except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        if not path.exists():
-            raise InputError(none) from error
-        raise InputError(f"The credentials of {source} cannot be used ({reason_of(error)}). {_ADVICE}") from error
+    except (GoogleAuthError, ValueError, KeyError, TypeError, AttributeError, OSError, RecursionError) as error:
+        raise InputError(f"T{source[1:]} cannot be used ({reason_of(error)}). {_ADVICE}") from error
     account = getattr(credentials, "service_account_email", None)
-    return Identity(credentials, f"{account} ({source})" if account else f"the credentials of {source}")
+    return Identity(credentials, f"{account} ({path})" if account and has_file else source)
 
 
 def reason_of(error: BaseException) -> str:
     """Return an error's text on one line of at most 300 characters; its type if it has none."""
     text = ", ".join(str(part) for part in error.args if isinstance(part, str | Exception)) or str(error)
     return " ".join(text.split())[:_MAX_REASON] or type(error).__name__
-
-
-def _is_valid(credentials: Credentials) -> bool:
-    if not credentials.valid:
-        return False
-    expiry: datetime | None = credentials.expiry
-    return expiry is None or expiry.replace(tzinfo=UTC) - datetime.now(UTC) > _RESERVE
-
-
-def _check_file(path: Path) -> None:
-    """Refuse a file that holds no credentials, with a clearer message than the library's."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read(_MAX_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise InputError(f"{_VARIABLE} names {path}, where there is no file: correct it or unset it.") from error
-    except OSError as error:
-        raise InputError(f"{_VARIABLE} names {path}, which cannot be read ({error.strerror}).") from error
-    try:
-        document = json.loads(content)
-    except (ValueError, RecursionError):
-        document = None
-    if len(content) > _MAX_FILE_BYTES or not isinstance(document, dict) or not isinstance(document.get("type"), str):
-        raise InputError(f"{_VARIABLE} names {path}, which is not a file of credentials. {_ADVICE}")
-
-
-def _login_file() -> Path:
-    """Return the path at which gcloud keeps the credentials of a user who logged in."""
-    folder = os.environ.get("CLOUDSDK_CONFIG")
-    return (Path(folder) if folder else Path("~/.config/gcloud").expanduser()) / "application_default_credentials.json"
 
 
 def _is_machine_of_google() -> bool:

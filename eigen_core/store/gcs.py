@@ -1,22 +1,20 @@
 """A store on Google Cloud Storage: every transfer is compared with a checksum, and started again if it differs."""
 
-import json
-import re
+import os
 import uuid
 from base64 import b64encode
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from io import BufferedIOBase, BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
-from urllib.parse import quote
 
-from eigen_core.store import retries
+from eigen_core.store import gcs_client
 from eigen_core.store.files import crc32c, file_checksum, replacing, store_errors, stream_checksum
-from eigen_core.store.gcs_client import Answer, GcsClient, InterruptedTransferError, RangeError
+from eigen_core.store.gcs_client import CALL_SECONDS, GcsClient
 from eigen_core.store.interface import (
     HIDDEN,
     MissingObjectError,
@@ -27,66 +25,49 @@ from eigen_core.store.interface import (
     StoreUnavailableError,
     checked_name,
     checked_prefix,
+    has_content,
     is_hidden,
+    within,
 )
 from eigen_core.store.location import GcsLocation
 
-BLOCK = 8 << 20
-"""Most bytes in a request; a multiple of 256 KiB, as the service requires."""
-
+_RETRY_SECONDS = 30.0
 _CHECK_SECONDS = 11.0
 _CHECK_RETRY_SECONDS = 8.0
-_TRANSFER_ATTEMPTS = 4
-_PAUSE_SECONDS = 0.5
+_ATTEMPTS = 4
 _CONCURRENT_DELETIONS = 8
 _FIELDS = "name,size,updated,crc32c,generation"
-_CHECKSUM = re.compile(r"crc32c=([A-Za-z0-9+/]+=*)")
-_INCOMPLETE = 308
-_DONE = (200, 201)
-_MISSING = "0"
-"""The version of an object that does not exist."""
-
-
-@dataclass(frozen=True)
-class _Entry(StoredObject):
-    """An object with its CRC-32C, as the service writes it, and its version, which changes whenever it is written."""
-
-    checksum: str
-    version: str
-
-    def matches(self, size: int, checksum: int) -> bool:
-        """Whether it has a content of that size (bytes) and CRC-32C."""
-        return (self.bytes, self.checksum) == (size, _encoded(checksum))
 
 
 class GcsStore(Store):
-    """A store in a bucket (see `Store`), under a prefix.
+    """A store in a bucket (see `Store`), under a prefix. A request of an upload is repeated for `retry_seconds`."""
 
-    `create` is safe among any number of machines: the service checks the precondition.
-    """
-
-    def __init__(self, location: GcsLocation, timeout: float | None = None) -> None:
-        """
-        Args:
-            location: bucket and prefix.
-            timeout: how long a request is retried or transfers content (seconds); None: the default of `GcsClient`.
-        """
+    def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._location = location
         self._prefix = f"{location.prefix}/" if location.prefix else ""
-        self._client = GcsClient(location, timeout)
+        self._root = f"{location.bucket}/{self._prefix}"
+        self._retry_seconds = retry_seconds
+        self._clients: dict[int, GcsClient] = {}
 
     @property
     def url(self) -> str:
         """Such as gs://bucket/prefix."""
         return self._location.url
 
+    @property
+    def _client(self) -> GcsClient:
+        """The client of this process. If two threads make one at the same time, the later one is kept."""
+        client = self._clients.get(os.getpid())
+        if client is None:
+            self._clients[os.getpid()] = client = GcsClient(self._location, self._retry_seconds)
+        return client
+
     def time(self) -> datetime:
         """Return the date of an answer of the service (see `Store.time`)."""
-        answer = self._list_one()
-        try:
-            return parsedate_to_datetime(answer.headers["Date"]).astimezone(UTC)
-        except (KeyError, ValueError) as error:
-            raise StoreUnavailableError(f"{self.url} does not say what time it is") from error
+        query = {"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"}
+        with self._client.store_errors() as files:
+            headers, _ = files.call("GET", "b/{}/o", self._location.bucket, timeout=CALL_SECONDS, **query)
+            return parsedate_to_datetime(headers["Date"]).astimezone(UTC)
 
     def check(self) -> None:
         """Write, read and remove a small object (see `Store.check`)."""
@@ -94,273 +75,166 @@ class GcsStore(Store):
             f"The store {self.url} did not answer within {_CHECK_SECONDS:.0f} seconds. Check the network of this "
             "machine; the store may also be down for a while."
         )
-        retries.within(_CHECK_SECONDS, GcsStore(self._location, _CHECK_RETRY_SECONDS)._check, late)
+        within(_CHECK_SECONDS, GcsStore(self._location, _CHECK_RETRY_SECONDS)._check, late)
 
     def _check(self) -> None:
-        self._list_one()
         name = f"{HIDDEN}check-{uuid.uuid4().hex}"
-        content = uuid.uuid4().bytes
-        self._upload(name, content)
+        # An upload first, because it fails soon enough to say why: gcsfs retries for longer than a check may take.
+        self._upload(name, BytesIO(name.encode()))
         try:
-            found, _ = self._read(name, len(content))
+            self._download(name, BytesIO())
+            self.time()
         finally:
             self._delete(name)
-        if found != content:
-            raise StoreUnavailableError(f"The store {self.url} gives back something else than was written.")
 
     def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
         checked_name(name)
         with open(path, "rb") as file:
-            for _ in self._attempts(f"store {name}"):
-                with suppress(InterruptedTransferError):
-                    file.seek(0)
-                    size, checksum = stream_checksum(file)
-                    self._upload_file(name, file, size, checksum, moved or _ignore)
-                    entry = self._entry(name)
-                    if entry is not None and entry.matches(size, checksum):
-                        return
-
-    def _upload_file(self, name: str, file: BinaryIO, size: int, checksum: int, moved: Progress) -> None:
-        """Upload a file, in a resumable session if it is larger than a block."""
-        if size <= BLOCK:
-            file.seek(0)
-            self._upload(name, file.read(size))
-            moved(size)
-            return
-        headers = {
-            "Content-Type": "application/json",
-            "X-Upload-Content-Type": "application/octet-stream",
-            "X-Upload-Content-Length": str(size),
-        }
-        metadata = self._metadata(name, checksum)
-        uploads = self._client.uploads
-        answer = self._client.request("POST", uploads, {"uploadType": "resumable"}, headers=headers, data=metadata)
-        session = answer.headers.get("Location", "")
-        if not session.startswith(("http://", "https://")):
-            raise InterruptedTransferError(f"{self.url} did not say where to send a file")
-        first = 0
-        while first < size:
-            file.seek(first)
-            block = file.read(BLOCK)
-            stored = self._upload_block(session, first, block, size)
-            if not first < stored <= first + len(block):
-                raise InterruptedTransferError(f"{self.url} says that it has {stored:,} bytes of an upload")
-            moved(stored - first)
-            first = stored
-
-    def _upload_block(self, session: str, first: int, block: bytes, size: int) -> int:
-        """Upload a block of a file and return how many bytes of the file are stored now."""
-        headers = {
-            "Content-Type": "application/octet-stream",
-            "Content-Range": f"bytes {first}-{first + len(block) - 1}/{size}",
-        }
-        try:
-            answer = self._client.request("PUT", session, {}, transfer=True, headers=headers, data=block)
-        except MissingObjectError as error:
-            raise InterruptedTransferError(f"{self.url} has ended the session of an upload") from error
-        if answer.status in _DONE:
-            return size
-        last = answer.headers.get("Range", "").rpartition("-")[2]
-        if answer.status != _INCOMPLETE or (last and not last.isdigit()):
-            raise InterruptedTransferError(f"{self.url} answered a block of a file with {answer.status}")
-        return int(last) + 1 if last else 0
+            self._upload(name, file, moved=moved)
 
     def put(self, name: str, content: bytes) -> None:
-        self._put(name, content, version=None)
+        self._upload(checked_name(name), BytesIO(content))
 
     def create(self, name: str, content: bytes) -> None:
-        """Store a small object under a name that is not taken (see `Store.create`).
+        """Store a small object under a name that is not taken (see `Store.create`), among any number of machines.
 
         If the object has this very content already, this call counts as the one that made it: so a retry succeeds
         after a lost reply. Different writers must therefore write different contents.
-
-        Raises:
-            ObjectExistsError: the name is taken.
         """
         try:
-            self._put(name, content, _MISSING)
+            self._upload(checked_name(name), BytesIO(content), generation=0)
         except ObjectExistsError as error:
-            if not self._reads_as(name, content):
+            if not has_content(self, name, content):
                 raise ObjectExistsError(f"{self.url} has {name} already") from error
 
-    def _put(self, name: str, content: bytes, version: str | None) -> None:
-        """Upload a small object until it is undamaged, only if the object there is of `version` unless that is None."""
-        checked_name(name)
-        for _ in self._attempts(f"store {name}"):
-            entry = self._upload(name, content, version)
-            if entry.name == name:
-                if entry.matches(len(content), crc32c(content)):
-                    return
-                # It was damaged on the way: a create may replace that damaged version, and no other.
-                version = None if version is None else entry.version
-
-    def _reads_as(self, name: str, content: bytes) -> bool:
-        try:
-            return self.read(name, len(content)) == content
-        except (MissingObjectError, StoreUnavailableError):
-            return False
-
-    def _upload(self, name: str, content: bytes, version: str | None = None) -> _Entry:
-        """Upload a small object (see `_put`) and return what the service has stored."""
-        # The boundary is random because gcsfs's constant one could occur in the content.
-        boundary = uuid.uuid4().hex
-        parts = (
-            f"--{boundary}\r\nContent-Type: application/json; charset=UTF-8\r\n\r\n".encode(),
-            self._metadata(name, crc32c(content)),
-            f"\r\n--{boundary}\r\nContent-Type: application/octet-stream\r\n\r\n".encode(),
-            content,
-            f"\r\n--{boundary}--\r\n".encode(),
-        )
-        query = {"uploadType": "multipart"} | ({} if version is None else {"ifGenerationMatch": version})
-        headers = {"Content-Type": f"multipart/related; boundary={boundary}"}
-        data = b"".join(parts)
-        answer = self._client.request("POST", self._client.uploads, query, transfer=True, headers=headers, data=data)
-        return self._parsed(self._client.document(answer))
-
-    def _metadata(self, name: str, checksum: int) -> bytes:
-        """Return the description of a new object, whose content the service compares with the checksum."""
-        return json.dumps({"name": self._prefix + name, "crc32c": _encoded(checksum)}).encode()
+    def _upload(self, name: str, file: BinaryIO, generation: int | None = None, moved: Progress | None = None) -> None:
+        """Upload a file until it is undamaged, over this generation of the object only (0: none) unless it is None."""
+        sent = _described(*stream_checksum(file))
+        source = file if moved is None else _ReportedFile(file, moved)
+        for _ in range(_ATTEMPTS):
+            file.seek(0)
+            stored = self._client.upload(self._prefix + name, source, sent[0], generation)
+            if stored and stored[:2] == sent:
+                return
+            if stored and generation is not None:
+                # An emulator keeps a damaged object: a create may replace that generation, and no other.
+                generation = stored[2]
+        raise self._damaged(f"store {name}")
 
     def read(self, name: str, limit: int) -> bytes:
-        checked_name(name)
-        for _ in self._attempts(f"read {name}"):
-            content, checksum = self._read(name, limit + 1)
-            if len(content) > limit:
-                raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes")
-            if checksum is None:
-                entry = self._entry(name)
-                checksum = entry.checksum if entry else None
-            if _encoded(crc32c(content)) == checksum:
-                return content
-        raise AssertionError("unreachable: the attempts end with an error")
-
-    def _read(self, name: str, count: int) -> tuple[bytes, str | None]:
-        """Return an object's first `count` bytes, and the checksum of the whole object if the answer has it."""
-        try:
-            answer = self._get(name, {"alt": "media"}, 0, count)
-        except RangeError:
-            return b"", _encoded(0)
-        except MissingObjectError as error:
-            raise MissingObjectError(f"{self.url} has no {name}") from error
-        found = _CHECKSUM.search(",".join(answer.headers.getall("X-Goog-Hash", [])))
-        return answer.content, found[1] if found else None
+        content = BytesIO()
+        self._download(checked_name(name), content, limit=limit)
+        return content.getvalue()
 
     def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
         checked_name(name)
-        for _ in self._attempts(f"read {name}"):
-            entry = self._entry(name)
-            if entry is None:
-                raise MissingObjectError(f"{self.url} has no {name}")
-            with suppress(InterruptedTransferError, MissingObjectError):
-                with store_errors(f"copy {name} to", path), replacing(path) as file:
-                    self._download(entry, file, moved or _ignore)
-                return
+        with store_errors(f"copy {name} to", path), replacing(path) as file:
+            self._download(name, file, moved=moved)
 
-    def _download(self, entry: _Entry, file: BinaryIO, moved: Progress) -> None:
-        """Write an object's content to a file, in blocks.
+    def _download(self, name: str, file: BinaryIO, limit: int | None = None, moved: Progress | None = None) -> None:
+        """Write one generation of an object to a file, in blocks, until it is undamaged."""
+        for _ in range(_ATTEMPTS):
+            entry, checksum = self._entry(name), 0
+            size = int(entry["size"])
+            if limit is not None and size > limit:
+                raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes")
+            file.seek(0)
+            file.truncate()
+            with suppress(MissingObjectError):  # it was replaced meanwhile
+                for first in range(0, size, gcs_client.BLOCK):
+                    block = self._block(name, entry["generation"], first, min(first + gcs_client.BLOCK, size))
+                    file.write(block)
+                    checksum = crc32c(block, checksum)
+                    if moved is not None:
+                        moved(len(block))
+                if _described(file.tell(), checksum) == (size, entry["crc32c"]):
+                    return
+        raise self._damaged(f"read {name}")
 
-        Raises:
-            MissingObjectError: the object was replaced meanwhile.
-            InterruptedTransferError: what arrived differs from the object.
-        """
-        checksum = 0
-        query = {"alt": "media", "generation": entry.version}
-        for first in range(0, entry.bytes, BLOCK):
-            block = self._get(entry.name, query, first, min(BLOCK, entry.bytes - first)).content
-            file.write(block)
-            checksum = crc32c(block, checksum)
-            moved(len(block))
-        if not entry.matches(file.tell(), checksum):
-            raise InterruptedTransferError(f"{entry.name} in {self.url} was damaged on the way")
-
-    def _get(self, name: str, query: dict[str, str], first: int, count: int) -> Answer:
-        """Request `count` bytes of an object from `first` on."""
-        headers = {"Range": f"bytes={first}-{first + count - 1}"}
-        return self._client.request("GET", self._path(name), query, transfer=True, headers=headers)
+    def _block(self, name: str, generation: str, first: int, last: int) -> bytes:
+        with self._client.store_errors(name) as files:
+            block: bytes = files.cat_file(
+                self._root + name, start=first, end=last, generation=generation, timeout=CALL_SECONDS
+            )
+            return block
 
     def holds(self, name: str, path: Path) -> bool:
-        entry = self._entry(checked_name(name))
-        if entry is None or entry.bytes != path.stat().st_size:
+        try:
+            entry = self._entry(checked_name(name))
+        except MissingObjectError:
             return False
-        return entry.matches(*file_checksum(path))
+        size = int(entry["size"])
+        return size == path.stat().st_size and (size, entry["crc32c"]) == _described(*file_checksum(path))
 
     def stat(self, name: str) -> StoredObject | None:
-        return self._entry(checked_name(name))
+        with suppress(MissingObjectError):
+            return self._stored(self._entry(checked_name(name)))
+        return None
 
-    def _entry(self, name: str) -> _Entry | None:
-        try:
-            answer = self._client.request("GET", self._path(name), {"fields": _FIELDS})
-        except MissingObjectError:
-            return None
-        return self._parsed(self._client.document(answer))
+    def _entry(self, name: str) -> dict[str, str]:
+        """Return what the service says of an object."""
+        bucket, key = self._location.bucket, self._prefix + name
+        with self._client.store_errors(name) as files:
+            entry = files.call("GET", "b/{}/o/{}", bucket, key, json_out=True, fields=_FIELDS, timeout=CALL_SECONDS)
+            return {field: entry[field] for field in _FIELDS.split(",")}
+
+    def _stored(self, entry: Mapping[str, str]) -> StoredObject:
+        modified = datetime.fromisoformat(entry["updated"])
+        return StoredObject(entry["name"][len(self._prefix) :], int(entry["size"]), modified)
 
     def objects(self, prefix: str) -> list[StoredObject]:
-        items = self._list({"prefix": self._prefix + checked_prefix(prefix), "fields": f"items({_FIELDS})"}, "items")
-        entries = [entry for item in items if not is_hidden((entry := self._parsed(item)).name)]
-        return sorted(entries, key=lambda entry: entry.name)
+        entries = self._list("items", f"items({_FIELDS})", prefix=self._prefix + checked_prefix(prefix))
+        stored = [self._stored(entry) for entry in entries]
+        return sorted((one for one in stored if not is_hidden(one.name)), key=lambda one: one.name)
 
     def folders(self, prefix: str) -> list[str]:
         start = self._prefix + checked_prefix(prefix)
-        paths = self._list({"prefix": start, "delimiter": "/", "fields": "prefixes"}, "prefixes")
-        names = [str(path)[len(start) :].rstrip("/") for path in paths]
+        paths = self._list("prefixes", "prefixes", prefix=start, delimiter="/")
+        names = [path[len(start) :].rstrip("/") for path in paths]
         return sorted(name for name in names if not is_hidden(name))
 
-    def _list(self, query: dict[str, str], key: str) -> Iterator[Any]:
-        """Return what all pages of a listing have under `key`."""
-        query = query | {"fields": f"{query['fields']},nextPageToken"}
+    def _list(self, key: str, fields: str, **query: str) -> Iterator[Any]:
+        """Yield what all pages of a listing have under `key`."""
+        query["fields"] = f"{fields},nextPageToken"
         while True:
-            page = self._client.document(self._client.request("GET", self._client.objects, query))
+            with self._client.store_errors() as files:
+                page = files.call("GET", "b/{}/o", self._location.bucket, json_out=True, timeout=CALL_SECONDS, **query)
             yield from page.get(key, [])
             if not page.get("nextPageToken"):
                 return
-            query["pageToken"] = str(page["nextPageToken"])
-
-    def _list_one(self) -> Answer:
-        """Request the shortest listing."""
-        query = {"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"}
-        return self._client.request("GET", self._client.objects, query)
+            query["pageToken"] = page["nextPageToken"]
 
     def delete(self, names: Iterable[str]) -> None:
         checked = [checked_name(name) for name in names]
         with ThreadPoolExecutor(_CONCURRENT_DELETIONS, thread_name_prefix="eigen-store-delete") as threads:
-            for _ in threads.map(self._delete, checked):
-                pass
+            list(threads.map(self._delete, checked))
 
     def _delete(self, name: str) -> None:
-        with suppress(MissingObjectError):
-            self._client.request("DELETE", self._path(name), {})
+        with suppress(MissingObjectError), self._client.store_errors(name) as files:
+            files.rm_file(self._root + name, timeout=CALL_SECONDS)
 
-    def _path(self, name: str) -> str:
-        return f"{self._client.objects}/{quote(self._prefix + name, safe='')}"
-
-    def _parsed(self, item: dict[str, Any]) -> _Entry:
-        """Return the object that the service describes."""
-        try:
-            return _Entry(
-                name=str(item["name"])[len(self._prefix) :],
-                bytes=int(item["size"]),
-                modified=datetime.fromisoformat(item["updated"]),
-                checksum=str(item["crc32c"]),
-                version=str(item["generation"]),
-            )
-        except (KeyError, TypeError, ValueError) as error:
-            raise retries.TransientError(f"{self.url} gave an answer that cannot be read") from error
-
-    def _attempts(self, action: str) -> Iterator[int]:
-        """Count the attempts at a transfer, with growing pauses, and raise `StoreUnavailableError` after the last."""
-        for attempt in range(_TRANSFER_ATTEMPTS):
-            if attempt:
-                retries.sleep(_PAUSE_SECONDS * 2**attempt)
-            yield attempt
-        raise StoreUnavailableError(
-            f"Cannot {action} in {self.url}: {_TRANSFER_ATTEMPTS} times it was cut off or damaged on the way."
+    def _damaged(self, action: str) -> StoreUnavailableError:
+        return StoreUnavailableError(
+            f"Cannot {action} in {self.url}: {_ATTEMPTS} times it was cut off or damaged on the way."
         )
 
 
-def _ignore(_: int) -> None:
-    """Ignore progress."""
+class _ReportedFile(BufferedIOBase):
+    """A file that reports how many bytes were read from it."""
+
+    def __init__(self, file: BinaryIO, moved: Progress) -> None:
+        self._file = file
+        self._moved = moved
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        block = self._file.read(-1 if size is None else size)
+        self._moved(len(block))
+        return block
+
+    def tell(self) -> int:
+        return self._file.tell()
 
 
-def _encoded(checksum: int) -> str:
-    """Return a CRC-32C as the service writes it."""
-    return b64encode(checksum.to_bytes(4, "big")).decode()
+def _described(size: int, checksum: int) -> tuple[int, str]:
+    """Return size (bytes) and CRC-32C of a content, the latter in base64 as the service describes it."""
+    return size, b64encode(checksum.to_bytes(4, "big")).decode()

@@ -1,5 +1,6 @@
 """The interface of stores: a flat set of named objects, each of which is complete or absent."""
 
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
@@ -120,14 +121,49 @@ def created(store: Store, name: str, content: bytes) -> bool:
     try:
         store.create(name, content)
     except ObjectExistsError:
-        known = store.stat(name)
-        if known is None or known.bytes != len(content):
-            return False
-        try:
-            return store.read(name, len(content)) == content
-        except MissingObjectError:
-            return False
+        return has_content(store, name, content)
     return True
+
+
+def has_content(store: Store, name: str, content: bytes) -> bool:
+    """Whether a store has an object of this name with this content.
+
+    Raises:
+        InputError, StoreUnavailableError: see `Store`.
+    """
+    known = store.stat(name)
+    if known is None or known.bytes != len(content):
+        return False
+    try:
+        return store.read(name, len(content)) == content
+    except MissingObjectError:
+        return False
+
+
+def within(seconds: float, action: Callable[[], object], late: str) -> None:
+    """Run `action` in a thread and wait for it no longer than `seconds`.
+
+    A thread that does not end in time is abandoned: a call into a dead network file system cannot be interrupted.
+
+    Raises:
+        StoreUnavailableError: it did not end in time; the message is `late`.
+        Exception: what `action` raised.
+    """
+    failures: list[Exception] = []
+
+    def run() -> None:
+        try:
+            action()
+        except Exception as error:  # noqa: BLE001 - raised again in the calling thread
+            failures.append(error)
+
+    thread = threading.Thread(target=run, name="eigen-store-check", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if thread.is_alive():
+        raise StoreUnavailableError(late)
+    if failures:
+        raise failures[0]
 
 
 def checked_name(name: str) -> str:

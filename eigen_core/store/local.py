@@ -31,8 +31,8 @@ from eigen_core.store.interface import (
     checked_name,
     checked_prefix,
     is_hidden,
+    within,
 )
-from eigen_core.store.retries import within
 
 _BLOCK = 4 << 20
 _CHECK_SECONDS = 11.0

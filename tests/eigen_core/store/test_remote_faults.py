@@ -8,13 +8,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import pytest
 from fault_proxy import Fault, FaultProxy, clear_faults, requests_so_far, set_faults
 from gcs_emulator import GcsEmulator
-from multidict import CIMultiDict, CIMultiDictProxy
 
 from eigen_core.errors import InputError
 from eigen_core.store import (
@@ -22,7 +19,6 @@ from eigen_core.store import (
     ObjectExistsError,
     Store,
     StoreUnavailableError,
-    gcs,
     gcs_client,
     open_store,
 )
@@ -38,9 +34,10 @@ def store(
 ) -> Store:
     """A store behind the proxy, with two objects, that waits for half a second at most and has small blocks."""
     assert quick_retries == []
-    monkeypatch.setattr(gcs, "BLOCK", BLOCK)
-    monkeypatch.setattr(gcs_client, "_ANSWER_SECONDS", 0.5)
-    monkeypatch.setattr(gcs_client, "_TIMEOUTS", aiohttp.ClientTimeout(sock_connect=5, sock_read=0.5))
+    monkeypatch.setattr(gcs_client, "BLOCK", BLOCK)
+    monkeypatch.setattr(gcs_client, "_SILENCE_SECONDS", 0.5)
+    # Google's client uploads larger files in blocks.
+    monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", BLOCK)
     store = open_store(f"gs://{gcs_emulator.make_bucket()}/prefix")
     store.put("a/content", CONTENT)
     store.put("a/rubbish", b"")
@@ -77,8 +74,7 @@ ACTIONS: dict[str, Callable[[Store, Path], object]] = {
     "check": lambda store, _: store.check(),
 }
 FAULTS = {
-    **{f"status {code}": Fault("status", status=code, times=2) for code in (400, 408, 429, 500, 502, 503, 504)},
-    "invalid": Fault("status", status=503, message="invalid", times=2),
+    **{f"status {code}": Fault("status", status=code, times=2) for code in (408, 429, 500, 502, 503, 504)},
     "reset": Fault("reset", times=2),
     "lost reply": Fault("lost_reply"),
     "stall": Fault("stall"),
@@ -96,10 +92,6 @@ def test_what_passes_is_survived(store: Store, fault_proxy: FaultProxy, tmp_path
         store.delete(["new"])
         store.put("a/rubbish", b"")
         fault_proxy.add(Fault(**vars(fault)))
-        if action == "check" and name.startswith("flipped"):
-            with pytest.raises(StoreUnavailableError, match="something else"):
-                store.check()
-            continue
         assert ACTIONS[action](store, tmp_path) == expected, name
         fault_proxy.clear()
         if action in ("put", "create", "put_file"):
@@ -115,23 +107,16 @@ def test_what_does_not_pass_ends(
     fault_proxy.add(Fault("status", status=503, message="try later", times=None))
     with pytest.raises(StoreUnavailableError, match="HTTP 503: try later"):
         ACTIONS[action](store, tmp_path)
-    assert len(fault_proxy.requests) == 8
-    assert 15 < sum(quick_retries) < 30
+    assert 4 <= len(fault_proxy.requests) <= 20
+    assert 5 < sum(quick_retries) < 40
 
 
-def test_time_runs_out_too(store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [0.0]
-    monkeypatch.setattr("eigen_core.store.retries.clock", lambda: now[0])
-
-    def pass_slowly(_: int, __: str, ___: str) -> None:
-        now[0] += 14.0
-
-    fault_proxy.add(Fault("reset", times=None))
-    fault_proxy.hook = pass_slowly
-    with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-        store.stat("a/content")
-    # The library below sends a request once more where a connection that it had kept is closed.
-    assert 2 <= len(fault_proxy.requests) <= 4
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.thorough
+def test_silence_ends(store: Store, fault_proxy: FaultProxy, tmp_path: Path, action: str) -> None:
+    fault_proxy.add(Fault("stall", times=None))
+    with pytest.raises(StoreUnavailableError, match="gs://bucket"):
+        ACTIONS[action](store, tmp_path)
 
 
 @pytest.mark.parametrize("action", ACTIONS)
@@ -197,48 +182,6 @@ def test_a_session_that_does_not_begin(store: Store, fault_proxy: FaultProxy, tm
     content = bytes(BLOCK + 5)
     put_file(store, tmp_path, "blob", content)
     assert fetch(store, tmp_path, "blob") == content
-
-
-def test_a_service_may_keep_a_part_of_a_block(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault_proxy: FaultProxy
-) -> None:
-    send = gcs_client._send
-
-    async def send_half(client: object, method: str, path: str, **options: Any) -> object:
-        if method == "PUT" and len(options["data"]) == 2 * BLOCK:
-            first = int(options["headers"]["Content-Range"].split()[1].split("-")[0])
-            size = options["headers"]["Content-Range"].split("/")[1]
-            content_range = {"Content-Range": f"bytes {first}-{first + BLOCK - 1}/{size}"}
-            options |= {"data": options["data"][:BLOCK], "headers": options["headers"] | content_range}
-        return await send(client, method, path, **options)
-
-    monkeypatch.setattr(gcs, "BLOCK", 2 * BLOCK)
-    monkeypatch.setattr(gcs_client, "_send", send_half)
-    content = random.Random(5).randbytes(5 * BLOCK + 3)
-    moved: list[int] = []
-    (tmp_path / "source").write_bytes(content)
-    store.put_file("blob", tmp_path / "source", moved.append)
-    assert fetch(store, tmp_path, "blob") == content
-    assert moved == [BLOCK, BLOCK, BLOCK, BLOCK, BLOCK + 3]
-    assert fault_proxy.count("PUT") == 5
-
-
-@pytest.mark.parametrize("answer", ["", "bytes=0-99999999", "nonsense"])
-def test_a_service_that_keeps_no_block_is_given_up(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
-) -> None:
-    send = gcs_client._send
-
-    async def keep_nothing(client: object, method: str, path: str, **options: Any) -> object:
-        if method == "PUT":
-            headers = {"Range": answer} if answer else {}
-            return 308, CIMultiDictProxy(CIMultiDict(headers)), None, b""
-        return await send(client, method, path, **options)
-
-    monkeypatch.setattr(gcs_client, "_send", keep_nothing)
-    with pytest.raises(StoreUnavailableError, match="4 times"):
-        put_file(store, tmp_path, "blob", bytes(2 * BLOCK))
-    assert store.stat("blob") is None
 
 
 @pytest.mark.parametrize("size", [500, BLOCK + 500])
@@ -317,6 +260,15 @@ def test_a_lost_reply_to_create(store: Store, fault_proxy: FaultProxy) -> None:
     with pytest.raises(ObjectExistsError):
         store.create("lease/1", b"owner 2")
     assert store.read("lease/1", 10) == b"owner 1"
+
+
+@pytest.mark.usefixtures("quick_retries")
+def test_a_lost_reply_to_create_before_an_outage_is_not_a_name_that_others_took(
+    store: Store, fault_proxy: FaultProxy
+) -> None:
+    fault_proxy.add(Fault("lost_reply", method="POST"), Fault("status", method="GET", times=None))
+    with pytest.raises(StoreUnavailableError):
+        store.create("lease/1", b"owner 1")
 
 
 def test_one_of_many_creates_over_a_bad_network(store: Store, fault_proxy: FaultProxy) -> None:
