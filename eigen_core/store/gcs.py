@@ -215,7 +215,7 @@ class GcsStore(Store):
 
     def _damaged(self, action: str) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"Cannot {action} in {self.url}: {_ATTEMPTS} times it was cut off or damaged on the way."
+            f"Cannot {action} in {self.url}: {_ATTEMPTS} times it was cut off, damaged on the way or refused."
         )
 
 

@@ -17,7 +17,7 @@ from gcs_emulator import GcsEmulator
 from google.oauth2.service_account import Credentials
 
 from eigen_core.errors import InputError
-from eigen_core.store import StoreUnavailableError, credentials, gcs, gcs_client, open_store
+from eigen_core.store import StoreUnavailableError, gcs, gcs_client, open_store
 from eigen_core.store.interface import within
 
 VARIABLES = (
@@ -43,7 +43,7 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gcs, "_CHECK_RETRY_SECONDS", 0.5)
     monkeypatch.setattr(gcs, "_CHECK_SECONDS", 3.0)
     monkeypatch.setattr(gcs_client, "_SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr(credentials, "_REFRESH_SECONDS", 0.5)
+    monkeypatch.setattr(gcs_client, "_REFRESH_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def service_account(folder: Path, private_key: str, token_address: str) -> str:
 
 def test_the_limits_leave_time_for_the_start() -> None:
     assert gcs._CHECK_RETRY_SECONDS < gcs._CHECK_SECONDS <= 12.0
-    assert 2 * credentials._REFRESH_SECONDS <= gcs._CHECK_SECONDS
+    assert 2 * gcs_client._REFRESH_SECONDS <= gcs._CHECK_SECONDS
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_no_more_is_asked_for_than_to_read_and_write(
 ) -> None:
     key = service_account(tmp_path, private_key, "http://127.0.0.1:1")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
-    found = credentials.find_identity(anonymous=False).credentials
+    found, _ = gcs_client.find_credentials()
     assert isinstance(found, Credentials)
     assert found.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
 
