@@ -174,8 +174,9 @@ class GcsClient:
                 f"The store {url} cannot be used: Google refused {account} ({reason}). Make a new key and point "
                 "GOOGLE_APPLICATION_CREDENTIALS to it, or run: gcloud auth application-default login."
             )
+        answer = f"HTTP {status}: {reason}" if status else reason
         return StoreUnavailableError(
-            f"{url} cannot be used now by {account} ({reason}). Check the network of this machine; the store may also "
+            f"{url} cannot be used now by {account} ({answer}). Check the network of this machine; the store may also "
             "be down for a while."
         )
 
@@ -233,7 +234,7 @@ def _answer(error: Exception) -> tuple[int, str]:
         code = error.response.status_code
         with suppress(ValueError, KeyError, TypeError):
             reason = " ".join(str(error.response.json()["error"]["message"]).split())[:300]
-    return int(code or 0), f"HTTP {code}: {reason.removesuffix(f', {code}')}" if code else reason
+    return int(code or 0), reason.removesuffix(f", {code}")
 
 
 def _emulator() -> str | None:
@@ -249,4 +250,4 @@ def _emulator() -> str | None:
 def _reason(error: Exception) -> str:
     """Return an error's text on one line of at most 300 characters; its type if it has none."""
     text = ", ".join(str(part) for part in error.args if isinstance(part, str | Exception)) or str(error)
-    return " ".join(text.split())[:300] or type(error).__name__
+    return " ".join(text.split())[:300].rstrip(".") or type(error).__name__

@@ -82,11 +82,6 @@ def service_account(folder: Path, private_key: str, token_address: str) -> str:
     return str(path)
 
 
-def test_the_limits_leave_time_for_the_start() -> None:
-    assert gcs._CHECK_RETRY_SECONDS < gcs._CHECK_SECONDS <= 12.0
-    assert 2 * gcs_client._REFRESH_SECONDS <= gcs._CHECK_SECONDS
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [

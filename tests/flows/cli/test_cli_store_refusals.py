@@ -9,7 +9,6 @@ from flow_cases import eigen_environment, run_eigen, small_settings
 from gcs_emulator import GcsEmulator
 from typer.testing import CliRunner
 
-from eigen_core.store import gcs
 from flows.cli.app import app
 
 NAMES = (
@@ -32,7 +31,7 @@ COMMANDS: dict[str, list[str]] = {
     "export": ["export", "x", "--champion", "champion.safetensors"],
 }
 ENVIRONMENTS: dict[str, tuple[dict[str, str], str]] = {
-    "missing file": ({"GOOGLE_APPLICATION_CREDENTIALS": "key.json"}, "names key.json, where there is no file"),
+    "missing file": ({"GOOGLE_APPLICATION_CREDENTIALS": "key.json"}, "File key.json was not found"),
     "no credentials": ({}, "There are no credentials for Google Cloud"),
     "unknown provider": ({"CLOUD_PROVIDER": "aws", "CLOUD_BUCKET": "bucket"}, "'gcs' is the only one known"),
     "no bucket": ({"CLOUD_PROVIDER": "gcs"}, "CLOUD_BUCKET is not set"),
@@ -83,16 +82,10 @@ def assert_sentence(found: int, lines: list[str], code: int, part: str) -> None:
     assert len(re.findall(r"[.?!](?:\s|$)", lines[0])) <= 3, lines
 
 
-def test_the_deadline_is_below_what_is_promised() -> None:
-    # What is left goes to the start of the process and to looking for a machine of Google.
-    assert gcs._CHECK_SECONDS <= 11.0
-    assert gcs._CHECK_RETRY_SECONDS < gcs._CHECK_SECONDS
-
-
 @pytest.mark.thorough
 def test_a_file_of_credentials_that_is_missing(folder: Path, tmp_path: Path) -> None:
     key = str(tmp_path / "key.json")
-    part = f"names {key}, where there is no file: correct it or unset it."
+    part = f"File {key} was not found"
     assert_train_refuses(folder, tmp_path / "home", 2, part, GOOGLE_APPLICATION_CREDENTIALS=key)
 
 
@@ -100,7 +93,7 @@ def test_a_file_of_credentials_that_is_missing(folder: Path, tmp_path: Path) -> 
 def test_a_file_of_credentials_that_is_none(folder: Path, tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     key.write_text("{ no JSON")
-    part = f"names {key}, which is not a file of credentials."
+    part = f"File {key} is not a valid json file"
     assert_train_refuses(folder, tmp_path / "home", 2, part, GOOGLE_APPLICATION_CREDENTIALS=str(key))
 
 
@@ -118,7 +111,7 @@ def test_a_bucket_without_permission(folder: Path, tmp_path: Path, fault_proxy: 
 @pytest.mark.thorough
 def test_an_address_that_does_not_answer(folder: Path, tmp_path: Path) -> None:
     assert_train_refuses(
-        folder, tmp_path / "home", 1, "gs://bucket/runs cannot be reached", STORAGE_EMULATOR_HOST="127.0.0.1:1"
+        folder, tmp_path / "home", 1, "gs://bucket/runs cannot be used now", STORAGE_EMULATOR_HOST="127.0.0.1:1"
     )
 
 
