@@ -142,7 +142,13 @@ class GcsStore(Store):
             file.truncate()
             with suppress(MissingObjectError):  # it was replaced meanwhile
                 for first in range(0, size, gcs_client.BLOCK):
-                    block = self._block(name, entry["generation"], first, min(first + gcs_client.BLOCK, size))
+                    part = {
+                        "start": first,
+                        "end": min(first + gcs_client.BLOCK, size),
+                        "generation": entry["generation"],
+                    }
+                    with self._client.store_errors(name) as files:
+                        block = files.cat_file(self._root + name, timeout=CALL_SECONDS, **part)
                     file.write(block)
                     checksum = crc32c(block, checksum)
                     if moved is not None:
@@ -150,13 +156,6 @@ class GcsStore(Store):
                 if _described(file.tell(), checksum) == (size, entry["crc32c"]):
                     return
         raise self._damaged(f"read {name}")
-
-    def _block(self, name: str, generation: str, first: int, last: int) -> bytes:
-        with self._client.store_errors(name) as files:
-            block: bytes = files.cat_file(
-                self._root + name, start=first, end=last, generation=generation, timeout=CALL_SECONDS
-            )
-            return block
 
     def holds(self, name: str, path: Path) -> bool:
         try:
@@ -171,7 +170,7 @@ class GcsStore(Store):
             return self._stored(self._entry(checked_name(name)))
         return None
 
-    def _entry(self, name: str) -> dict[str, str]:
+    def _entry(self, name: str) -> Mapping[str, str]:
         """Return what the service says of an object."""
         bucket, key = self._location.bucket, self._prefix + name
         with self._client.store_errors(name) as files:

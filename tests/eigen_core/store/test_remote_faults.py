@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from fault_proxy import Fault, FaultProxy, clear_faults, requests_so_far, set_faults
 from gcs_emulator import GcsEmulator
+from gcsfs.core import GCSFileSystem
 
 from eigen_core.errors import InputError
 from eigen_core.store import (
@@ -250,6 +251,21 @@ def test_a_download_of_what_is_replaced_meanwhile_is_whole(
 
     fault_proxy.hook = replace
     assert fetch(store, tmp_path, "blob") == after
+
+
+def test_a_listing_of_several_pages(store: Store, fault_proxy: FaultProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    call = GCSFileSystem.call
+
+    def call_with_small_pages(files: GCSFileSystem, *arguments: str, **options: object) -> object:
+        return call(files, *arguments, **options, maxResults="2")
+
+    for number in range(5):
+        store.put(f"many/{number}/x", b"")
+    monkeypatch.setattr(GCSFileSystem, "call", call_with_small_pages)
+    fault_proxy.requests.clear()
+    assert [found.name for found in store.objects("many/")] == [f"many/{number}/x" for number in range(5)]
+    assert len(fault_proxy.requests) > 2
+    assert store.folders("many/") == [f"{number}" for number in range(5)]
 
 
 def test_a_lost_reply_to_create(store: Store, fault_proxy: FaultProxy) -> None:
