@@ -189,38 +189,15 @@ def run_root(url: str, local: str) -> Path:
 
 
 def store_from_environment(environ: Mapping[str, str]) -> str | None:
-    """Return the store that the environment names, None if it names none.
-
-    `EIGEN_STORE` is a store as `open_store` takes it. `CLOUD_PROVIDER=gcs` with `CLOUD_BUCKET=bucket` or
-    `bucket/prefix` are the variables of the system that Eigen replaces.
+    """Return the store that EIGEN_STORE names, None if it names none.
 
     Raises:
-        InputError: they contradict each other, one is missing, or the provider is unknown.
+        InputError: CLOUD_BUCKET alone names one, as in the system that Eigen replaces.
     """
-    store = environ.get("EIGEN_STORE", "").strip()
-    cloud = _cloud_store(environ.get("CLOUD_PROVIDER", "").strip(), environ.get("CLOUD_BUCKET", "").strip())
-    if store and cloud and gcs_location(store) != gcs_location(cloud):
+    store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
+    if bucket and not store:
         raise InputError(
-            f"EIGEN_STORE is '{store}' but CLOUD_PROVIDER and CLOUD_BUCKET mean '{cloud}': unset one of the two."
+            f"CLOUD_BUCKET is set, which Eigen does not read: set EIGEN_STORE=gs://{bucket.removeprefix('gs://')} to "
+            "keep runs there, or unset it."
         )
-    return store or cloud
-
-
-def _cloud_store(provider: str, bucket: str) -> str | None:
-    """Return the store that `CLOUD_PROVIDER` and `CLOUD_BUCKET` name, None if both are empty."""
-    if not provider and not bucket:
-        return None
-    if provider.lower() not in ("", "gcs", "gs"):
-        raise InputError(
-            f"CLOUD_PROVIDER is '{provider}', but 'gcs' is the only one known: set that, or unset it and give the "
-            "store as EIGEN_STORE."
-        )
-    if not provider:
-        raise InputError("CLOUD_BUCKET is set without CLOUD_PROVIDER: set CLOUD_PROVIDER=gcs too, or unset it.")
-    if not bucket:
-        raise InputError(
-            f"CLOUD_PROVIDER is '{provider}' but CLOUD_BUCKET is not set: set it to a bucket's name, which a slash and "
-            "a prefix may follow."
-        )
-    location = gcs_location(f"gs://{bucket.removeprefix('gs://')}")
-    return location.url if location else None
+    return store or None

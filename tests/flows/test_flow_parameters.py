@@ -22,7 +22,7 @@ from flows.train import train_flow
 @pytest.fixture
 def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     """This process runs a flow that a worker was given; the worker has this folder."""
-    for variable in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET", "EIGEN_TASK"):
+    for variable in ("EIGEN_STORE", "CLOUD_BUCKET", "EIGEN_TASK"):
         monkeypatch.delenv(variable, raising=False)
     for setting in MACHINE_SETTINGS.values():
         monkeypatch.delenv(setting.variable, raising=False)

@@ -98,8 +98,7 @@ class Deployed:
 
 @pytest.fixture
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
-    for name in ("CLOUD_PROVIDER", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("CLOUD_BUCKET", raising=False)
     # The store is the worker's own: parameters do not give it.
     monkeypatch.setenv("EIGEN_STORE", str(tmp_path))
     with get_client(sync_client=True) as client:

@@ -21,7 +21,7 @@ from flows.train import train_flow
 
 @pytest.fixture(autouse=True)
 def _no_store_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
 
 

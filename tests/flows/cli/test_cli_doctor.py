@@ -46,7 +46,7 @@ CHECKS = [
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working folder, which must be empty afterwards but for what a test put there."""
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     # Else a torch for GPUs warns where there is none.
     monkeypatch.setattr("torch.version.cuda", None)

@@ -31,7 +31,7 @@ MB = 1_000_000
 @pytest.fixture
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     """A run of five generations in `runs`, whose telemetry knows phases from the third on."""
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})

@@ -48,7 +48,7 @@ app()
 @pytest.fixture
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     """A run with two of nine generations, in a process that would start no Prefect."""
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})

@@ -53,7 +53,7 @@ FLOW_RUN_KEYS = [
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder of a user without a server."""
-    for name in ("EIGEN_HOME", "EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET", "PREFECT_API_URL"):
+    for name in ("EIGEN_HOME", "EIGEN_STORE", "CLOUD_BUCKET", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("flows.operations.server._prefects_api", lambda: None)

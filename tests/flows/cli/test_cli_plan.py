@@ -55,7 +55,7 @@ ENOUGH = ["--set", "memory.limit_gb=4"]
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, session_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder, on a machine that names no store."""
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EIGEN_CACHE", str(session_folder / "cache"))

@@ -125,7 +125,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """That folder, as the working directory."""
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("EIGEN_HOME", str(made / "state"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))

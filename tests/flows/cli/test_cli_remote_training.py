@@ -101,12 +101,9 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     assert newest is not None
     assert (newest.generation, newest.epoch) == (GENERATIONS, interrupted.epoch + 1)
 
-    # The store is found by its other names too, and nothing in it is damaged.
+    # The store is found by the environment too, and nothing in it is damaged.
     monkeypatch.setenv("EIGEN_STORE", store)
     assert shown(["verify", "cloudy", "--deep", "--json"])["whole"]
-    monkeypatch.delenv("EIGEN_STORE")
-    monkeypatch.setenv("CLOUD_PROVIDER", "gcs")
-    monkeypatch.setenv("CLOUD_BUCKET", store.removeprefix("gs://"))
     assert [run["run"] for run in shown(["runs", "--json"])] == ["cloudy"]
     plots = {stored.name for stored in contents.store.objects("cloudy/plots/")}
     here = tmp_path / "runs" / ".remote" / "gs" / store.removeprefix("gs://") / "cloudy" / "plots"

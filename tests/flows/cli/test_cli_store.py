@@ -26,7 +26,7 @@ DAMAGE_KEYS = ["generation", "file", "path", "what"]
 @pytest.fixture
 def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     """A run of five generations in `runs`, of which two stay, and the working folder in which that is."""
-    for name in ("EIGEN_STORE", "CLOUD_PROVIDER", "CLOUD_BUCKET"):
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return save_generations(run_config("runs", Path("runs"), keep_last=2, keep_every=0), "run", *range(1, 6))
@@ -250,14 +250,12 @@ def test_the_store_is_the_option_else_the_environments_else_runs(
     assert [row["run"] for row in document("clean")] == ["first"]
 
 
-def test_the_bucket_of_the_system_that_came_before(
+def test_commands_act_on_the_bucket_that_the_environment_names(
     gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("EIGEN_STORE", raising=False)
     save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs"), keep_last=2, keep_local=1), "run", *range(1, 5))
-    monkeypatch.setenv("CLOUD_PROVIDER", "gcs")
-    monkeypatch.setenv("CLOUD_BUCKET", f"{gcs_bucket.removeprefix('gs://')}/prefix")
+    monkeypatch.setenv("EIGEN_STORE", f"{gcs_bucket}/prefix")
     assert document("verify", "run", "--deep")["generations"] == [1, 2, 3, 4]
     text = eigen("clean", "--older-than", "0s").stdout
     assert "run: generations 1, 2, here also 1, 2, 3 and " in text

@@ -17,7 +17,6 @@ NAMES = (
     "GOOGLE_CLOUD_PROJECT",
     "GCE_METADATA_HOST",
     "EIGEN_STORE",
-    "CLOUD_PROVIDER",
     "CLOUD_BUCKET",
 )
 COMMANDS: dict[str, list[str]] = {
@@ -33,13 +32,7 @@ COMMANDS: dict[str, list[str]] = {
 ENVIRONMENTS: dict[str, tuple[dict[str, str], str]] = {
     "missing file": ({"GOOGLE_APPLICATION_CREDENTIALS": "key.json"}, "File key.json was not found"),
     "no credentials": ({}, "There are no credentials for Google Cloud"),
-    "unknown provider": ({"CLOUD_PROVIDER": "aws", "CLOUD_BUCKET": "bucket"}, "'gcs' is the only one known"),
-    "no bucket": ({"CLOUD_PROVIDER": "gcs"}, "CLOUD_BUCKET is not set"),
-    "no provider": ({"CLOUD_BUCKET": "bucket"}, "CLOUD_BUCKET is set without CLOUD_PROVIDER"),
-    "contradiction": (
-        {"EIGEN_STORE": "gs://one", "CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": "two"},
-        "unset one of the two",
-    ),
+    "bucket of the replaced system": ({"CLOUD_BUCKET": "bucket"}, "set EIGEN_STORE=gs://bucket"),
     "impossible bucket": ({"EIGEN_STORE": "gs://No_Bucket"}, "names no bucket"),
 }
 
@@ -120,7 +113,7 @@ def test_an_address_that_does_not_answer(folder: Path, tmp_path: Path) -> None:
 def test_every_command_says_what_is_wrong_with_the_environment(
     folder: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], variables: dict[str, str], part: str
 ) -> None:
-    if not variables.keys() & {"CLOUD_PROVIDER", "CLOUD_BUCKET"}:
+    if "CLOUD_BUCKET" not in variables:
         monkeypatch.setenv("EIGEN_STORE", "gs://bucket/runs")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
