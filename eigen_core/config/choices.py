@@ -41,8 +41,8 @@ ENCODERS: Mapping[str, str] = {
     "tcn": "eigen_core.networks.encoders.tcn:TcnEncoder",
 }
 TRACKERS: Mapping[str, str] = {
-    "tensorboard": "eigen_core.reporting.trackers.tensorboard:TensorBoardTracker",
-    "mlflow": "eigen_core.reporting.trackers.mlflow:MlflowTracker",
+    "tensorboard": "eigen_core.trackers.tensorboard:TensorBoardTracker",
+    "mlflow": "eigen_core.trackers.mlflow:MlflowTracker",
 }
 """An optional dependency of the package (an extra) has the name of each."""
 

@@ -14,8 +14,8 @@ from eigen_core.planning.disk import DiskPlan, disk_plan
 from eigen_core.planning.probe import Measured, Peak, Unmeasured
 from eigen_core.planning.sizes import Sizes
 from eigen_core.planning.workers import local_worker_count
-from eigen_core.reporting.trackers import tracker_bytes
 from eigen_core.store import is_remote
+from eigen_core.trackers import tracker_bytes
 from eigen_core.units import BYTES_PER_MB, size
 
 Phase = Literal["start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"]

@@ -10,7 +10,7 @@ from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.credentials import without_credentials
 from eigen_core.records import GenerationRecord, Telemetry
-from eigen_core.reporting.trackers import TrackedRun, Tracker, trackers_of
+from eigen_core.trackers import TrackedRun, Tracker, trackers_of
 from eigen_core.training.listener import Listener, Training
 
 # A new database of MLflow takes 10 s.

@@ -269,8 +269,8 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
     """
     from eigen_core.generation import start_training
     from eigen_core.planning.run_plan import require_fit
-    from eigen_core.reporting.trackers import require_packages
     from eigen_core.task import open_data
+    from eigen_core.trackers import require_packages
     from eigen_core.workers import workers_of
 
     require_packages(config)

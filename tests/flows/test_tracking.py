@@ -12,8 +12,8 @@ import eigen_core.reporting.tracking
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord, Telemetry
-from eigen_core.reporting.trackers import TrackedRun
 from eigen_core.reporting.tracking import Tracking
+from eigen_core.trackers import TrackedRun
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]

@@ -17,8 +17,8 @@ from eigen_core.memory.owned import owned_bytes
 from eigen_core.planning import PHASES, Limit, Measured, Part, Plan, Sizes, Unmeasured, plan_of, worker_plans
 from eigen_core.planning.probe import Peak
 from eigen_core.planning.workers import local_worker_count
-from eigen_core.reporting.trackers.tensorboard import TensorBoardTracker
 from eigen_core.task import TaskData
+from eigen_core.trackers.tensorboard import TensorBoardTracker
 
 CONFIG = small_config(population={"size": 8}, generations=3)
 

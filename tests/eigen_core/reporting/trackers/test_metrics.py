@@ -8,7 +8,7 @@ from record_cases import record, telemetry
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
-from eigen_core.reporting.trackers import metrics_of, metrics_since, require_packages
+from eigen_core.trackers import metrics_of, metrics_since, require_packages
 
 
 def test_metrics_are_the_numbers_of_the_records_under_their_names() -> None:
@@ -39,7 +39,7 @@ def test_a_package_that_is_missing_is_refused_with_its_extra(
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, f"eigen_core.reporting.trackers.{tracker}", raising=False)
+    monkeypatch.delitem(sys.modules, f"eigen_core.trackers.{tracker}", raising=False)
 
     class Missing:
         @staticmethod

@@ -3,7 +3,7 @@
 The history in the checkpoints is the truth. A tracker compares what it holds with it, and adds what is missing.
 """
 
-from eigen_core.reporting.trackers.interface import (
+from eigen_core.trackers.interface import (
     TrackedRun,
     Tracker,
     metrics_of,
