@@ -34,7 +34,6 @@ class Importance:
         changed_interval: its bounds.
         excess_lost: how much less a trade, or a portfolio in a year, gains beyond the market (%); None without trades.
         excess_lost_interval: its bounds.
-        attention: share of the column in the pools of the network's queries; None for a feature.
     """
 
     name: str
@@ -42,7 +41,6 @@ class Importance:
     changed_interval: tuple[float, float]
     excess_lost: float | None
     excess_lost_interval: tuple[float, float] | None
-    attention: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,16 +85,8 @@ def importance(
         found.append([_importance(name, *played) for played in zip(usual, zip(*moved, strict=True), strict=True)])
         report_progress("importance", done, len(parts))
     features, columns = found[: len(panel.feature_names)], found[len(panel.feature_names) :]
-    return [
-        (_ranked(of_features), _ranked(_attended(of_columns, _attention(task, agent, days))))
-        for agent, of_features, of_columns in zip(
-            weights, zip(*features, strict=True), zip(*columns, strict=True), strict=True
-        )
-    ]
-
-
-def _attended(columns: Sequence[Importance], attention: NDArray[np.float64]) -> list[Importance]:
-    return [replace(one, attention=float(share)) for one, share in zip(columns, attention, strict=True)]
+    by_agent = zip(zip(*features, strict=True), zip(*columns, strict=True), strict=True)
+    return [(_ranked(of_features), _ranked(of_columns)) for of_features, of_columns in by_agent]
 
 
 def _ranked(found: Sequence[Importance]) -> list[Importance]:
@@ -122,15 +112,6 @@ def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.ran
 def _play(task: PanelTask, weights: Tensor, starts: Sequence[int]) -> _Played:
     shares, excess = task.decisions(weights[None], np.array([starts], dtype=np.int64))
     return _Played(shares.cpu().numpy(), None if excess is None else excess.mean)
-
-
-def _attention(task: PanelTask, weights: Tensor, days: range) -> NDArray[np.float64]:
-    """Return the mean share of each column in the pools, float64 `[columns]`."""
-    critic = task.critic_layout.views(weights[None, : task.critic_layout.size])
-    with torch.no_grad():
-        attention = task.network.attention(critic, days.start, len(days))
-    shares: NDArray[np.float64] = attention.double().mean((0, 1, 2)).cpu().numpy()
-    return shares
 
 
 def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importance:

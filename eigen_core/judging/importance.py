@@ -152,14 +152,12 @@ def _mean(of_agents: Sequence[Importance]) -> Importance:
     lost = [(each.excess_lost, each.excess_lost_interval) for each in of_agents]
     means = [mean for mean, _ in lost if mean is not None]
     bounds = [interval for _, interval in lost if interval is not None]
-    attention = [each.attention for each in of_agents if each.attention is not None]
     return Importance(
         name=of_agents[0].name,
         changed=sum(each.changed for each in of_agents) / len(of_agents),
         changed_interval=_widest([each.changed_interval for each in of_agents]),
         excess_lost=sum(means) / len(means) if means else None,
         excess_lost_interval=_widest(bounds) if bounds else None,
-        attention=sum(attention) / len(attention) if attention else None,
     )
 
 

@@ -168,11 +168,6 @@ class AgentNetwork:
         missing = ~valid.expand(agents, -1, -1).flatten(0, 1)
         return _softmax(scores.masked_fill_(missing[:, None], _MASKED)).view(agents, days, -1, columns)
 
-    def attention(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """Return how much of each column is in each query's pool, float32 `[agents, days, queries, columns]`."""
-        valid = self._valid[first_day : first_day + days][None]
-        return self._attention(parameters, self._encoder.encode_block(parameters, first_day, days), valid)
-
     def _embedding(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> MarketEmbedding:
         context = pooled(self._attention(parameters, embeddings, valid), embeddings)
         tradable = valid[..., : self.assets]

@@ -73,19 +73,16 @@ def print_importance(console: Console, found: "RunImportance") -> None:
         f"Run {found.run}, {of}: validation episodes from {found.first} to {found.last}, {found.draws} draws.",
     )
     for kind, importances in (("feature", found.features), ("column", found.columns)):
-        headers = (kind, "other decisions", "5 to 95 %", "loss", "loss, 5 to 95 %", "attention")
-        shown = headers if kind == "column" else headers[:-1]
-        table = PlainTable(*shown, left=(kind,), least_important=("loss, 5 to 95 %", "5 to 95 %"))
+        headers = (kind, "other decisions", "5 to 95 %", "loss", "loss, 5 to 95 %")
+        table = PlainTable(*headers, left=(kind,), least_important=("loss, 5 to 95 %", "5 to 95 %"))
         for each in importances:
-            cells = (
+            table.add_row(
                 each.name,
                 f"{each.changed:.1%}",
                 "{:.1%} to {:.1%}".format(*each.changed_interval),
                 "" if each.excess_lost is None else f"{each.excess_lost:+.2f} %",
                 "" if each.excess_lost_interval is None else "{:+.2f} to {:+.2f}".format(*each.excess_lost_interval),
-                "" if each.attention is None else f"{each.attention:.1%}",
             )
-            table.add_row(*cells[: len(shown)])
         table.print(console)
     print_line(
         console,

@@ -22,8 +22,8 @@ from eigen_core.training.runs import Run
 from flows.cli.app import app
 from flows.cli.importance import print_importance
 
-ONE = Importance("A", 0.2, (0.1, 0.3), 1.0, (0.5, 1.5), 0.4), Importance("B", 0.0, (0.0, 0.0), 0.0, (0.0, 0.0), 0.6)
-OTHER = Importance("B", 0.6, (0.5, 0.7), None, None, 0.2), Importance("A", 0.0, (0.0, 0.0), 3.0, (2.0, 4.0), 0.8)
+ONE = Importance("A", 0.2, (0.1, 0.3), 1.0, (0.5, 1.5)), Importance("B", 0.0, (0.0, 0.0), 0.0, (0.0, 0.0))
+OTHER = Importance("B", 0.6, (0.5, 0.7), None, None), Importance("A", 0.0, (0.0, 0.0), 3.0, (2.0, 4.0))
 
 
 def eigen(*arguments: str) -> Result:
@@ -39,7 +39,6 @@ def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
     assert document["first"] < document["last"]
     assert len(document["features"]) == 15
     assert {column["name"] for column in document["columns"]} == {"AAPL", "FB", "GOOG", "MSFT", "IBM"}
-    assert sum(column["attention"] for column in document["columns"]) == pytest.approx(1.0)
     changes = [feature["changed"] for feature in document["features"]]
     assert changes == sorted(changes, reverse=True)
     low = {column["name"] for column in document["columns"] if column["changed_interval"][1] <= 0.01}
@@ -50,8 +49,8 @@ def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
 
 def test_importance_over_agents_is_the_mean_with_the_widest_bounds() -> None:
     first, second = over_agents([ONE, OTHER])
-    assert first == Importance("B", 0.3, (0.0, 0.7), 0.0, (0.0, 0.0), 0.4)
-    assert second == Importance("A", 0.1, (0.0, 0.3), 2.0, (0.5, 4.0), (0.4 + 0.8) / 2)
+    assert first == Importance("B", 0.3, (0.0, 0.7), 0.0, (0.0, 0.0))
+    assert second == Importance("A", 0.1, (0.0, 0.3), 2.0, (0.5, 4.0))
 
 
 def test_low_is_what_most_agents_do_not_use() -> None:
@@ -98,8 +97,7 @@ def test_table_names_what_is_hardly_used() -> None:
     lines = text.getvalue().splitlines()
     assert lines[0].startswith("Run mine, generation 7, champion: validation episodes from 2021-01-04 to 2021-12-31")
     assert any(
-        line.split() == ["A", "20.0%", "10.0%", "to", "30.0%", "+1.00", "%", "+0.50", "to", "+1.50", "40.0%"]
-        for line in lines
+        line.split() == ["A", "20.0%", "10.0%", "to", "30.0%", "+1.00", "%", "+0.50", "to", "+1.50"] for line in lines
     )
     assert any(line.split() == ["B", "60.0%", "50.0%", "to", "70.0%"] for line in lines)
     assert lines[-1] == "Hardly used: B."
