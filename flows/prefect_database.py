@@ -5,14 +5,12 @@ import re
 import sqlite3
 from collections.abc import Mapping
 from contextlib import closing
-from importlib.util import find_spec
 from pathlib import Path
 
 from eigen_core.errors import InputError
+from flows.prefect_internals import known_revisions
 
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///(?P<path>/[^?]+)")
-_MIGRATIONS = Path("server", "database", "_migrations", "versions", "sqlite")
-_REVISION = re.compile(r"_([0-9a-f]{12})_")
 _ADVICE = "move it away or set PREFECT_HOME to another folder. It holds the history of Prefect alone: no run needs it."
 
 
@@ -54,7 +52,7 @@ def require_database() -> None:
         raise InputError(f"{path} should be the database of Prefect and cannot be read ({error}): {_ADVICE}") from error
     if tables and not revisions:
         raise InputError(f"{path} is a database, but none of Prefect: {_ADVICE}")
-    unknown = revisions - _known_revisions()
+    unknown = revisions - known_revisions()
     if unknown:
         raise InputError(
             f"{path} is the database of another version of Prefect (its revision {min(unknown)} is not known here): "
@@ -69,11 +67,3 @@ def _content(path: Path) -> tuple[set[str], set[str]]:
         if "alembic_version" not in tables or "flow_run" not in tables:
             return tables, set()
         return tables, {str(number) for (number,) in connection.execute("SELECT version_num FROM alembic_version")}
-
-
-def _known_revisions() -> set[str]:
-    spec = find_spec("prefect")
-    assert spec is not None
-    assert spec.origin is not None
-    names = (path.name for path in (Path(spec.origin).parent / _MIGRATIONS).glob("*.py"))
-    return {found[1] for name in names if (found := _REVISION.search(name))}

@@ -10,17 +10,13 @@ import socket
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from flows.prefect_internals import SERVER_IN_MEMORY
+
 if TYPE_CHECKING:
     from collections.abc import Collection
 
     from fastapi import FastAPI
     from starlette.types import ASGIApp, Receive, Scope, Send
-
-
-_IN_MEMORY = "prefect-in-memory"
-"""The name by which Prefect's server asks itself, as when an automation resumes what has crashed. No page of another
-machine can have a name without a dot.
-"""
 
 
 def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
@@ -39,7 +35,7 @@ def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
         PREFECT_UI_API_URL,
     )
 
-    names = {_IN_MEMORY, "localhost", socket.gethostname(), socket.getfqdn(), host}
+    names = {SERVER_IN_MEMORY, "localhost", socket.gethostname(), socket.getfqdn(), host}
     if (named := urlsplit(PREFECT_UI_API_URL.value() or "").hostname) is not None:
         names.add(named)
     origins = [origin.strip() for origin in PREFECT_SERVER_CORS_ALLOWED_ORIGINS.value().split(",")]

@@ -17,6 +17,7 @@ from eigen_core.config import Config
 from flows.names import RUNNING_NAME, SCHEDULED_TAG, default_run_name, tagged_run
 from flows.operations.environment import POOL
 from flows.operations.flow_runs import is_beginning
+from flows.prefect_internals import LIMIT_REACHED
 from flows.resuming import own_deployment
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ BEGUN_LABEL = "eigen.begun"
 
 _PAGE = 200
 _MOST_PAGES = 5
-# Prefect cancels a flow run that begins while another one has the only slot of the deployment.
-_SECOND_ONE = "Deployment concurrency limit reached"
 _AUTOMATION = "AUTOMATION"
 
 
@@ -143,7 +142,7 @@ def _is_request(flow_run: "FlowRun") -> bool:
     if state.is_scheduled() and flow_run.work_pool_name not in (None, POOL):
         # No worker of ours takes what waits in the pool that an earlier version of Eigen has used.
         return False
-    return not (state.is_cancelled() and str(state.message or "").startswith(_SECOND_ONE))
+    return not (state.is_cancelled() and str(state.message or "").startswith(LIMIT_REACHED))
 
 
 def _names_its_run(flow_run: "FlowRun") -> bool:

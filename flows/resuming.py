@@ -1,6 +1,7 @@
 """What resumes unfinished runs: a schedule that is on while there is one, and users who resume a suspended flow run."""
 
 from datetime import UTC, datetime
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -15,7 +16,6 @@ from prefect.client.schemas.filters import (
     FlowRunFilterTags,
 )
 from prefect.client.schemas.objects import StateType
-from prefect.context import _deployment_id
 from prefect.logging import get_logger
 
 from flows.names import SCHEDULED_TAG
@@ -45,11 +45,16 @@ def is_scheduled() -> bool:
 
 
 def own_deployment() -> UUID | None:
-    """Return the deployment of this flow run, or of the one that began it.
+    """Return the deployment of this flow run, or of the one that began it; the server is asked once if it has none."""
+    flow_run = runtime.flow_run.id
+    found = runtime.deployment.id if flow_run is None else _deployment_of(flow_run)
+    return None if found is None else UUID(found)
 
-    Without one `prefect.runtime` would ask the server each time, by a client that it makes for that.
-    """
-    return _deployment_id.get()
+
+@cache
+def _deployment_of(flow_run: str) -> str | None:  # noqa: ARG001 - the key: Prefect itself asks each time
+    found: str | None = runtime.deployment.id
+    return found
 
 
 def switch_schedule(active: bool) -> None:

@@ -1,32 +1,16 @@
 """The flow that Prefect calls to train a run."""
 
-from contextlib import AbstractContextManager
-from uuid import UUID
-
-import prefect.flow_engine
 from prefect import flow
 from prefect.client.schemas.objects import State
-from prefect.concurrency._leases import maintain_concurrency_lease
 
 from eigen_core.training.stop_requests import stop_requests_raised
 from flows.own_flow_run import first_name
 from flows.parameters import FormConfig
+from flows.prefect_internals import keep_training_without_slot
 from flows.resuming import stop_resuming
 
-
-def _keep_slot(
-    lease_id: UUID,
-    lease_duration: float,
-    raise_on_lease_renewal_failure: bool = False,  # noqa: ARG001 - the signature of Prefect's own
-) -> AbstractContextManager[None]:
-    return maintain_concurrency_lease(lease_id, lease_duration, raise_on_lease_renewal_failure=False)
-
-
-# With its slot the server refuses a second training of a deployment. Prefect ends a flow run whose slot cannot be
-# renewed, as while the server was unavailable, and has no setting for that. A training goes on: it holds a lease of its
-# own on what it writes, and the worker begins nothing beside it. Set here: Prefect takes the slot before it calls the
-# flow.
-vars(prefect.flow_engine)["maintain_concurrency_lease"] = _keep_slot
+# Prefect takes the slot of a deployment before it calls the flow.
+keep_training_without_slot()
 
 
 @flow(name="train", flow_run_name=first_name, persist_result=False, on_cancellation=[stop_resuming])

@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.prefect_environment import flow_environment
+from flows.prefect_internals import LEASES_IN_FILES
 
 HOST = "127.0.0.1"
 """Where the server listens by default, and where it is asked on its own machine."""
@@ -55,10 +56,7 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
         # Prefect's pages draw a flow run's tasks on a time line, and do not respond while they draw thousands.
         "PREFECT_SERVER_FLOW_RUN_GRAPH_MAX_NODES": "1000",
         **flow_environment(kept),
-        # In its memory, the leases of a running training would end with the server, and the training with them.
-        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-        # In its memory too: without them, no crash of a run that is older than the server would be noticed in time.
-        "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": "flows.operations.causal_ordering",
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES_IN_FILES,
         # The pages would ask port 4200. A proxy before them has another address, which only the user knows.
         # By itself Prefect lets every page that a browser has open here ask it, and whoever asks it can run code.
         CORS_VARIABLE: environ.get(CORS_VARIABLE, own_origins(environ, port)),

@@ -9,8 +9,6 @@ import sys
 def main() -> None:
     """Serve API and pages until the process is ended."""
     import uvicorn
-    from prefect.logging.configuration import setup_logging
-    from prefect.server.api.server import create_app
     from prefect.settings import (
         PREFECT_SERVER_API_KEEPALIVE_TIMEOUT,
         PREFECT_SERVER_API_WEBSOCKET_PING_INTERVAL,
@@ -18,11 +16,11 @@ def main() -> None:
         PREFECT_SERVER_LOGGING_LEVEL,
     )
 
+    from flows.prefect_internals import server_app
     from flows.request_guard import guard
 
     host, port = sys.argv[1:]
-    setup_logging()
-    app = create_app(final=True)
+    app = server_app()
     guard(app, host)
     uvicorn.run(
         app,

@@ -1,13 +1,11 @@
 """The parameters of a flow run are foreign: they give no setting that is the worker's own."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import jsonschema
 import pytest
 from hostile_settings import HOSTILE, nested
-from prefect.context import _deployment_id
 from prefect.utilities.callables import parameter_schema
 
 from eigen_core.config import Config
@@ -20,7 +18,7 @@ from flows.train import train_flow
 
 
 @pytest.fixture
-def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """This process runs a flow that a worker was given; the worker has this folder."""
     for variable in ("EIGEN_STORE", "CLOUD_BUCKET", "EIGEN_TASK"):
         monkeypatch.delenv(variable, raising=False)
@@ -28,9 +26,8 @@ def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EIGEN_HOME", str(tmp_path / "home"))
-    token = _deployment_id.set(uuid4())
-    yield Home(tmp_path / "home")
-    _deployment_id.reset(token)
+    monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
+    return Home(tmp_path / "home")
 
 
 @pytest.mark.usefixtures("by_worker")

