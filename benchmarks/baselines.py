@@ -18,8 +18,9 @@ from torch import nn
 from benchmarks.measure import Times
 from benchmarks.plain_td3 import PlainTd3
 from benchmarks.results import Section
-from eigen_core.config import Config
+from eigen_core.config import ActorCriticConfig, Config, OffPolicyConfig, PpoConfig
 from eigen_core.generation import start_training
+from eigen_core.learners.settings import learner_settings
 from eigen_core.population import agent_groups
 from eigen_core.randomness import keyed_generator
 from eigen_core.task import open_data
@@ -93,7 +94,8 @@ class _StableBaselines:
     """Models of Stable-Baselines3 with their defaults but for networks, batches, rollouts, rates and noise."""
 
     def __init__(self, config: Config) -> None:
-        opened, learner, network = opened_for(config), config.learner, config.network
+        opened, network = opened_for(config), config.network
+        learner = learner_settings(config, ActorCriticConfig)
         settings: dict[str, Any] = {
             "batch_size": learner.batch_size,
             "gamma": learner.gamma,
@@ -101,10 +103,11 @@ class _StableBaselines:
             "policy_kwargs": {"net_arch": [network.head_width] * network.head_layers, "activation_fn": nn.ReLU},
             "device": "cpu",
         }
-        if learner.algorithm == "ppo":
+        if isinstance(learner, PpoConfig):
             settings |= {"n_steps": opened.episode_steps, "n_epochs": learner.epochs}
         else:
-            settings |= {"learning_starts": 0, "buffer_size": config.replay.capacity, "tau": learner.tau}
+            tau = learner_settings(config, OffPolicyConfig).tau
+            settings |= {"learning_starts": 0, "buffer_size": config.replay.capacity, "tau": tau}
         if learner.algorithm == "td3":
             deviation = np.full(len(opened.low), 2.0 * config.exploration.scale)
             settings |= {"action_noise": NormalActionNoise(np.zeros_like(deviation), deviation), "train_freq": 1}

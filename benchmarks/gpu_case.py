@@ -14,10 +14,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.groups import random_panel
 from benchmarks.measure import seconds_of
-from eigen_core.config import Config
+from eigen_core.config import Config, DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.groups import AgentComputer
+from eigen_core.learners.settings import learner_settings
 from eigen_core.population import agent_groups
 
 DAYS, COLUMNS = 3_700, 669
@@ -140,7 +141,7 @@ def measured(device: torch.device, case: Case, small: bool) -> Measured:
     computer, size = state.executor, config.population.size
     assert isinstance(computer, AgentComputer)
     steps = {
-        "train": len(agent_groups(size, computer.group_size)) * config.learner.gradient_steps,
+        "train": len(agent_groups(size, computer.group_size)) * learner_settings(config, DdpgConfig).gradient_steps,
         "evaluate": len(agent_groups(size, computer.playing_size)) * state.task.episode_steps,
     }
     return Measured(seconds, peak, kernels, touched, steps, weights)

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
-from eigen_core.config import Config
+from eigen_core.config import Config, DdpgConfig
+from eigen_core.learners.settings import learner_settings
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.encoders.convolutions import receptive_dilations
@@ -175,7 +176,7 @@ class PlainDdpg:
     def __init__(self, agent: PlainAgent, config: Config, replay: Replay) -> None:
         self.agent, self.config, self.replay = agent, config, replay
         self.target = agent.copy()
-        learner = config.learner
+        self.learner = learner = learner_settings(config, DdpgConfig)
 
         def adamw(parameters: list[nn.Parameter], rate: float) -> torch.optim.AdamW:
             return torch.optim.AdamW(parameters, lr=rate, weight_decay=learner.weight_decay, fused=True)
@@ -191,7 +192,7 @@ class PlainDdpg:
             self._step(picked(self.replay, row), first_days[step][0], block_days)
 
     def _step(self, batch: TransitionBatch, first_day: int, block_days: int) -> None:
-        agent, target, learner = self.agent, self.target, self.config.learner
+        agent, target, learner = self.agent, self.target, self.learner
         episode_time, next_time = self._episode_time(batch.episode_steps), self._episode_time(batch.episode_steps + 1)
         with torch.no_grad():
             next_days = (batch.days + 1).clamp_max(first_day + block_days - 1)
@@ -225,7 +226,7 @@ class PlainDdpg:
                 slow.lerp_(fast, learner.tau)
 
     def _scaled(self, rewards: Tensor) -> Tensor:
-        scaled, clip = rewards * self.config.learner.reward_scale, self.config.learner.reward_clip
+        scaled, clip = rewards * self.learner.reward_scale, self.learner.reward_clip
         return scaled if clip is None else scaled.clamp(-clip, clip)
 
     def _episode_time(self, steps: Tensor) -> Tensor:

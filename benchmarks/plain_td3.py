@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss
 
-from eigen_core.config import Config
-from eigen_core.learners.td3 import Td3Learner
+from eigen_core.config import Config, Td3Config
+from eigen_core.learners.settings import learner_settings
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.gymnasium_environment import OpenedEnvironment
 
@@ -35,7 +35,7 @@ class PlainTd3:
 
     def __init__(self, config: Config, opened: OpenedEnvironment, agent: int) -> None:
         observed, acted, width = opened.observation_values, len(opened.low), config.network.head_width
-        self._learner, self._scale = config.learner, 2.0 * config.exploration.scale
+        self._learner, self._scale = learner_settings(config, Td3Config), 2.0 * config.exploration.scale
         self._environment, self._episode_steps = opened.make(), opened.episode_steps
         self._middle, self._half = (opened.high + opened.low) / 2.0, (opened.high - opened.low) / 2.0
         self._generator = keyed_generator(config.seed, 0, "benchmarks", "plain td3", agent)
@@ -91,7 +91,7 @@ class PlainTd3:
         critic_loss = mse_loss(self._critics[0](inputs), goals) + mse_loss(self._critics[1](inputs), goals)
         _descend(self._critic_optimizer, critic_loss)
         self._updates += 1
-        if self._updates % (learner.policy_delay or Td3Learner.usual_policy_delay) == 0:
+        if self._updates % learner.policy_delay == 0:
             value = self._critics[0](torch.cat([observations, self._actor(observations)], dim=1))
             _descend(self._actor_optimizer, -value.mean())
             pairs = [(self._actor, self._target_actor), *zip(self._critics, self._target_critics, strict=True)]

@@ -8,7 +8,8 @@ from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from eigen_core.config import PRESET_NAMES, Config, preset_values
+from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, LearnerConfig, preset_values
+from eigen_core.config.explain import settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 
 
@@ -27,8 +28,12 @@ class _Form:
         presets = {name: preset_values(name) for name in PRESET_NAMES}
         properties = handler.resolve_ref_schema(reference)["properties"]
         _remove_machine_settings(properties, "")
+        properties["learner"] = _of_all_algorithms(properties["learner"], handler)
         for name, setting in properties.items():
-            if "$ref" in setting:
+            if "properties" in setting:
+                for inner_name, inner in setting["properties"].items():
+                    _without_value(inner, (name, inner_name), presets)
+            elif "$ref" in setting:
                 setting.pop("default", None)
                 inner_properties = handler.resolve_ref_schema(setting)["properties"]
                 _remove_machine_settings(inner_properties, f"{name}.")
@@ -39,6 +44,36 @@ class _Form:
             if name == "preset":
                 setting["enum"] = list(PRESET_NAMES)
         return reference
+
+
+def _of_all_algorithms(learner: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    """Return the learners' schemas as one with the settings of all, which is valid where that of one of them is.
+
+    Prefect's pages show one of several schemas by the names of the values that were entered, and learners share most.
+    They do not read `then`, by which the server refuses settings that no algorithm has together.
+    """
+    properties: dict[str, Any] = {}
+    for one in learner["oneOf"]:
+        for name, setting in handler.resolve_ref_schema(one)["properties"].items():
+            having = settings()[f"learner.{name}"].algorithms
+            described = f"{setting['description']} With {', '.join(having)}." if having else setting["description"]
+            properties.setdefault(name, {**setting, "description": described})
+    algorithm = settings()["learner.algorithm"]
+    properties["algorithm"] = {
+        "title": "Algorithm",
+        "description": algorithm.meaning,
+        "default": algorithm.default,
+        "enum": list(LEARNER_CONFIGS),
+    }
+    return {
+        "title": "Learner",
+        "description": LearnerConfig.__doc__,
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "if": {},
+        "then": {"anyOf": learner["oneOf"]},
+    }
 
 
 def _remove_machine_settings(properties: dict[str, Any], prefix: str) -> None:

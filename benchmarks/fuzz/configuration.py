@@ -46,7 +46,7 @@ class _Value:
 
 def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     """Give one setting one value in one way."""
-    setting = _choice(generator, list(settings().values()))
+    setting = _choice(generator, list(settings(Config().learner.algorithm).values()))
     way = _choice(generator, _ways_of(setting))
     value = _choice(generator, _texts(setting, generator) if way in _TEXT_WAYS else _objects(setting, generator))
     kind = f"{value.what}, {way}"
@@ -88,7 +88,8 @@ def _fault_of_reading(setting: Setting, value: _Value, config: Config) -> str | 
     read = found.pop(setting.key)
     if not any(type(read) is type(meant) and read == meant for meant in value.meant):
         return f"{str(value.value)[:80]!r} was read as {read!r}"
-    expected = flatten(Config(preset=config.preset).model_dump())
+    algorithm = {"algorithm": config.learner.algorithm}
+    expected = flatten(Config.model_validate({"preset": config.preset, "learner": algorithm}).model_dump())
     changed = [key for key, one in found.items() if one != expected[key]]
     return f"{changed[0]} is {found[changed[0]]!r}" if changed else None
 

@@ -7,12 +7,18 @@ from functools import cache
 from typing import Any, Literal
 
 from eigen_core.config.choices import TASK_NAMES
+from eigen_core.config.learning import LEARNER_CONFIGS, LearnerConfig
 from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, preset_values
 from eigen_core.config.values import Section
 
 _UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
-_NAMED = {"preset": f"one of {', '.join(PRESET_NAMES)}", "task": f"one of {TASK_NAMES}"}
+_NAMED = {
+    "preset": f"one of {', '.join(PRESET_NAMES)}",
+    "task": f"one of {TASK_NAMES}",
+    "learner.algorithm": f"one of {', '.join(LEARNER_CONFIGS)}",
+}
+_DESCRIPTIONS = {"learner.algorithm": LearnerConfig.model_fields["algorithm"].description}
 _KINDS = {
     "integer": "a whole number",
     "number": "a number",
@@ -37,6 +43,7 @@ class Setting:
         bounds: what values are accepted, in words; empty if any value of its kind is.
         unit: unit of the value; empty if it has none.
         meaning: one or two sentences.
+        algorithms: those of `learner.algorithm` that have it; empty: it does not depend on them.
     """
 
     key: str
@@ -47,6 +54,7 @@ class Setting:
     bounds: str
     unit: str
     meaning: str
+    algorithms: tuple[str, ...]
 
     @property
     def accepts(self) -> str:
@@ -75,11 +83,15 @@ class ExplainedSetting:
 
 def explain(config: Config) -> list[ExplainedSetting]:
     """Return every setting of `config` in the order of the model."""
+    algorithm = config.learner.algorithm
     values = flatten(config.model_dump(mode="json"))
-    of_preset = flatten(Config(preset=config.preset).model_dump(mode="json"))
+    preset = Config(preset=config.preset)
+    # Of the settings of another algorithm than the preset's, those that both have.
+    same_algorithm = Config.model_validate({"preset": config.preset, "learner": {"algorithm": algorithm}})
+    of_preset = flatten(same_algorithm.model_dump(mode="json")) | {"learner.algorithm": preset.learner.algorithm}
     overridden = flatten(preset_values(config.preset)).keys()
     rows = []
-    for key, setting in settings().items():
+    for key, setting in settings(algorithm).items():
         source: Literal["default", "preset", "given"] = "default"
         if values[key] != of_preset[key]:
             source = "given"
@@ -101,9 +113,16 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @cache
-def settings() -> Mapping[str, Setting]:
-    """Return all settings by dotted key, in the order of the model."""
-    return {setting.key: setting for setting in _settings_of(Config, "")}
+def settings(algorithm: str | None = None) -> Mapping[str, Setting]:
+    """Return all settings by dotted key, or those that a configuration with one algorithm has, in the model's order.
+
+    Where algorithms have different defaults, all settings show that of the first.
+    """
+    algorithms = tuple(LEARNER_CONFIGS) if algorithm is None else (algorithm,)
+    found: dict[str, Setting] = {}
+    for setting in _settings_of(Config, "", algorithms):
+        found.setdefault(setting.key, setting)
+    return found
 
 
 @cache
@@ -112,12 +131,15 @@ def section_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(section for key in settings() if (section := key.rpartition(".")[0])))
 
 
-def _settings_of(section: type[Section], prefix: str) -> Iterator[Setting]:
+def _settings_of(section: type[Section], prefix: str, algorithms: tuple[str, ...]) -> Iterator[Setting]:
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         annotation = field.annotation
-        if isinstance(annotation, type) and issubclass(annotation, Section):
-            yield from _settings_of(annotation, f"{prefix}{name}.")
+        if field.discriminator is not None:
+            for algorithm in algorithms:
+                yield from _settings_of(LEARNER_CONFIGS[algorithm], f"{prefix}{name}.", algorithms)
+        elif isinstance(annotation, type) and issubclass(annotation, Section):
+            yield from _settings_of(annotation, f"{prefix}{name}.", algorithms)
         else:
             yield _setting(f"{prefix}{name}", properties[name])
 
@@ -125,7 +147,7 @@ def _settings_of(section: type[Section], prefix: str) -> Iterator[Setting]:
 def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
     alternatives: list[Mapping[str, Any]] = schema.get("anyOf", [schema])
     accepted, *others = (alternative for alternative in alternatives if alternative["type"] != "null")
-    description = " ".join(str(schema["description"]).split())
+    description = " ".join(str(_DESCRIPTIONS.get(key, schema["description"])).split())
     unit = _UNIT.search(description)
     kind = accepted.get("format", accepted["type"])
     return Setting(
@@ -137,7 +159,14 @@ def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
         bounds=_NAMED[key] if key in _NAMED else _bounds(accepted),
         unit=unit[1] if unit else "",
         meaning=_UNIT.sub(".", description) if unit else description,
+        algorithms=_algorithms_with(key),
     )
+
+
+def _algorithms_with(key: str) -> tuple[str, ...]:
+    section, _, name = key.rpartition(".")
+    having = tuple(algorithm for algorithm, kind in LEARNER_CONFIGS.items() if name in kind.model_fields)
+    return having if section == "learner" and len(having) < len(LEARNER_CONFIGS) else ()
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:

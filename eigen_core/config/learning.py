@@ -1,6 +1,7 @@
 """How agents are built, learn and are judged."""
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -99,89 +100,190 @@ class ReplayConfig(Section):
 
 
 class LearnerConfig(Section):
-    """How each agent learns from the shared replay."""
+    """How each agent learns. Each algorithm has the settings that it reads; these are those of all algorithms."""
 
-    algorithm: LearnerName = "ddpg"
+    algorithm: LearnerName
     """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
     targets; `sac`: soft actor-critic, a stochastic policy with two critics and a learned temperature; `ppo`: proximal
     policy optimization, from the generation's own episodes alone; `counterfactual`: regression on what every asset
     would have gained on every training day at every sale target, played or not; `direct`: the growth of the account
     itself, which the task `portfolio` offers."""
-    gradient_steps: CountOrZero = 32
-    """Optimizer steps per agent and generation; 0: evolution alone. PPO takes as many as `epochs` and `batch_size`
-    say."""
+    critic_learning_rate: NonNegative = 3e-4
+    """Step size of the critic and the encoder; with `counterfactual` of all weights."""
+    weight_decay: NonNegative = 1e-5
+    """Decoupled weight decay, times the learning rate."""
+    gradient_clip: Positive = 1.0
+    """Bound on the norm of each agent's gradient, actor and critic apart."""
+
+    @property
+    def learns(self) -> bool:
+        """Whether agents learn by gradients; else evolution alone changes them."""
+        raise NotImplementedError
+
+
+class BatchLearnerConfig(LearnerConfig):
+    """Settings of algorithms that learn from batches of rewards."""
+
     batch_size: Annotated[int, Field(ge=1, le=65_536)] = 64
     """Transitions in a batch; of the market, all of different days except with PPO."""
+    reward_scale: Positive = 0.02
+    """Rewards are multiplied by this before learning."""
+    reward_clip: Positive | None = None
+    """Scaled rewards are clipped to plus or minus this before learning; empty: never."""
+
+
+class BatchSamplingConfig(BatchLearnerConfig):
+    """Settings of algorithms that sample batches, of any age or day."""
+
+    gradient_steps: CountOrZero = 32
+    """Optimizer steps per agent and generation; 0: evolution alone."""
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000
     """Days that `tcn` encodes at once to learn from; a batch is drawn from one random block. 0: the whole training
     range."""
-    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
-    """Discount of the next day's value."""
-    n_step: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Steps whose rewards are added up before the value of what is observed then is trusted, at most: an episode's end
-    comes first. The later ones are as they were played (DDPG, TD3, SAC)."""
-    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
-    """Share of the weights that moves into the targets at each optimizer step."""
+
+    @property
+    def learns(self) -> bool:
+        """See `LearnerConfig.learns`."""
+        return self.gradient_steps > 0
+
+
+class ActorCriticConfig(BatchLearnerConfig):
+    """Settings of algorithms that learn an actor by a critic of what follows."""
+
     actor_learning_rate: NonNegative = 1e-4
     """Step size of the actor."""
-    critic_learning_rate: NonNegative = 3e-4
-    """Step size of the critic and the encoder."""
-    weight_decay: NonNegative = 1e-5
-    """Decoupled weight decay, times the learning rate."""
-    gradient_clip: Positive = 1.0
-    """Bound on the norm of each agent's gradient, actor and critic apart."""
-    reward_scale: Positive = 0.02
-    """Rewards are multiplied by this before learning."""
-    reward_clip: Positive | None = None
-    """Scaled rewards are clipped to plus or minus this before learning; empty: never."""
+    gamma: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.99
+    """Discount of the next day's value."""
+
+
+class OffPolicyConfig(BatchSamplingConfig, ActorCriticConfig):
+    """Settings of actor-critic algorithms that learn from the shared replay buffer, with target networks."""
+
+    n_step: Annotated[int, Field(ge=1, le=1_000)] = 1
+    """Steps whose rewards are added up before the value of what is observed then is trusted, at most: an episode's end
+    comes first. The later ones are as they were played."""
+    tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
+    """Share of the weights that moves into the targets at each optimizer step."""
+
+
+class DdpgConfig(OffPolicyConfig):
+    """Settings of `ddpg`."""
+
+    algorithm: Literal["ddpg"] = "ddpg"
+    """Deep deterministic policy gradient."""
+    policy_delay: Count = 1
+    """The actor and the targets move once in this many critic steps, counted over generations. TD3's default is 2."""
     twin_critics: bool = False
-    """DDPG learns two critics and trusts the lower, as TD3 and SAC always do."""
-    policy_delay: Count | None = None
-    """The actor and the targets move once in this many critic steps, counted over generations; empty: 1 with DDPG, 2
-    with TD3; the others have none."""
+    """Learn two critics and trust the lower, as TD3 and SAC always do."""
+
+
+class Td3Config(OffPolicyConfig):
+    """Settings of `td3`."""
+
+    algorithm: Literal["td3"] = "td3"
+    """Twin delayed DDPG: two critics, a delayed policy and smoothed targets."""
+    policy_delay: Count = 2
+    """The actor and the targets move once in this many critic steps, counted over generations."""
     target_noise: Fraction = 0.1
-    """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range; TD3."""
+    """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range."""
     target_noise_clip: Fraction = 0.25
-    """That noise is clipped to plus or minus this, as a fraction of an action's range; TD3."""
+    """That noise is clipped to plus or minus this, as a fraction of an action's range."""
+
+
+class SacConfig(OffPolicyConfig):
+    """Settings of `sac`."""
+
+    algorithm: Literal["sac"] = "sac"
+    """Soft actor-critic: a stochastic policy with two critics and a learned temperature."""
     initial_temperature: Positive = 1.0
-    """Weight of the entropy beside scaled rewards before it is learned; SAC."""
+    """Weight of the entropy beside scaled rewards before it is learned."""
     temperature_learning_rate: NonNegative = 3e-4
-    """Step size of the temperature's logarithm; SAC."""
+    """Step size of the temperature's logarithm."""
     entropy_target: Annotated[float, Field(ge=-100.0, le=100.0)] = -1.0
     """Entropy of each value of an action that the temperature is learned for, the value's range scaled to [-1, 1]
-    (nats); SAC."""
+    (nats)."""
 
-    target_bins: Annotated[int, Field(ge=1, le=100)] = 4
-    """Sale targets of which outcomes are learned, evenly spread from `trading.min_target` to `trading.max_target`;
-    counterfactual."""
 
-    epochs: Count = 10
-    """Passes over the episodes of a generation; PPO."""
+class PpoConfig(ActorCriticConfig):
+    """Settings of `ppo`."""
+
+    algorithm: Literal["ppo"] = "ppo"
+    """Proximal policy optimization, from the generation's own episodes alone."""
+    epochs: CountOrZero = 10
+    """Passes over the episodes of a generation; 0: evolution alone."""
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
-    """How far the ratio of new to old probabilities is used from 1; PPO."""
+    """How far the ratio of new to old probabilities is used from 1."""
     value_clip: Positive | None = None
-    """How far values are used from those before learning, in scaled rewards; empty: any distance; PPO."""
+    """How far values are used from those before learning, in scaled rewards; empty: any distance."""
     gae_lambda: Fraction = 0.95
-    """Decay of later temporal-difference errors in an advantage (generalised advantage estimation); PPO."""
+    """Decay of later temporal-difference errors in an advantage (generalised advantage estimation)."""
     entropy_coefficient: NonNegative = 0.0
-    """Weight of the policy's entropy in the actor's objective; PPO."""
+    """Weight of the policy's entropy in the actor's objective."""
     initial_log_std: Annotated[float, Field(ge=-20.0, le=2.0)] = 0.0
-    """Logarithm of the policy's standard deviation at the start, before actions are squashed to their range; PPO."""
+    """Logarithm of the policy's standard deviation at the start, before actions are squashed to their range."""
     anneal: bool = False
-    """Learning rates fall linearly to zero over `generations`; PPO."""
+    """Learning rates fall linearly to zero over `generations`."""
     kl_limit: Positive | None = None
     """An agent whose policy diverges more than this from the one that played stops learning in the generation (nats);
-    empty: only where the divergence is not finite; PPO."""
+    empty: only where the divergence is not finite."""
 
+    @property
+    def learns(self) -> bool:
+        """See `LearnerConfig.learns`."""
+        return self.epochs > 0
+
+
+class CounterfactualConfig(BatchSamplingConfig):
+    """Settings of `counterfactual`."""
+
+    algorithm: Literal["counterfactual"] = "counterfactual"
+    """Regression on what every asset would have gained on every training day at every sale target, played or not."""
+    target_bins: Annotated[int, Field(ge=1, le=100)] = 4
+    """Sale targets of which outcomes are learned, evenly spread from `trading.min_target` to `trading.max_target`."""
+
+
+class DirectConfig(LearnerConfig):
+    """Settings of `direct`."""
+
+    algorithm: Literal["direct"] = "direct"
+    """The growth of the account itself, which the task `portfolio` offers."""
+    actor_learning_rate: NonNegative = 1e-4
+    """Step size of the actor."""
+    gradient_steps: CountOrZero = 32
+    """Optimizer steps per agent and generation; 0: evolution alone."""
     stretch_days: Count = 400
-    """Training days of a stretch over which the growth of an account is climbed, at most all there are (days);
-    direct."""
+    """Training days of a stretch over which the growth of an account is climbed, at most all there are (days)."""
     stretches: Count = 1
-    """Stretches whose gradients are averaged for one optimizer step; direct."""
+    """Stretches whose gradients are averaged for one optimizer step."""
     risk_aversion: NonNegative = 0.0
-    """What is climbed is the mean of a day's rewards less this times their variance; direct."""
+    """What is climbed is the mean of a day's rewards less this times their variance."""
+
+    @property
+    def learns(self) -> bool:
+        """See `LearnerConfig.learns`."""
+        return self.gradient_steps > 0
+
+
+AnyLearnerConfig = DdpgConfig | Td3Config | SacConfig | PpoConfig | CounterfactualConfig | DirectConfig
+
+LEARNER_CONFIGS: Mapping[str, type[LearnerConfig]] = {
+    kind.model_fields["algorithm"].default: kind for kind in get_args(AnyLearnerConfig)
+}
+"""The settings of each algorithm, by its name."""
+
+
+def batch_size_of(learner: LearnerConfig) -> int:
+    """Return the transitions of a batch; for an algorithm without batches the default of the others."""
+    size: int = getattr(learner, "batch_size", BatchLearnerConfig.model_fields["batch_size"].default)
+    return size
+
+
+def block_days_of(learner: LearnerConfig) -> int:
+    """Return the days of a block; for an algorithm without blocks the default of the others."""
+    days: int = getattr(learner, "block_days", BatchSamplingConfig.model_fields["block_days"].default)
+    return days
 
 
 class EvaluationConfig(Section):

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from eigen_core.config.explain import Setting, flatten, section_names, settings
+from eigen_core.config.learning import LEARNER_CONFIGS
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import Config
 from eigen_core.config.plain import plain_value, shown
@@ -72,10 +73,12 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         if key in seen:
             raise InputError(f"{key} is given twice: give it once.")
         seen.add(key)
-        value: Any = _parse_value(_known(key), text)
-        for name in reversed(key.split(".")):
-            value = {name: value}
-        values = merge(values, value)
+        value = _parse_value(_known(key), text)
+        *sections, name = key.split(".")
+        inner = values
+        for section in sections:
+            inner = inner.setdefault(section, {})
+        inner[name] = value
     return values
 
 
@@ -103,9 +106,12 @@ def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def differing_keys(one: Config, other: Config) -> tuple[str, ...]:
-    """Return the dotted keys of the settings in which two configurations differ, in the order of the model."""
+    """Return the dotted keys of the settings in which two configurations differ, in the order of the model.
+
+    Where their algorithms differ, settings that only one of these has are not among them.
+    """
     left, right = flatten(one.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
-    return tuple(key for key in settings() if left[key] != right[key])
+    return tuple(key for key in settings() if key in left and key in right and left[key] != right[key])
 
 
 def _known(key: str) -> Setting:
@@ -171,15 +177,34 @@ def _sentence(error: ValidationError) -> str:
 
 def _key(location: tuple[int | str, ...]) -> str:
     parts = [part for part in location if isinstance(part, str)]
+    if _algorithm_at(location):
+        del parts[1]
     # Of a setting with alternatives, a location names the one that was tried after the key.
     keys = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
     return next((key for key in keys if key in settings()), ".".join(parts))
 
 
+def _algorithm_at(location: tuple[int | str, ...]) -> str:
+    """Return the algorithm that a location in `learner` names after it; empty if it names none."""
+    section, algorithm, *_ = *location, "", ""
+    return str(algorithm) if section == "learner" and algorithm in LEARNER_CONFIGS else ""
+
+
+def _of_another_algorithm(key: str, algorithm: str) -> str:
+    having = ", ".join(settings()[key].algorithms)
+    own = ", ".join(name for name in LEARNER_CONFIGS[algorithm].model_fields if name != "algorithm")
+    return (
+        f"{key} is a setting of {having}, and learner.algorithm is {algorithm}, which has {own}: leave it out, or "
+        "choose another algorithm."
+    )
+
+
 def _sentence_of(location: tuple[int | str, ...], kind: str, message: str, value: object) -> str:
     key = _key(location)
     if kind == "extra_forbidden":
-        return _unknown(key)
+        return _of_another_algorithm(key, _algorithm_at(location)) if key in settings() else _unknown(key)
+    if kind == "union_tag_invalid" and isinstance(value, Mapping):
+        return _refusal(settings()["learner.algorithm"], value.get("algorithm"))
     if kind == "value_error":
         return message.removeprefix("Value error, ").rstrip(".") + "."
     if key in settings():

@@ -1,5 +1,6 @@
 """The model of all settings of a run."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -8,9 +9,10 @@ from eigen_core.config.account import AccountConfig
 from eigen_core.config.choices import TaskName, has_prices
 from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.learning import (
+    AnyLearnerConfig,
+    DdpgConfig,
     EvaluationConfig,
     ExplorationConfig,
-    LearnerConfig,
     NetworkConfig,
     PopulationConfig,
     ReplayConfig,
@@ -64,7 +66,7 @@ class Config(Section):
     population: PopulationConfig = PopulationConfig()
     exploration: ExplorationConfig = ExplorationConfig()
     replay: ReplayConfig = ReplayConfig()
-    learner: LearnerConfig = LearnerConfig()
+    learner: Annotated[AnyLearnerConfig, Field(discriminator="algorithm")] = DdpgConfig()
     evolution: EvolutionConfig = EvolutionConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     account: AccountConfig = AccountConfig()
@@ -82,9 +84,11 @@ class Config(Section):
         for sentence in secrets_in(plain):
             raise ValueError(sentence)
         preset = values.get("preset", cls.model_fields["preset"].default)
-        if preset not in PRESET_NAMES:
-            return values
-        return merge(preset_values(preset), values)
+        merged = merge(preset_values(preset), values) if preset in PRESET_NAMES else dict(values)
+        learner = merged.get("learner")
+        if isinstance(learner, Mapping):
+            merged["learner"] = {"algorithm": cls.model_fields["learner"].default.algorithm, **learner}
+        return merged
 
     @field_validator("preset")
     @classmethod

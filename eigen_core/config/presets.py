@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 from yaml.resolver import BaseResolver
 
+from eigen_core.config.learning import LEARNER_CONFIGS
 from eigen_core.config.plain import plain_value, shown
 from eigen_core.errors import InputError
 
@@ -77,12 +78,24 @@ def _scalar(name: str, node: yaml.Node) -> object:
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `override` laid over it, section by section."""
+    """Return `base` with the values of `override` laid over it, section by section.
+
+    If `override` gives another `learner.algorithm`, the settings of `base` that this algorithm does not have are left
+    out.
+    """
     merged = dict(base)
     for key, value in override.items():
         below = merged.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[key] = merge(below, value)
+            merged[key] = merge(_settings_shared(below, value) if key == "learner" else below, value)
         else:
             merged[key] = value
     return merged
+
+
+def _settings_shared(learner: Mapping[str, Any], override: Mapping[str, Any]) -> Mapping[str, Any]:
+    algorithm = override.get("algorithm", learner.get("algorithm"))
+    kind = LEARNER_CONFIGS.get(algorithm) if isinstance(algorithm, str) else None
+    if kind is None or algorithm == learner.get("algorithm"):
+        return learner
+    return {name: value for name, value in learner.items() if name in kind.model_fields}

@@ -6,6 +6,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from eigen_core.bundled import own_path
+from eigen_core.config.learning import LEARNER_CONFIGS
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.machine import run_values
 from eigen_core.config.model import Config
@@ -75,6 +76,22 @@ def _islands_of_version_9(values: dict[str, Any]) -> None:
         remove_setting(values, f"evolution.{name}")
 
 
+def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
+    """Leave out what a learner never read: all learners had the settings of all algorithms."""
+    learner, _ = _section_of(values, "learner.algorithm")
+    algorithm = learner.get("algorithm")
+    kind = LEARNER_CONFIGS.get(algorithm) if isinstance(algorithm, str) else None
+    if kind is None:
+        return
+    if algorithm == "ppo" and learner.get("gradient_steps") == 0:
+        learner["epochs"] = 0
+    if learner.get("policy_delay", 0) is None:
+        learner["policy_delay"] = 2 if algorithm == "td3" else 1
+    known = {name for one in LEARNER_CONFIGS.values() for name in one.model_fields}
+    for name in [name for name in learner if name in known and name not in kind.model_fields]:
+        del learner[name]
+
+
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _bookkeeping_of_version_1,
     _policy_delay_of_version_2,
@@ -85,6 +102,7 @@ MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _own_prices_of_version_7,
     _portfolio_costs_of_version_8,
     _islands_of_version_9,
+    _flat_learner_of_version_10,
 )
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 

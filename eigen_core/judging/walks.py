@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint import parse_checksummed
 from eigen_core.checkpoint.checksums import checksummed
-from eigen_core.config import Config, merge
+from eigen_core.config import BatchSamplingConfig, Config, merge
 from eigen_core.config.choices import has_prices
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.stored import config_from_stored, stored_values
@@ -135,7 +135,8 @@ def plan_walk(
             "A walk plays market.holdout_days days in each fold: train the market, with 1 or more of them."
         )
     # An episode with a window before it, and a batch of different days.
-    fewest = market.window + max(config.trading.episode_days, config.learner.batch_size)
+    batch_days = config.learner.batch_size if isinstance(config.learner, BatchSamplingConfig) else 1
+    fewest = market.window + max(config.trading.episode_days, batch_days)
     if train_days is not None and train_days < fewest:
         raise InputError(
             f"--train-days {train_days}: with these settings a fold needs {fewest:,} days or more to train."

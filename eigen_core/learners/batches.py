@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import BatchSamplingConfig, Config
 from eigen_core.devices import on_device
+from eigen_core.learners.settings import learner_settings
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 from eigen_core.task import BatchSampler, Task
@@ -76,14 +77,15 @@ def draw_batches(
 
     None while the replay has fewer transitions than `replay.minimum`, or too few for a batch.
     """
-    if config.learner.gradient_steps == 0 or replay.size < config.replay.minimum:
+    learner = learner_settings(config, BatchSamplingConfig)
+    if learner.gradient_steps == 0 or replay.size < config.replay.minimum:
         return None
-    return drawn_batches(config, task.sampler(replay, config.learner.batch_size), agents, generation)
+    return drawn_batches(config, task.sampler(replay, learner.batch_size), agents, generation)
 
 
 def drawn_batches(config: Config, sampler: BatchSampler | None, agents: int, generation: int) -> BatchPlan | None:
     """Draw the batches of a generation from a sampler; None without one, and where nothing is to be learned."""
-    learner, seed = config.learner, config.seed
+    learner, seed = learner_settings(config, BatchSamplingConfig), config.seed
     if learner.gradient_steps == 0 or sampler is None:
         return None
     batches = (learner.gradient_steps, learner.accumulation_steps)

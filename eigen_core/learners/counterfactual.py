@@ -14,14 +14,14 @@ from typing import ClassVar, Generic, cast
 import torch
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.batches import BatchPlan, drawn_batches
 from eigen_core.learners.critics import scaled
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import Step, take_steps
-from eigen_core.learners.settings import setting
+from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.networks.outcomes import RESERVE_VALUES, Expected, follow_expected
 from eigen_core.population import Population
@@ -47,7 +47,7 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         self._config = config
-        self._learner = config.learner
+        self._learner = learner_settings(config, CounterfactualConfig)
         self._task = task
         self._known = cast("KnownOutcomes", task)
         self._critic_values = task.critic_layout.size
@@ -65,7 +65,7 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
                 f"learner.algorithm {config.learner.algorithm} learns from outcomes of what was not played, "
                 f"which task {config.task} does not offer: use another learner, or task market."
             )
-        return Heads(critics=0, outcomes=config.learner.target_bins)
+        return Heads(critics=0, outcomes=learner_settings(config, CounterfactualConfig).target_bins)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         """Return agents without moments, or with those of a teacher."""

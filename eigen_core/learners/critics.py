@@ -7,7 +7,7 @@ from typing import Generic
 import torch
 from torch import Tensor
 
-from eigen_core.config import LearnerConfig
+from eigen_core.config import BatchLearnerConfig, LearnerConfig
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.settings import setting
 from eigen_core.population import Population
@@ -41,14 +41,16 @@ def actor_columns(task: Task[Observed, Encoded]) -> slice:
     return slice(task.critic_layout.size, task.critic_layout.size + task.actor_layout.size)
 
 
-def scaled(rewards: Tensor, group: Population, config: LearnerConfig) -> Tensor:
+def scaled(rewards: Tensor, group: Population, config: BatchLearnerConfig) -> Tensor:
     """Return rewards in the units of learning: scaled, then clipped."""
     scaled_rewards = rewards * setting(group, config, "reward_scale")
     clip = config.reward_clip
     return scaled_rewards if clip is None else scaled_rewards.clamp(-clip, clip)
 
 
-def discounted_rewards(batch: Transitions[Observed], group: Population, config: LearnerConfig) -> tuple[Tensor, Tensor]:
+def discounted_rewards(
+    batch: Transitions[Observed], group: Population, config: BatchLearnerConfig
+) -> tuple[Tensor, Tensor]:
     """Return the discounted rewards of each transition's steps, and the discount of what is observed after them.
 
     Their sum with the discounted value of that observation is the n-step return: Watkins 1989, "Learning from delayed

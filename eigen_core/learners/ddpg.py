@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import Config, DdpgConfig, Td3Config
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import Step, take_steps
-from eigen_core.learners.settings import setting
+from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads, Policy
 from eigen_core.population import Population
 from eigen_core.records import Curve
@@ -44,20 +44,21 @@ class DdpgLearner(Generic[Observed, Encoded]):
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
     )
 
-    usual_policy_delay: ClassVar[int] = 1
     noise_purposes: ClassVar[tuple[str, ...]] = ()
     """What `target_actions` takes noise for."""
+    settings: ClassVar[type[DdpgConfig | Td3Config]] = DdpgConfig
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         self._config = config
-        self._learner = config.learner
+        self._learner = learner_settings(config, self.settings)
         self._task = task
         self._critic, self._actor = critic_columns(task), actor_columns(task)
 
     @staticmethod
     def heads(config: Config) -> Heads:
         """Return critics of actions, one or two, and a deterministic actor."""
-        return Heads(critics=2 if config.learner.twin_critics else 1, return_steps=config.learner.n_step)
+        learner = learner_settings(config, DdpgConfig)
+        return Heads(critics=2 if learner.twin_critics else 1, return_steps=learner.n_step)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         """Return agents whose targets are their weights, without moments; see `Learner.new_agents`."""
@@ -97,8 +98,8 @@ class DdpgLearner(Generic[Observed, Encoded]):
     def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         numbers = np.arange(1, plan.gradient_steps + 1) + plan.earlier_steps
-        delay = self._learner.policy_delay or self.usual_policy_delay
-        moves = {"critic_steps": [True] * plan.gradient_steps, "actor_steps": (numbers % delay == 0).tolist()}
+        actor_moves = (numbers % self._learner.policy_delay == 0).tolist()
+        moves = {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
         noise = dict.fromkeys(self.noise_purposes, self._task.noise_shape(1)[2:])
         steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
         return Learned.of(group, self.curves, steps)

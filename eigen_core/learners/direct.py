@@ -15,13 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import Config, DirectConfig
 from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import count_steps
-from eigen_core.learners.settings import setting
+from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
@@ -75,7 +75,7 @@ class DirectLearner:
         if not isinstance(task, DifferentiableGrowth):
             raise _refusal(config)
         self._config = config
-        self._learner = config.learner
+        self._learner = learner_settings(config, DirectConfig)
         self._task = task
         self._encoder, self._actor = critic_columns(task), actor_columns(task)
 

@@ -16,12 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import Config, PpoConfig
 from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, bias_corrections, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
 from eigen_core.learners.interface import Learned
-from eigen_core.learners.settings import setting
+from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
@@ -107,7 +107,7 @@ class PpoLearner(Generic[Observed, Encoded]):
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         self._config = config
-        self._learner = config.learner
+        self._learner = learner_settings(config, PpoConfig)
         self._task = task
         self._critic, self._actor = critic_columns(task), actor_columns(task)
         self._episodes = config.evaluation.slices
@@ -122,7 +122,7 @@ class PpoLearner(Generic[Observed, Encoded]):
                 f"exploration.random_steps {config.exploration.random_steps}: PPO learns from what its own policy "
                 "played, not from random actions: set it to 0."
             )
-        initial_log_std = config.learner.initial_log_std
+        initial_log_std = learner_settings(config, PpoConfig).initial_log_std
         return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
@@ -136,7 +136,7 @@ class PpoLearner(Generic[Observed, Encoded]):
 
     def plan(self, replay: Replay, agents: int, generation: int) -> EpisodePlan | None:
         """Find the newest episodes, which this generation played: those of the first agent come first."""
-        if self._learner.gradient_steps == 0:
+        if self._learner.epochs == 0:
             return None
         episodes, column = agents * self._episodes, self._task.episode_end
         newest = min(replay.size, episodes * self._task.episode_steps + 1)
@@ -285,4 +285,4 @@ class PpoLearner(Generic[Observed, Encoded]):
 
 def _minibatches(config: Config, episode_steps: int) -> int:
     """Return how many minibatches an epoch has."""
-    return math.ceil(episode_steps * config.evaluation.slices / config.learner.batch_size)
+    return math.ceil(episode_steps * config.evaluation.slices / learner_settings(config, PpoConfig).batch_size)

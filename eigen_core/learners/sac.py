@@ -11,13 +11,13 @@ from typing import ClassVar, Generic, NamedTuple
 import torch
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import Config, SacConfig
 from eigen_core.learners.adam import adam_update, clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import Step, take_steps
-from eigen_core.learners.settings import setting
+from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.records import Curve
@@ -55,14 +55,14 @@ class SacLearner(Generic[Observed, Encoded]):
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         self._config = config
-        self._learner = config.learner
+        self._learner = learner_settings(config, SacConfig)
         self._task = task
         self._critic, self._actor = critic_columns(task), actor_columns(task)
 
     @staticmethod
     def heads(config: Config) -> Heads:
         """Return two critics of actions and an actor whose spread depends on what it observes."""
-        return Heads(critics=2, spread="observed", return_steps=config.learner.n_step)
+        return Heads(critics=2, spread="observed", return_steps=learner_settings(config, SacConfig).n_step)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         """Return agents whose target critics are their critics, without moments and at the initial temperature.

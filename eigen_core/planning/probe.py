@@ -276,7 +276,7 @@ class _Piece:
             began = self._now()
             self._plan = state.learner.plan(state.replay, size, 1) if self._groups else None
             self._plan_seconds = self._now() - began
-            if self._plan is not None or not self._groups or not state.config.learner.gradient_steps:
+            if self._plan is not None or not self._groups or not state.config.learner.learns:
                 break
             state.commit(generation=state.generation + 1)
         state.commit(generation=0, evaluated=EvaluationResult(1, nothing, nothing, nothing, {}, None, after))

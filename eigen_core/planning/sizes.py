@@ -66,7 +66,7 @@ class Sizes:
             column_bytes=max(columns),
             episode_steps=task.episode_steps,
             facts_bytes=len(json.dumps(task.facts())),
-            learning_agents=len(agents) if config.learner.gradient_steps else 0,
+            learning_agents=len(agents) if config.learner.learns else 0,
         )
 
     @property

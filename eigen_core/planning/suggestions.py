@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from eigen_core.config import Config, merge
+from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.planning.plan import Plan
 from eigen_core.planning.probe import Measured
@@ -124,9 +124,10 @@ def _changes(config: Config, plan: Plan) -> Iterator[Change]:
         if capacity < plan.rows_stored or plan.device == "cuda":
             yield Change({"replay.capacity": capacity}, Harm.RESULT)
         capacity //= 2
-    if learner.batch_size >= 2 * _SMALLEST_BATCH:
-        steps = 2 * learner.accumulation_steps
-        smaller = {"learner.batch_size": learner.batch_size // 2, "learner.accumulation_steps": steps}
+    if isinstance(learner, BatchLearnerConfig) and learner.batch_size >= 2 * _SMALLEST_BATCH:
+        smaller = {"learner.batch_size": learner.batch_size // 2}
+        if isinstance(learner, BatchSamplingConfig):
+            smaller["learner.accumulation_steps"] = 2 * learner.accumulation_steps
         yield Change(smaller, Harm.RESULT)
     if convolves:
         yield Change({"network.encoder": "filter_bank"}, Harm.RESULT)

@@ -2,11 +2,11 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import PurePath
 
 from eigen_core.config import Config
-from eigen_core.config.explain import explain
+from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.reporting.report import Setting
 
@@ -23,7 +23,7 @@ def settings_of(config: Config) -> list[Setting]:
         Setting(
             row.setting.key,
             _shown(row.setting.key, row.value),
-            _shown(row.setting.key, preset[row.setting.key])
+            _shown(row.setting.key, preset.get(row.setting.key, row.setting.default))
             if row.source == "given" and row.setting.key not in _HERE
             else None,
         )
@@ -49,13 +49,12 @@ def options_of(config: Config) -> list[str]:
 
 
 def differing_settings(configs: Mapping[str, Config]) -> dict[str, dict[str, str]]:
-    """Return the settings in which runs differ: dotted key, then the value of each run."""
+    """Return the settings in which runs differ: dotted key, then the value of each run that has it."""
     values = {run: {row.setting.key: row.value for row in explain(config)} for run, config in configs.items()}
-    keys: Sequence[str] = list(next(iter(values.values())))
     return {
-        key: {run: _shown(key, of_run[key]) for run, of_run in values.items()}
-        for key in keys
-        if len({_entered(of_run[key]) for of_run in values.values()}) > 1
+        key: {run: _shown(key, of_run.get(key)) for run, of_run in values.items()}
+        for key in settings()
+        if len({_entered(of_run.get(key)) for of_run in values.values()}) > 1
     }
 
 

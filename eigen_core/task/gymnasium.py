@@ -16,7 +16,8 @@ from torch import Tensor
 from eigen_core.arithmetic import compute_as_asked
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
-from eigen_core.config import Config
+from eigen_core.config import ActorCriticConfig, Config
+from eigen_core.config.learning import batch_size_of
 from eigen_core.errors import InputError
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.encoders import FirstDay
@@ -90,13 +91,14 @@ class GymnasiumTask:
         self.holdout_starts = _HOLDOUT_SEEDS
         self.fingerprint = _fingerprint(opened)
         # A hidden layer of a batch, or what is observed; and all steps of the episodes of a generation.
-        self.block_bytes = SINGLE * config.learner.batch_size * max(config.network.head_width, values)
+        self.block_bytes = SINGLE * batch_size_of(config.learner) * max(config.network.head_width, values)
         episodes = config.evaluation.slices + config.evaluation.fixed_episodes
         self.play_bytes = SINGLE * episodes * opened.episode_steps * 2 * (values + len(opened.low))
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
-        self._gamma = config.learner.gamma
+        # Other learners are refused.
+        self._gamma = config.learner.gamma if isinstance(config.learner, ActorCriticConfig) else 0.0
         self._return_steps = heads.return_steps
         self._observed = RunningMoments("observation", values, device) if settings.normalise_observations else None
         self._returned = RunningMoments("return", 1, device) if settings.normalise_rewards else None

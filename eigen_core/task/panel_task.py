@@ -13,7 +13,8 @@ from torch import Tensor
 from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.shifted import fewest_days
 from eigen_core.checkpoint import Ring
-from eigen_core.config import Config
+from eigen_core.config import BatchSamplingConfig, Config, OffPolicyConfig
+from eigen_core.config.learning import batch_size_of, block_days_of
 from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
@@ -120,12 +121,12 @@ class PanelTask(ABC):
 
     def _block_bytes(self, config: Config, device: torch.device) -> int:
         """Return the size of a layer of the encoder, or of the heads, for a batch of one agent (bytes)."""
-        network, batch, columns = config.network, config.learner.batch_size, self.panel.columns
+        network, batch, columns = config.network, batch_size_of(config.learner), self.panel.columns
         heads = SINGLE * batch * self.panel.assets * network.head_width
         if not self.network.block_bound:
             return max(SINGLE * batch * columns * network.channels, heads)
         train_days = len(self.panel.splits.train)
-        block = min(config.learner.block_days or train_days, train_days)
+        block = min(block_days_of(config.learner) or train_days, train_days)
         column_bytes = SINGLE * (block + config.market.window - 1) * filled_outputs(network.channels)
         at_once = columns_at_once(network.column_chunk, columns, column_bytes, device.type)
         return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
@@ -222,7 +223,8 @@ class PanelTask(ABC):
     def block_days(self) -> int:
         """Days of the blocks that batches are drawn from."""
         last_day = self.panel.splits.train.stop
-        return min(self._config.learner.block_days or last_day, last_day) if self.network.block_bound else last_day
+        block_days = block_days_of(self._config.learner)
+        return min(block_days or last_day, last_day) if self.network.block_bound else last_day
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         """Return the shape of the exploration noise of one agent in so many episodes."""
@@ -331,15 +333,18 @@ def require_scale(config: Config, days: int, steps: int) -> None:
             "days): raise it or lower evaluation.slices."
         )
     train_days = len(Splits.of_days(days, config.market).train)
-    if config.learner.batch_size > train_days - config.market.window:
+    learner = config.learner
+    if not isinstance(learner, BatchSamplingConfig):
+        return
+    if learner.batch_size > train_days - config.market.window:
         raise InputError(
-            f"learner.batch_size {config.learner.batch_size} needs as many different days, but training has "
+            f"learner.batch_size {learner.batch_size} needs as many different days, but training has "
             f"{train_days - config.market.window:,} after the first window: lower it."
         )
-    block_days, steps = config.learner.block_days, config.learner.n_step
-    if encoder_class(config.network).block_bound and 0 < block_days < config.learner.batch_size + steps:
+    steps = learner.n_step if isinstance(learner, OffPolicyConfig) else 1
+    if encoder_class(config.network).block_bound and 0 < learner.block_days < learner.batch_size + steps:
         after = "a day" if steps == 1 else f"{steps} days (learner.n_step)"
         raise InputError(
-            f"learner.block_days {block_days} must be above learner.batch_size {config.learner.batch_size}: "
+            f"learner.block_days {learner.block_days} must be above learner.batch_size {learner.batch_size}: "
             f"a batch has as many different days, each with {after} after it."
         )

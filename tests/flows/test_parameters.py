@@ -21,10 +21,10 @@ def schema() -> dict[str, Any]:
 def settings(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """All settings of the configuration with their names."""
     for name, setting in schema["definitions"]["Config"]["properties"].items():
-        section = setting.get("$ref", "").rsplit("/", 1)[-1]
-        if section:
+        section = schema["definitions"].get(setting.get("$ref", "").rsplit("/", 1)[-1], setting)
+        if "properties" in section:
             assert "default" not in setting
-            for inner_name, inner in schema["definitions"][section]["properties"].items():
+            for inner_name, inner in section["properties"].items():
                 yield f"{name}.{inner_name}", inner
         else:
             yield name, setting
@@ -68,7 +68,15 @@ def test_every_preset_is_accepted_whole_and_by_name(schema: dict[str, Any], pres
 
 @pytest.mark.parametrize(
     "config",
-    [{"preset": "eigen3"}, {"generations": 0}, {"generation": 3}, {"learner": {"gamma": 1.5}}, {"threads": "two"}],
+    [
+        {"preset": "eigen3"},
+        {"generations": 0},
+        {"generation": 3},
+        {"learner": {"gamma": 1.5}},
+        {"learner": {"algorithm": "ddpg", "clip_range": 0.1}},
+        {"learner": {"clip_range": 0.1, "tau": 0.1}},
+        {"threads": "two"},
+    ],
     ids=lambda config: "-".join(config),
 )
 def test_what_our_own_validation_refuses_is_refused(schema: dict[str, Any], config: dict[str, Any]) -> None:

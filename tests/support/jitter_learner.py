@@ -8,8 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import Config, DdpgConfig
 from eigen_core.learners.interface import Learned
+from eigen_core.learners.settings import learner_settings
 from eigen_core.networks import Heads
 from eigen_core.population import Population
 from eigen_core.randomness import keyed_generator
@@ -41,6 +42,7 @@ class JitterLearner:
 
     def __init__(self, config: Config, task: Task[Any, Any]) -> None:
         self._config = config
+        self._learner = learner_settings(config, DdpgConfig)
         self._parameters = task.critic_layout.size + task.actor_layout.size
 
     @staticmethod
@@ -54,14 +56,14 @@ class JitterLearner:
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
         """Steps of so many generations."""
-        return {"steps": (0.0, float(generation * self._config.learner.gradient_steps))}
+        return {"steps": (0.0, float(generation * self._learner.gradient_steps))}
 
     def plan(self, replay: Replay, agents: int, generation: int) -> JitterPlan | None:  # noqa: ARG002
         """Draw the moves."""
-        shape = (self._config.learner.gradient_steps, self._parameters)
+        shape = (self._learner.gradient_steps, self._parameters)
         generators = [keyed_generator(self._config.seed, generation, "train", agent) for agent in range(agents)]
         moves = np.stack([generator.standard_normal(shape, dtype=np.float32) for generator in generators])
-        return JitterPlan(torch.tensor(moves) * self._config.learner.actor_learning_rate)
+        return JitterPlan(torch.tensor(moves) * self._learner.actor_learning_rate)
 
     def learn(
         self,

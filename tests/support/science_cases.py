@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from tested_device import DEVICE
 
-from eigen_core.config import Config, merge
+from eigen_core.config import LEARNER_CONFIGS, Config, merge
 from eigen_core.config.choices import LEARNERS
 from eigen_core.market import Panel, panel_of_prices
 from eigen_core.randomness import keyed_generator
@@ -43,11 +43,18 @@ LEARNER_OF_TASK = {"direct": "portfolio", "counterfactual": "market"}
 LEARNERS_OF_ANY_TASK = [name for name in LEARNERS if name not in LEARNER_OF_TASK]
 
 
+def learner_with(algorithm: str, **settings: Any) -> dict[str, Any]:
+    """The section of an algorithm, with those of the settings that it has."""
+    known = LEARNER_CONFIGS[algorithm].model_fields
+    return {"algorithm": algorithm, **{name: value for name, value in settings.items() if name in known}}
+
+
 def small_config(**sections: Any) -> Config:
     """A configuration that trains in a fraction of a second, with sections laid over it; its learner plays its task."""
     learner = sections.get("learner", {}).get("algorithm")
     task = {"task": LEARNER_OF_TASK[learner]} if learner in LEARNER_OF_TASK else {}
-    return Config(**merge(_SMALL, task | sections))
+    small = merge(_SMALL, {"learner": {"algorithm": learner or "ddpg"}})
+    return Config(**merge(small, task | sections))
 
 
 def random_panel(config: Config, days: int = 160, assets: int = 6, context: int = 2, seed: int = 5) -> Panel:

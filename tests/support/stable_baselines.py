@@ -16,9 +16,11 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from eigen_core.config import ActorCriticConfig, PpoConfig, SacConfig, Td3Config
 from eigen_core.generation import TrainingState
 from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.ppo import EpisodePlan
+from eigen_core.learners.settings import learner_settings
 from eigen_core.networks.layout import Parameters
 from eigen_core.randomness import keyed_generator
 from eigen_core.task.gymnasium_environment import opened_for
@@ -36,7 +38,7 @@ class Taught(NamedTuple):
 
 def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> Taught:
     """Let TD3 learn, with some of its own settings changed."""
-    learner = state.config.learner
+    learner = learner_settings(state.config, Td3Config)
     settings = {
         "buffer_size": 1,
         "tau": learner.tau,
@@ -69,7 +71,7 @@ def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
 
 def sac(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> Taught:
     """Let SAC learn, with some of its own settings changed."""
-    learner = state.config.learner
+    learner = learner_settings(state.config, SacConfig)
     settings = {
         "buffer_size": 1,
         "tau": learner.tau,
@@ -102,7 +104,7 @@ def sac(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
 
 def ppo(state: TrainingState, agent: int, plan: EpisodePlan, **changed: float) -> Taught:
     """Let PPO learn, with some of its own settings changed; advantages are normalised as ours are."""
-    learner, replay = state.config.learner, state.replay
+    learner, replay = learner_settings(state.config, PpoConfig), state.replay
     episodes = list(zip(plan.starts[agent], plan.lengths[agent], strict=True))
     slots = np.concatenate([np.arange(start, start + length) % replay.capacity for start, length in episodes])
     settings = {
@@ -221,8 +223,9 @@ class _BeforeSquashing(SquashedDiagGaussianDistribution):  # type: ignore[misc] 
 
 def _model(kind: Any, state: TrainingState, **settings: Any) -> Any:
     """Return a model with the networks and the optimizer of a state's agents."""
-    network, learner = state.config.network, state.config.learner
-    assert learner.actor_learning_rate == learner.critic_learning_rate == learner.temperature_learning_rate
+    network, learner = state.config.network, learner_settings(state.config, ActorCriticConfig)
+    rates = [rate for name, rate in learner.model_dump().items() if name.endswith("learning_rate")]
+    assert set(rates) == {learner.actor_learning_rate}
     policy = {
         "net_arch": [network.head_width] * network.head_layers,
         "activation_fn": nn.ReLU,

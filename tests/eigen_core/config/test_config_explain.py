@@ -2,11 +2,12 @@
 
 import math
 import re
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
-from eigen_core.config import PRESET_NAMES, Config
+from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, explain, flatten, section_names, settings
 from eigen_core.config.loading import load_config
 
@@ -28,6 +29,18 @@ def test_sources_tell_default_preset_and_user_apart() -> None:
     assert source["trading.fill"] == "preset"
     assert source["trading.min_target"] == "default"
     assert source["preset"] == "preset"
+
+
+def test_a_configuration_is_explained_by_the_settings_of_its_algorithm() -> None:
+    config = load_config("quickstart", ["learner.algorithm=ppo", "learner.epochs=3"])
+    rows = {row.setting.key: row for row in explain(config)}
+    assert rows.keys() == flatten(config.model_dump()).keys()
+    assert [rows[f"learner.{name}"].source for name in ("algorithm", "epochs", "reward_clip", "clip_range")] == [
+        *("given", "given", "preset", "default")
+    ]
+    assert settings()["learner.epochs"].algorithms == ("ppo",)
+    assert settings()["learner.weight_decay"].algorithms == ()
+    assert [settings(name)["learner.policy_delay"].default for name in ("ddpg", "td3")] == [1, 2]
 
 
 def test_units_leave_the_meaning() -> None:
@@ -56,14 +69,17 @@ def test_what_a_setting_accepts_is_said_in_words(key: str, accepts: str) -> None
     assert settings()[key].accepts == accepts
 
 
-def _refused(key: str, value: object) -> bool:
-    values: object = value
+def _refused(setting: Setting, value: object) -> bool:
+    key = setting.key
+    values: Any = value
     for name in reversed(key.split(".")):
         values = {name: values}
+    if setting.algorithms:
+        values["learner"]["algorithm"] = setting.algorithms[0]
     try:
         Config.model_validate(values)
     except ValidationError as error:
-        places = [[str(part) for part in detail["loc"]] for detail in error.errors()]
+        places = [[str(part) for part in detail["loc"] if part not in LEARNER_CONFIGS] for detail in error.errors()]
         # Of a setting with alternatives, a place names the one that was tried after the key.
         return any(key in (".".join(place[:1]), ".".join(place[:2])) for place in places)
     return False
@@ -85,7 +101,7 @@ def test_every_number_is_bounded_as_its_bounds_say(setting: Setting) -> None:
     else:
         outside, edges = [int(low) - 1, int(high) + 1], [int(low), int(high)]
     for value, refused in zip([*outside, *edges], [True, True, not low_is_inside, not high_is_inside], strict=True):
-        assert _refused(setting.key, [value] if setting.kind == "integers" else value) == refused
+        assert _refused(setting, [value] if setting.kind == "integers" else value) == refused
 
 
 def test_sections_are_no_settings() -> None:

@@ -2,14 +2,14 @@
 
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.config import PRESET_NAMES, Config, preset_values
+from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, DdpgConfig, preset_values
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, differing_keys, load_config, parse_assignments
 from eigen_core.config.presets import parse_preset
@@ -19,7 +19,8 @@ from eigen_core.errors import InputError
 def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:
     for name in PRESET_NAMES:
         values = flatten(load_config(name).model_dump(mode="json"))
-        expected = {key: setting.default for key, setting in settings().items()} | flatten(preset_values(name))
+        known = settings(preset_values(name).get("learner", {}).get("algorithm", "ddpg"))
+        expected = {key: setting.default for key, setting in known.items()} | flatten(preset_values(name))
         assert values == expected
 
 
@@ -27,7 +28,7 @@ def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:
 def test_a_preset_may_override_another(name: str) -> None:
     values, base = flatten(preset_values(name)), flatten(preset_values("quickstart"))
     assert "extends" not in values
-    assert base.keys() <= values.keys()
+    assert {key for key in base if key in settings(name)} <= values.keys() <= settings(name).keys()
     assert values["trading.holding_days"] == base["trading.holding_days"]
     assert values["learner.algorithm"] == name
 
@@ -68,8 +69,33 @@ def test_a_setting_reads_as_what_its_key_holds(assignment: str, key: str, value:
 
 def test_settings_win_over_the_preset_and_leave_the_rest_of_their_section() -> None:
     config = load_config("eigen2-classic", ["learner.batch_size=7"])
+    assert isinstance(config.learner, DdpgConfig)
     assert config.learner.batch_size == 7
     assert config.learner.accumulation_steps == 6
+
+
+def test_an_algorithm_takes_from_a_preset_the_settings_that_it_has() -> None:
+    """Every preset's learner can be replaced by one setting; what the user gave is never dropped."""
+    for preset, algorithm in product(PRESET_NAMES, LEARNER_CONFIGS):
+        learner = load_config(preset, [f"learner.algorithm={algorithm}"]).learner
+        given = preset_values(preset).get("learner", {})
+        shared = {name: value for name, value in given.items() if name in LEARNER_CONFIGS[algorithm].model_fields}
+        assert type(learner) is LEARNER_CONFIGS[algorithm]
+        assert learner == LEARNER_CONFIGS[algorithm](**{**shared, "algorithm": algorithm})
+    assert load_config("quickstart", ["learner.clip_range=0.1", "learner.algorithm=ppo"]) == load_config(
+        "quickstart", ["learner.algorithm=ppo", "learner.clip_range=0.1"]
+    )
+
+
+@pytest.mark.parametrize("given", [["learner.clip_range=0.1"], ["learner.clip_range=0.1", "learner.algorithm=ddpg"]])
+def test_a_setting_of_another_algorithm_is_refused_with_those_of_this_one(given: list[str]) -> None:
+    with pytest.raises(
+        InputError, match=r"^learner\.clip_range is a setting of ppo, and .* is ddpg, which has"
+    ) as refused:
+        load_config("quickstart", given)
+    own = LEARNER_CONFIGS["ddpg"].model_fields.keys() - {"algorithm"}
+    assert all(name in str(refused.value) for name in own)
+    assert not {"epochs", "stretches", "target_bins"} & set(re.findall(r"\w+", str(refused.value)))
 
 
 BAD_ASSIGNMENTS = {
@@ -137,6 +163,7 @@ BAD_ASSIGNMENTS = {
     "evolution.elite_share=.nan": "above 0 and of at most 1",
     "evolution.elite_share=1.5": "above 0 and of at most 1",
     "learner.gamma=1": "below 1",
+    "learner.algorithm=dqn": "'dqn' cannot be used; give one of ddpg, td3, sac, ppo, counterfactual, direct",
     "learner.twin_critics=perhaps": "give true or false",
     "trading.fill=yesterday": "give one of next_open, next_close, same_close",
     "device=tpu": "give one of auto, cpu, cuda",
@@ -209,6 +236,9 @@ def nested(depth: int) -> list[Any]:
         {"preset": None},
         {3: 4},
         {"learner": {3: 4}},
+        {"learner": {"algorithm": ["ppo"]}},
+        {"learner": {"algorithm": None}},
+        {"learner": {"algorithm": "x" * 5_000}},
         {"population": {"size": "10"}},
         {"population": {"size": True}},
         {"population": {"size": 10.0}},

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from eigen_core.config import Config, stored
+from eigen_core.config import LEARNER_CONFIGS, Config, stored
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, remove_setting, rename_setting, stored_values
 from eigen_core.errors import InputError
@@ -97,13 +97,14 @@ def test_a_run_of_version_1_keeps_the_books_as_it_did() -> None:
 
 @pytest.mark.parametrize(
     ("algorithm", "stored_delay", "delay"),
-    [("ddpg", 1, None), ("ddpg", 2, 2), ("td3", 2, None), ("td3", 1, 1), ("sac", 1, None), ("ppo", 1, None)],
+    [("ddpg", 1, 1), ("ddpg", 2, 2), ("td3", 2, 2), ("td3", 1, 1), ("sac", 1, None), ("ppo", 1, None)],
 )
 def test_the_usual_delay_of_version_2_is_that_of_now(algorithm: str, stored_delay: int, delay: int | None) -> None:
     values = Config().model_dump(mode="json")
     values["learner"] |= {"algorithm": algorithm, "policy_delay": stored_delay}
-    assert config_from_stored({**values, "format_version": 2}).learner.policy_delay == delay
-    assert config_from_stored(values).learner.policy_delay == delay
+    for version in (1, 2):
+        learner = config_from_stored({**values, "format_version": version}).learner
+        assert getattr(learner, "policy_delay", None) == delay
 
 
 @pytest.mark.parametrize("preset", ["quickstart", "eigen2", "ppo", "eigen2-classic", "pendulum"])
@@ -151,3 +152,72 @@ def test_a_run_that_exchanged_champions_is_opened_and_goes_on_alone() -> None:
     values = stored_values(Config())
     evolution = {**Config().evolution.model_dump(mode="json"), "islands": ["a", "b"], "migration_generations": 5}
     assert config_from_stored({**values, "format_version": 9, "evolution": evolution}) == Config()
+
+
+FLAT_LEARNER: dict[str, Any] = {
+    "gradient_steps": 8,
+    "batch_size": 16,
+    "accumulation_steps": 2,
+    "block_days": 50,
+    "gamma": 0.9,
+    "n_step": 3,
+    "tau": 0.1,
+    "actor_learning_rate": 0.01,
+    "critic_learning_rate": 0.02,
+    "weight_decay": 0.5,
+    "gradient_clip": 2.0,
+    "reward_scale": 0.3,
+    "reward_clip": 4.0,
+    "twin_critics": True,
+    "policy_delay": None,
+    "target_noise": 0.2,
+    "target_noise_clip": 0.3,
+    "initial_temperature": 0.7,
+    "temperature_learning_rate": 0.04,
+    "entropy_target": -2.0,
+    "target_bins": 9,
+    "epochs": 3,
+    "clip_range": 0.15,
+    "value_clip": 0.6,
+    "gae_lambda": 0.8,
+    "entropy_coefficient": 0.02,
+    "initial_log_std": -1.0,
+    "anneal": True,
+    "kl_limit": 0.03,
+    "stretch_days": 70,
+    "stretches": 2,
+    "risk_aversion": 0.9,
+}
+"""What versions 3 to 10 stored of a learner, of whichever algorithm."""
+
+
+@pytest.mark.parametrize("algorithm", LEARNER_CONFIGS)
+def test_a_run_of_version_10_keeps_the_settings_that_its_learner_read(algorithm: str) -> None:
+    values = Config().model_dump(mode="json")
+    values["learner"] = {**FLAT_LEARNER, "algorithm": algorithm}
+    learner = config_from_stored({**values, "format_version": 10}).learner.model_dump()
+    assert learner.pop("policy_delay", None) == {"ddpg": 1, "td3": 2}.get(algorithm)
+    assert learner == {name: values["learner"][name] for name in learner}
+    values["learner"]["policy_delay"] = 5
+    given = config_from_stored({**values, "format_version": 10}).learner.model_dump()
+    assert given.get("policy_delay") == (5 if algorithm in ("ddpg", "td3") else None)
+
+
+def test_ppo_of_version_10_that_did_not_learn_does_not_learn() -> None:
+    values = Config(preset="ppo").model_dump(mode="json")
+    values["learner"]["gradient_steps"] = 0
+    config = config_from_stored({**values, "format_version": 10})
+    assert config == load_config("ppo", ["learner.epochs=0"])
+    values["learner"]["gradient_steps"] = 1
+    assert config_from_stored({**values, "format_version": 10}) == load_config("ppo")
+
+
+def test_what_no_version_had_is_refused_in_a_learner() -> None:
+    values = Config().model_dump(mode="json")
+    values["learner"]["momentum"] = 0.5
+    with pytest.raises(InputError, match=r"learner\.momentum: unknown setting"):
+        config_from_stored({**values, "format_version": 10})
+    values = Config().model_dump(mode="json")
+    values["learner"]["clip_range"] = 0.5
+    with pytest.raises(InputError, match=r"learner\.clip_range is a setting of ppo"):
+        config_from_stored({**values, "format_version": 11})

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import random_panel, small_config
+from science_cases import learner_with, random_panel, small_config
 from training_cases import advance, saved_of, small_state
 
 from eigen_core.checkpoint import UnfitSnapshotError, tensors_sha256
@@ -72,8 +72,9 @@ def test_genes_begin_around_the_configured_ones_and_gamma_stays_below_one() -> N
 
 def equal_genes(algorithm: str, **evolution: Any) -> str:
     """What a small run comes to; with genes, each agent's are the configured settings."""
-    learner = {"algorithm": algorithm, "gamma": 0.5, "actor_learning_rate": 0.25, "reward_scale": 0.125}
-    state = small_state(learner={**learner, "critic_learning_rate": 0.0625}, evolution=evolution)
+    rates = {"actor_learning_rate": 0.25, "critic_learning_rate": 0.0625}
+    learner = learner_with(algorithm, gamma=0.5, reward_scale=0.125, **rates)
+    state = small_state(learner=learner, evolution=evolution)
     advance(state, 2)
     return tensors_sha256({"weights": state.population.weights})
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from memory_cases import MB, HandMeter, hand_guard
-from science_cases import small_config
+from science_cases import learner_with, small_config
 from stand_in_gpu import captured_graphs, stand_in_gpu
 from torch import Tensor
 from training_cases import advance, content_of, small_state
@@ -37,7 +37,7 @@ def _gpu() -> Iterator[None]:
 
 def sections(learner: str, encoder: str, steps: int) -> dict[str, Any]:
     return {
-        "learner": {"algorithm": learner, "gradient_steps": steps, "accumulation_steps": 2, "n_step": 3},
+        "learner": learner_with(learner, gradient_steps=steps, accumulation_steps=2, n_step=3),
         "network": {"encoder": encoder, "column_chunk": 3},
         "population": {"size": 3},
         "replay": {"minimum": 1},

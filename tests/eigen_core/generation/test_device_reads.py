@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import random_panel, small_config
+from science_cases import learner_with, random_panel, small_config
 from torch import Tensor
 from training_cases import market_of
 
@@ -104,7 +104,7 @@ def learned_on_meta(config: Config) -> Population:
 
 @pytest.mark.parametrize("learner", [name for name in choices.LEARNERS if name != "ppo"])
 def test_gradient_steps_read_nothing_back(learner: str) -> None:
-    config = small_config(learner={"algorithm": learner, "gradient_steps": 2, "accumulation_steps": 2})
+    config = small_config(learner=learner_with(learner, gradient_steps=2, accumulation_steps=2))
     assert learned_on_meta(config).weights.device == META
 
 

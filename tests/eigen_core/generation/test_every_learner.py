@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from science_cases import random_panel, small_config
+from science_cases import learner_with, random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
@@ -75,7 +75,7 @@ def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: p
     monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
     common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
     rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **LEARNING[learner]}
-    config = config_with(learner, learner={**common, **rates}, evolution={"enabled": False})
+    config = config_with(learner, learner=learner_with(learner, **common, **rates), evolution={"enabled": False})
     state = advance(start_training(config.model_copy(update={"task": "pointer"}), None), 8)
     first, last = state.history[0], state.history[-1]
     assert sum(last.validations) > 0.6 * sum(first.validations)

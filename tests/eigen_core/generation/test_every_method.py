@@ -9,7 +9,7 @@ from science_cases import random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
-from eigen_core.config import Config, choices, merge
+from eigen_core.config import Config, OffPolicyConfig, choices, merge
 from eigen_core.errors import InputError
 from eigen_core.generation import (
     TrainingState,
@@ -18,6 +18,7 @@ from eigen_core.generation import (
     snapshot_form,
     start_training,
 )
+from eigen_core.learners.settings import learner_settings
 from eigen_core.planning import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData
@@ -86,7 +87,8 @@ def test_the_critic_of_cem_and_its_optimizer_have_learned_in_all_generations(lea
     learned = sum(record.learning is not None for record in state.history)
     assert learned > 1
     drawn = state.population.rows(slice(3, 5))
-    assert drawn.state[counts].tolist() == [learned * state.config.learner.gradient_steps] * 2
+    steps = learner_settings(state.config, OffPolicyConfig).gradient_steps
+    assert drawn.state[counts].tolist() == [learned * steps] * 2
     critic = state.task.critic_layout.size
     for tensor in (drawn.weights, drawn.state["targets"], drawn.state["second_moment"]):
         assert torch.equal(tensor[0, :critic], tensor[1, :critic])

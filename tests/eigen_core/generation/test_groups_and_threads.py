@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from science_cases import learner_with
 from training_cases import advance, content_of, small_state
 
 from eigen_core.config.choices import LEARNERS
@@ -87,7 +88,7 @@ def test_agents_by_themselves_keep_their_bits_with_many_threads(encoder: str) ->
 def test_with_several_purchases_a_day_groups_and_threads_change_no_bit(rank: str, learner: str) -> None:
     several = kind("filter_bank", twin=False, observe=True)
     several["trading"] = several["trading"] | {"purchases_per_day": 4, "rank": rank}
-    several["learner"] = several["learner"] | {"algorithm": learner}
+    several["learner"] = learner_with(learner, **several["learner"])
     expected = bits(1, **several)
     assert bits(2, **several | {"population": {"group_size": 2}}) == expected
 
@@ -101,7 +102,7 @@ def test_sixteen_agents_in_groups_of_any_size(encoder: str, learner: str) -> Non
             network={"encoder": encoder, **WIDE},
             population={"size": 16, "group_size": group_size},
             trading=SHORT,
-            learner={"algorithm": learner, "gradient_steps": 1, "accumulation_steps": 2},
+            learner=learner_with(learner, gradient_steps=1, accumulation_steps=2),
         )
 
     expected = sixteen(1, 16)

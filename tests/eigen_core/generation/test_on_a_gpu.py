@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import random_panel, small_config
+from science_cases import learner_with, random_panel, small_config
 from stand_in_gpu import GPU, stand_in_gpu
 from training_cases import advance, content_of, small_state
 
@@ -39,7 +39,7 @@ def marks_of(learner: str, encoder: str) -> list[pytest.MarkDecorator]:
 # What a GPU would choose by bytes is given, so that sums have the same order.
 def sections(learner: str, encoder: str) -> dict[str, Any]:
     return {
-        "learner": {"algorithm": learner, "gradient_steps": 2},
+        "learner": learner_with(learner, gradient_steps=2),
         "network": {"encoder": encoder, "column_chunk": 3},
         "population": {"size": 3},
         "threads": 1,

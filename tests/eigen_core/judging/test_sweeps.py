@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from eigen_core.config import DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.errors import InputError
 
@@ -53,6 +54,7 @@ def test_suggestions_lie_in_their_ranges_and_are_settings(tmp_path: Path) -> Non
         study.suggest()
     for trial in study.trials():
         config = load_config(None, [*GIVEN, *as_settings(trial.params)])
+        assert isinstance(config.learner, DdpgConfig)
         assert 0.9 <= config.learner.gamma <= 0.99
         assert config.learner.batch_size in (32, 64)
         assert 1e-5 <= config.learner.actor_learning_rate <= 1e-3

@@ -6,7 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eigen_core.config import Config
+from eigen_core.config import Config, DdpgConfig
+from eigen_core.learners.settings import learner_settings
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, ParameterLayout
 
@@ -133,7 +134,7 @@ class PlainDdpg:
         assets, context = torch.cat(parts, dim=1), self.with_place(sight[1], step)
         chosen = torch.softmax(30.0 * coefficient[there], dim=0)
         values = []
-        for critic_name in ["critic0", "critic1"][: 2 if self.config.learner.twin_critics else 1]:
+        for critic_name in ["critic0", "critic1"][: 2 if learner_settings(self.config, DdpgConfig).twin_critics else 1]:
             hidden = torch.relu(
                 layer(critic, f"{critic_name}.asset", assets) + layer(critic, f"{critic_name}.context", context)
             )
@@ -146,7 +147,7 @@ class PlainDdpg:
 
     def goal(self, target: Tensor, transition: PlainTransition) -> float:
         """The rewards, and the discounted value of what the target actor does on the day after them."""
-        learner, steps = self.config.learner, len(transition.rewards)
+        learner, steps = learner_settings(self.config, DdpgConfig), len(transition.rewards)
         clip = learner.reward_clip or float("inf")
         rewards = [min(max(reward * learner.reward_scale, -clip), clip) for reward in transition.rewards]
         total = sum(learner.gamma**step * reward for step, reward in enumerate(rewards))
@@ -167,7 +168,7 @@ class PlainDdpg:
         self, weights: Tensor, targets: Tensor, plan: list[list[list[PlainTransition]]]
     ) -> tuple[Tensor, Tensor, dict[str, Tensor], PlainCurves]:
         """Learn from `plan[step][batch]`; return weights, targets, Adam's moments and the curves."""
-        learner, size = self.config.learner, self.critic_layout.size
+        learner, size = learner_settings(self.config, DdpgConfig), self.critic_layout.size
         critic_row = weights[:size].double().clone().requires_grad_()
         actor_row = weights[size:].double().clone().requires_grad_()
         targets = targets.double().clone()
@@ -222,6 +223,6 @@ class PlainDdpg:
         """Take one step; return the gradient's norm before clipping."""
         adam.zero_grad()
         torch.autograd.backward(loss)
-        norm = torch.nn.utils.clip_grad_norm_([row], self.config.learner.gradient_clip)
+        norm = torch.nn.utils.clip_grad_norm_([row], learner_settings(self.config, DdpgConfig).gradient_clip)
         adam.step()
         return norm.item()

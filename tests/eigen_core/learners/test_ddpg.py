@@ -11,10 +11,11 @@ from science_cases import random_panel, small_config
 from torch import Tensor
 from training_cases import market_of, random_episodes
 
-from eigen_core.config import Config, merge
+from eigen_core.config import Config, DdpgConfig, merge
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.ddpg import DdpgLearner
+from eigen_core.learners.settings import learner_settings
 from eigen_core.market import Panel
 from eigen_core.population import Population, initial_weights
 from eigen_core.randomness import keyed_generator
@@ -65,7 +66,7 @@ class Case:
 
     def plain_transition(self, slot: int) -> PlainTransition:
         steps = [picked(self.replay, torch.tensor([[slot]]))]
-        while len(steps) < self.config.learner.n_step and not steps[-1].terminal:
+        while len(steps) < learner_settings(self.config, DdpgConfig).n_step and not steps[-1].terminal:
             steps.append(picked(self.replay, torch.tensor([[(slot + len(steps)) % self.replay.capacity]])))
         return PlainTransition(
             day=int(steps[0].days),

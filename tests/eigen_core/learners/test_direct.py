@@ -8,10 +8,11 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance
 
-from eigen_core.config import Config
+from eigen_core.config import Config, DirectConfig
 from eigen_core.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.learners.direct import DirectLearner
+from eigen_core.learners.settings import learner_settings
 from eigen_core.planning import Sizes
 from eigen_core.population import initial_weights
 from eigen_core.replay import Replay
@@ -35,7 +36,7 @@ def test_steps_are_those_of_an_optimizer_on_each_agent_alone(observe: bool) -> N
     plan = learner.plan(replay, 2, 1)
     assert plan is not None
     learned = learner.learn(learner.new_agents(weights.clone()), plan, replay, lambda: None)
-    settings = config.learner
+    settings = learner_settings(config, DirectConfig)
     for agent, row in enumerate(weights):
         encoder, actor = (
             part.clone().requires_grad_() for part in row.split([task.critic_layout.size, task.actor_layout.size])

@@ -13,10 +13,11 @@ from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from training_cases import advance, content_of
 
-from eigen_core.config import merge
+from eigen_core.config import PpoConfig, merge
 from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.learners.ppo import EpisodePlan, PpoLearner
+from eigen_core.learners.settings import learner_settings
 from eigen_core.population import Population, initial_weights
 from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
@@ -54,6 +55,7 @@ class Case:
             population={"size": AGENTS},
             evaluation={"slices": EPISODES, "lowest": 1},
         )
+        self.settings = learner_settings(self.config, PpoConfig)
         self.task = PointerTask(self.config, None, CPU, PpoLearner.heads(self.config))
         self.learner = PpoLearner(self.config, self.task)
         layouts = (self.task.critic_layout, self.task.actor_layout)
@@ -82,7 +84,7 @@ class PlainAgent:
 
     def __init__(self, case: Case, weights: Tensor) -> None:
         self.layouts = case.task.critic_layout, case.task.actor_layout
-        self.learner, size = case.config.learner, self.layouts[0].size
+        self.learner, size = case.settings, self.layouts[0].size
         self.critic = weights[:size].double().clone().requires_grad_()
         self.actor = weights[size:].double().clone().requires_grad_()
         rates = (self.critic, self.learner.critic_learning_rate), (self.actor, self.learner.actor_learning_rate)
@@ -122,7 +124,7 @@ def advantages_of(rewards: Tensor, values: Tensor, gamma: float, decay: float) -
 
 def test_learning_equals_a_plain_agents() -> None:
     case = Case()
-    before, learner = case.population.clone(), case.config.learner
+    before, learner = case.population.clone(), case.settings
     curves = case.learn()
     clipped_once = False
     for agent in range(AGENTS):
@@ -266,7 +268,7 @@ def test_episodes_of_unequal_length_are_found_and_what_follows_a_limit_is_valued
             advantages = np.zeros(length)
             for step in reversed(range(length)):
                 following = 0.0 if step == length - 1 and terminal else after[step]
-                reward = float(batch.rewards[0, step, 0]) * state.config.learner.reward_scale
+                reward = float(batch.rewards[0, step, 0]) * learner_settings(state.config, PpoConfig).reward_scale
                 later = reward + 0.99 * following - values[step] + 0.99 * 0.95 * later
                 advantages[step] = later
             found = buffer.by_agent("return")[agent, episode, :length].cpu().numpy()
@@ -306,7 +308,7 @@ def test_only_the_newest_generation_counts() -> None:
 
 
 def test_without_gradient_steps_nothing_is_learned() -> None:
-    state = uneven_state(learner={"gradient_steps": 0})
+    state = uneven_state(learner={"epochs": 0})
     evaluate(state)
     assert train(state) is None
     assert evolve(state).learning is None

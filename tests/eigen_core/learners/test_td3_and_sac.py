@@ -14,10 +14,11 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from eigen_core import pieces
 from eigen_core.checkpoint import tensors_sha256
-from eigen_core.config import merge
+from eigen_core.config import OffPolicyConfig, SacConfig, merge
 from eigen_core.learners import Learner
 from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.sac import SacLearner
+from eigen_core.learners.settings import learner_settings
 from eigen_core.learners.td3 import Td3Learner
 from eigen_core.networks import ParameterLayout
 from eigen_core.population import Population, initial_weights
@@ -44,7 +45,9 @@ class Case:
     """Agents whose targets are not their weights, and a replay of what they played."""
 
     def __init__(self, learner_class: type[Any], **sections: Any) -> None:
-        self.config = small_config(**merge({"learner": LEARNER}, sections))
+        algorithm = {"learner": {"algorithm": "td3" if learner_class is Td3Learner else "sac"}}
+        self.config = small_config(**merge(merge({"learner": LEARNER}, algorithm), sections))
+        self.settings = learner_settings(self.config, OffPolicyConfig)
         heads = learner_class.heads(self.config)
         self.task = PointerTask(self.config, None, CPU, heads)
         self.learner: Learner = learner_class(self.config, self.task)
@@ -68,7 +71,7 @@ class Case:
 
     def batches(self, agent: int) -> list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]:
         """Shown, shown after the steps, stored action, discounted rewards and discount of each of two batches."""
-        learner, parts = self.config.learner, []
+        learner, parts = self.settings, []
         for slots in self.plan.slots[agent, 0]:
             rows, returns, discounts, following = self.replay.pick(slots), [], [], []
             for slot in slots.tolist():
@@ -91,7 +94,7 @@ class Row:
 
     def __init__(self, case: Case, weights: Tensor) -> None:
         self.layouts = case.task.critic_layout, case.task.actor_layout
-        learner, size = case.config.learner, self.layouts[0].size
+        learner, size = case.settings, self.layouts[0].size
         self.critic = weights[:size].double().clone().requires_grad_()
         self.actor = weights[size:].double().clone().requires_grad_()
         self.clip = learner.gradient_clip
@@ -133,7 +136,7 @@ def assert_same(
     torch.testing.assert_close(case.population.weights[agent].double(), expected, rtol=1e-4, atol=1e-5)
     for name, value in plain.items():
         assert float(curves[name][agent, 0]) == pytest.approx(value, rel=1e-4, abs=1e-6), name
-    now, tau = case.population.weights[agent], case.config.learner.tau
+    now, tau = case.population.weights[agent], case.settings.tau
     targets = before.state["targets"][agent]
     followed = targets + tau * (now[: len(targets)] - targets)
     torch.testing.assert_close(case.population.state["targets"][agent], followed, rtol=1e-5, atol=1e-6)
@@ -144,7 +147,6 @@ def test_a_step_of_td3_equals_a_plain_one(n_step: int) -> None:
     case = Case(
         Td3Learner, learner={"algorithm": "td3", "target_noise": 0.3, "target_noise_clip": 0.2, "n_step": n_step}
     )
-    assert case.config.learner.policy_delay is None
     before = case.population.clone()
     curves = case.learner.learn(case.population, case.plan, case.replay, lambda: None).curves
     for agent in range(AGENTS):
@@ -181,7 +183,7 @@ def squashed(outputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 def test_a_step_of_sac_equals_a_plain_one(n_step: int) -> None:
     settings = {"algorithm": "sac", "initial_temperature": 0.3, "entropy_target": -0.5, "n_step": n_step}
     case = Case(SacLearner, learner=settings)
-    before, learner = case.population.clone(), case.config.learner
+    before, learner = case.population.clone(), learner_settings(case.config, SacConfig)
     curves = case.learner.learn(case.population, case.plan, case.replay, lambda: None).curves
     for agent in range(AGENTS):
         row, targets = Row(case, before.weights[agent]), Row(case, before.weights[agent])

@@ -8,6 +8,7 @@ from plan_cases import MB, MEASURED
 from science_cases import random_panel, small_config
 
 from eigen_core.config import Config
+from eigen_core.config.learning import batch_size_of
 from eigen_core.planning import Limit, Plan, Sizes, plan_of, suggestions_for
 from eigen_core.planning.probe import Peak
 from eigen_core.task import TaskData
@@ -50,7 +51,7 @@ def test_what_leaves_the_run_as_it_is_is_tried_first_and_is_enough() -> None:
 
 def test_what_does_not_help_is_not_said_and_what_is_not_enough_is_combined() -> None:
     def train_bytes(config: Config) -> int:
-        return 4 * MB * config.learner.batch_size + 8 * MB * config.population.size
+        return 4 * MB * batch_size_of(config.learner) + 8 * MB * config.population.size
 
     plan_with = planner(train_bytes)
     found = suggestions_for(CONFIG, plan_with(CONFIG), plan_with)

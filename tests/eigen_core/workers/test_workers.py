@@ -40,7 +40,7 @@ PHASES = (evaluate, train, evolve)
 
 LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in choices.LEARNERS]
 CASES = {
-    **{config.learner.algorithm: config for config in LEARNERS},
+    **{str(config.learner.algorithm): config for config in LEARNERS},
     "tcn": small_config(network={"encoder": "tcn", "column_chunk": 2}, population={"size": 5, "group_size": 2}),
     "evolution alone": small_config(learner={"gradient_steps": 0}),
     "random actions": small_config(exploration={"random_steps": 100}),

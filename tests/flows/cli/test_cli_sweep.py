@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 
+from eigen_core.config import DdpgConfig
 from eigen_core.training.runs import runs_in, status_of
 
 pytestmark = pytest.mark.thorough
@@ -53,6 +54,7 @@ def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
         assert trial["value"] == pytest.approx(sum(one.history[-1].champion_validation for one in reached) / 2)
         assert trial["spread"] > 0.0
         for status in reached:
+            assert isinstance(status.config.learner, DdpgConfig)
             assert status.config.learner.gamma == trial["settings"]["learner.gamma"]
             assert status.config.learner.tau == trial["settings"]["learner.tau"]
     values = [trial["value"] for trial in document["trials"]]

@@ -136,7 +136,7 @@ def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
 def test_the_form_describes_every_setting(client: SyncPrefectClient) -> None:
     schema = client.read_deployment_by_name(DEPLOYMENT).parameter_openapi_schema
     assert schema is not None
-    learner = schema["definitions"]["LearnerConfig"]["properties"]
+    learner = schema["definitions"]["Config"]["properties"]["learner"]["properties"]
     assert all(found.get("description") for found in learner.values())
 
 
