@@ -22,7 +22,7 @@ from eigen_core.checkpoint.retention import CleanReport, KeepRule
 from eigen_core.checkpoint.run import RunDirectory, Saved
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.snapshot import Ring, Snapshot
-from eigen_core.checkpoint.upload_status import UploadStatus, read_status
+from eigen_core.checkpoint.uploads import UploadStatus, read_status
 
 __all__ = [
     "CHAMPION",

@@ -16,7 +16,14 @@ from eigen_core.checkpoint.bytes_done import BytesDone
 from eigen_core.checkpoint.checksums import parse_checksummed
 from eigen_core.checkpoint.damage import Damage, DamagedFileError
 from eigen_core.checkpoint.lease import is_live
-from eigen_core.checkpoint.manifest import MANIFEST_LIMIT, Manifest, parse_manifest, reading_part
+from eigen_core.checkpoint.manifest import (
+    MANIFEST_LIMIT,
+    Manifest,
+    damaged_generation,
+    manifest_bytes,
+    parse_manifest,
+    reading_part,
+)
 from eigen_core.checkpoint.names import (
     BLOBS,
     CONFIG_NAME,
@@ -37,6 +44,7 @@ from eigen_core.checkpoint.retention import (
 from eigen_core.checkpoint.tensor_files import parse_document
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
+from eigen_core.units import size as in_mb
 
 logger = logging.getLogger(__name__)
 
@@ -243,6 +251,44 @@ class RunContents:
             self.store.fetch(self.object_name(blob), path, moved)
         except MissingObjectError as error:
             raise DamagedFileError(_MISSING) from error
+
+    def fetch_generation(self, manifest: Manifest, local: "RunContents") -> None:
+        """Copy to this machine what its run directory lacks of a generation, the manifest last.
+
+        Every blob is compared with its SHA-256; those that are whole on this machine are not fetched. The caller holds
+        the run directory's lock. Progress is reported as "download", in bytes.
+
+        Args:
+            manifest: the generation's, which this store has.
+            local: the run on this machine, in a `LocalStore`.
+
+        Raises:
+            DamagedGenerationError: a needed part of it is damaged in the store. If that shows in the sizes, nothing is
+                fetched.
+            InputError, StoreUnavailableError: see `Store`.
+        """
+        assert isinstance(local.store, LocalStore)
+        lacking = {damage.path: damage.file for damage in local.damages(manifest, deep=True)}
+        damages = [damage for damage in self.damages(manifest) if damage.path in lacking] if lacking else []
+        if damages:
+            raise damaged_generation(manifest, damages)
+        sizes = manifest.blobs
+        total = sum(sizes[blob] for blob in lacking)
+        progress = BytesDone("download", total)
+        for blob, part in lacking.items():
+            path = local.store.path(local.object_name(blob))
+            with reading_part(manifest, part, blob):
+                self.fetch(blob, path, progress.add)
+                try:
+                    check_blob(path, sizes[blob])
+                except DamagedFileError:
+                    path.unlink(missing_ok=True)
+                    raise
+        if local.manifest(manifest.name) != manifest:
+            # Instead of a damaged one of that name, if there is one.
+            local.store.put(local.object_name(manifest.name), manifest_bytes(manifest))
+        if lacking:
+            logger.info("Run '%s': fetched generation %d, %s", self.name, manifest.generation, in_mb(total))
 
     def damages(self, manifest: Manifest, *, deep: bool = False) -> list[Damage]:
         """Return what is wrong with a generation: sizes, with `deep` also the SHA-256 of all that it refers to."""

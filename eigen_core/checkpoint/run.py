@@ -33,7 +33,6 @@ from eigen_core.checkpoint.retention import CleanReport
 from eigen_core.checkpoint.ring_files import ring_columns, write_ring
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensor_files import write_files
-from eigen_core.checkpoint.transfer import fetch_generation
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
 from eigen_core.store.files import ANOTHER_STORE, explained, leftovers
@@ -297,7 +296,7 @@ class RunDirectory:
     ) -> LoadedGeneration:
         if stored is not None:
             _require_form(manifest, form)
-            fetch_generation(stored, self.contents, manifest)
+            stored.fetch_generation(manifest, self.contents)
         loaded = self.load(manifest, form)
         try:
             if restore is not None:

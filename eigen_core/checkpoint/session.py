@@ -18,8 +18,7 @@ from eigen_core.checkpoint.names import ATTACHMENTS, ATTACHMENTS_NAME, CONFIG_NA
 from eigen_core.checkpoint.reading import LoadedGeneration
 from eigen_core.checkpoint.run import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.upload_status import UploadStatus
-from eigen_core.checkpoint.uploads import Uploader
+from eigen_core.checkpoint.uploads import Uploader, UploadStatus
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.store import (

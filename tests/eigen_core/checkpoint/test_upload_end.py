@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
 
-from eigen_core.checkpoint.upload_status import STATUS_NAME, read_status
-from eigen_core.checkpoint.uploads import Uploader, UploadsEndedError
+from eigen_core.checkpoint.uploads import STATUS_NAME, Uploader, UploadsEndedError, read_status
 from eigen_core.store import StoreUnavailableError
 
 

@@ -230,7 +230,7 @@ def test_a_newer_version_that_comes_while_the_older_one_is_on_its_way_is_not_tak
     machine.train(1)
     machine.memory.before = commit_again
     machine.uploader.step()
-    assert machine.uploader._queue.generations() == [1]
+    assert machine.uploader.status().pending == 1
     machine.drain()
     assert machine.target.newest_manifest() == machine.directory.contents.newest_manifest()
 

@@ -16,7 +16,7 @@ from upload_cases import RUN, Machine, commit, new_directory, whole_generations
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.run import RunDirectory
-from eigen_core.checkpoint.uploads import Uploader
+from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
 from eigen_core.config import CheckpointConfig
 from eigen_core.store import LocalStore, Store, open_store
 
@@ -138,8 +138,7 @@ def test_faults_of_the_network_change_nothing(
     fault_proxy.add(fault)
     machine.train(1, 2, 3)
     end = time.monotonic() + 120
-    while machine.uploader.status().pending or machine.uploader._is_work():
-        machine.uploader.step()
+    while machine.uploader.step() != NOTHING_TO_DO:
         assert time.monotonic() < end
     fault_proxy.clear()
     machine.drain()
