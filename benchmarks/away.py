@@ -13,7 +13,7 @@ from benchmarks.resident import in_own_process
 from benchmarks.results import Section
 from benchmarks.stores_elsewhere import PHASES, emulator, middle_and_longest, reach_store_at, run_generation
 from eigen_core.checkpoint import RunContents, open_session
-from eigen_core.checkpoint.retention import kept_generations
+from eigen_core.checkpoint.contents import kept_generations
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import start_training
 from eigen_core.market import build_panel

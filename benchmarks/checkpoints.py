@@ -16,16 +16,15 @@ from benchmarks.resident import extra_resident_mb, in_own_process
 from benchmarks.results import Section
 from benchmarks.synthetic import leaking_market
 from eigen_core.checkpoint import Ring, RunDirectory, Snapshot
-from eigen_core.checkpoint.manifest import Compression
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 
 _TRANSITIONS, _ASSETS, _DAYS = 50_000, 108, 2_500
 _GRADIENT_STEPS = 4
 _ROUNDS = 5
-_COMPRESSIONS: tuple[Compression, ...] = ("none", "gzip", "zstd")
+_ZSTD = "zstd"
 _REPLACED, _PLAIN = "pickle and gzip 6", "plain file"
-_WAYS = (*_COMPRESSIONS, _REPLACED, _PLAIN)
+_WAYS = (_ZSTD, _REPLACED, _PLAIN)
 _SOURCE = "source"
 
 
@@ -40,9 +39,8 @@ class _Way(Protocol):
 class _Checkpoint:
     """Whole generations that hold the buffer alone, in a run of their own."""
 
-    def __init__(self, folder: Path, compression: Compression) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._compression = compression
         self._generation = 0
         self._bytes = 0
         if not (folder / "run").exists():
@@ -52,7 +50,7 @@ class _Checkpoint:
         self._generation += 1
         # A directory that has saved nothing yet knows of no shard that it could leave as it is.
         directory = RunDirectory.open(self._folder, "run")
-        saved = directory.save(Snapshot(self._generation, {}, {}, 0, ring), compression=self._compression)
+        saved = directory.save(Snapshot(self._generation, {}, {}, 0, ring))
         self._bytes = saved.written_bytes
 
     def load(self) -> Mapping[str, torch.Tensor]:
@@ -137,7 +135,7 @@ def _row(name: str, way: _Way, times: Mapping[str, Times], folder: Path) -> list
     save, load = times[f"save {name}"], times[f"load {name}"]
     stored, raw = way.stored_bytes() / 1e6, (folder / _PLAIN / "replay").stat().st_size / 1e6
     return [
-        f"checkpoint, {name}" if name in _COMPRESSIONS else name,
+        f"checkpoint, {name}" if name == _ZSTD else name,
         f"{stored:.1f} ({max(100 * (1 - stored / raw), 0):.0f} %)",
         f"{save.median:.3f} ({save.least:.3f})",
         f"{load.median:.3f} ({load.least:.3f})",
@@ -155,9 +153,8 @@ def _take_turns(ways: Mapping[str, _Way], ring: Ring) -> dict[str, Times]:
 
 
 def _open(way: str, folder: Path) -> _Way:
-    for compression in _COMPRESSIONS:
-        if way == compression:
-            return _Checkpoint(folder, compression)
+    if way == _ZSTD:
+        return _Checkpoint(folder)
     return _Pickle(folder) if way == _REPLACED else _Plain(folder)
 
 
@@ -199,4 +196,4 @@ def _trade(folder: Path) -> None:
         evaluate(state)
         train(state)
         evolve(state)
-    _Checkpoint(folder, "none").save(state.replay.ring())
+    _Checkpoint(folder).save(state.replay.ring())

@@ -52,7 +52,7 @@ def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environme
             mark("evolve", generation)
             evolve(state)
             mark("checkpoint", generation)
-            session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
+            session.save(snapshot(state), config.model_dump(mode="json"))
         mark("finish", config.generations)
         session.finish()
 

@@ -52,6 +52,6 @@ def _plot(state: TrainingState, directory: RunDirectory) -> None:
 
 
 def _save(state: TrainingState, directory: RunDirectory) -> None:
-    directory.save(snapshot(state), compression=state.config.replay.compression)
+    directory.save(snapshot(state))
     settings = state.config.checkpoint
     directory.clean(settings.keep_last, settings.keep_every)

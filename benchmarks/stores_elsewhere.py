@@ -32,7 +32,7 @@ def run_generation(state: TrainingState, session: RunSession) -> dict[str, float
     }
     release_free_memory()
     document = config.model_dump(mode="json")
-    seconds["checkpoint"] = seconds_of(lambda: session.save(snapshot(state), document, config.replay.compression))
+    seconds["checkpoint"] = seconds_of(lambda: session.save(snapshot(state), document))
     return seconds
 
 

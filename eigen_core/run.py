@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from pydantic import JsonValue
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import Compression, RunSession, Saved, Snapshot, open_session
+from eigen_core.checkpoint import RunSession, Saved, Snapshot, open_session
 from eigen_core.config import Config
 from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values
@@ -456,8 +456,8 @@ def _checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
         logger.info("checkpoint %d, before the end: %s", state.generation, _saved_sentence(saved))
 
 
-def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue], Compression]:
-    return snapshot(state), stored_values(state.config), state.config.replay.compression
+def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue]]:
+    return snapshot(state), stored_values(state.config)
 
 
 def _saved_sentence(saved: Saved) -> str:

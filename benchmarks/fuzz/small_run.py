@@ -15,7 +15,7 @@ from types import FrameType
 
 from benchmarks.synthetic import leaking_market
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
-from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import holdout_name
 from eigen_core.config import Config
 from eigen_core.errors import InputError
@@ -94,8 +94,8 @@ def small_run() -> SmallRun:
     for generation in range(1, GENERATIONS + 1):
         _advance(state)
         run.save(snapshot(state))
-        run.contents.attachments.put(holdout_name(generation), checksummed({"generation": generation}))
-    run.contents.attachments.put("plots/notes.txt", b"a picture")
+        run.contents.put_attachment(holdout_name(generation), checksummed({"generation": generation}))
+    run.contents.put_attachment("plots/notes.txt", b"a picture")
     _advance(state)
     return SmallRun(store, panel, _end(state))
 

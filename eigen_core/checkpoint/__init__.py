@@ -1,15 +1,17 @@
 """Checkpoints: a generation is either completely in the store, checksummed part by part, or not there at all."""
 
-from eigen_core.checkpoint.checksums import parse_checksummed, tensors_sha256
-from eigen_core.checkpoint.contents import Listing, RunContents
-from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenerationError, UnfitSnapshotError
+from eigen_core.checkpoint.contents import CleanReport, KeepRule, Listing, RunContents
 from eigen_core.checkpoint.export import CHAMPION, ExportedChampion, read_champion, stored_weights, write_champion
-from eigen_core.checkpoint.form import SnapshotForm
+from eigen_core.checkpoint.integrity import (
+    Damage,
+    DamagedFileError,
+    DamagedGenerationError,
+    UnfitSnapshotError,
+    parse_checksummed,
+    tensors_sha256,
+)
 from eigen_core.checkpoint.lease import LeaseHeldError, LeaseLostError, is_live
-from eigen_core.checkpoint.location import RunLocation, list_runs, newest_of, no_such_run
-from eigen_core.checkpoint.lock import RunLock, RunLockedError
 from eigen_core.checkpoint.manifest import (
-    Compression,
     FileEntry,
     Manifest,
     RingEntry,
@@ -17,17 +19,16 @@ from eigen_core.checkpoint.manifest import (
     TensorFacts,
     Versions,
 )
-from eigen_core.checkpoint.reading import LoadedGeneration
-from eigen_core.checkpoint.retention import CleanReport, KeepRule
-from eigen_core.checkpoint.run import RunDirectory, Saved
+from eigen_core.checkpoint.reading import LoadedGeneration, SnapshotForm
+from eigen_core.checkpoint.run import RunDirectory, RunLocation, Saved, list_runs, newest_of, no_such_run
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
+from eigen_core.locks import RunLockedError
 
 __all__ = [
     "CHAMPION",
     "CleanReport",
-    "Compression",
     "Damage",
     "DamagedFileError",
     "DamagedGenerationError",
@@ -44,7 +45,6 @@ __all__ = [
     "RunContents",
     "RunDirectory",
     "RunLocation",
-    "RunLock",
     "RunLockedError",
     "RunSession",
     "Saved",

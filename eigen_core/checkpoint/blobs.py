@@ -1,144 +1,83 @@
-"""Blobs on this machine: written in one pass, named by their SHA-256, and read only when that is right."""
+"""Blobs on this machine: files that are named by their SHA-256, and read only when that is right."""
 
 import hashlib
 import os
 import stat
 import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
-from eigen_core.checkpoint.checksums import CHUNK_BYTES
-from eigen_core.checkpoint.damage import DamagedFileError
+from eigen_core.checkpoint.integrity import DamagedFileError
 from eigen_core.checkpoint.names import blob_name
 from eigen_core.store.files import make_folder, sync_folder
 from eigen_core.store.interface import HIDDEN
 
 _SAVING = ".saving"
-_WORTH_A_THREAD = 1 << 20
-_BACKLOG = 8
-"""Pieces of a file that may be written and not hashed yet: waiting for each would switch threads twice a piece."""
+_READ_BYTES = 1 << 20
 
 
-class HashingFile:
-    """A new file whose bytes are hashed while they are written, large pieces by a second thread.
+def blob_path(run: Path, sha256: str) -> Path:
+    """Return the file of a blob of the run in a folder, whether it is there or not."""
+    return run / blob_name(sha256)
 
-    Attributes:
-        size: bytes written so far.
+
+def write_blob(run: Path, fill: Callable[[Path], None]) -> tuple[str, int]:
+    """Write a blob durably, with the content that `fill` writes to the path it gets.
+
+    A blob of that content that is there already is replaced, so that a damaged one is made good.
+
+    Returns:
+        Its SHA-256 (hexadecimal) and size (bytes).
     """
-
-    def __init__(self, path: Path) -> None:
-        self._file = open(path, "xb", buffering=0)  # noqa: SIM115 - closed at the end of this object's own block
-        self._stack = ExitStack()
-        self._stack.callback(self._file.close)
-        self._digest = hashlib.sha256()
-        self._thread: ThreadPoolExecutor | None = None
-        self._hashing: deque[Future[None]] = deque()
-        self.size = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self._stack.close()
-
-    def write(self, chunk: bytes | memoryview, *, lasting: bool = False) -> None:
-        """Append bytes, which may be changed once this returns, unless they are `lasting`: then after `finish`."""
-        if self._thread is None and len(chunk) >= _WORTH_A_THREAD:
-            self._thread = self._stack.enter_context(ThreadPoolExecutor(1))
-        if self._thread is None:
-            self._digest.update(chunk)
-            self._write_all(chunk)
-        else:
-            # One thread takes them in their order.
-            self._hashing.append(self._thread.submit(self._digest.update, chunk))
-            try:
-                self._write_all(chunk)
-            finally:
-                self._wait_for_hashes(_BACKLOG if lasting else 0)
-        self.size += len(chunk)
-
-    def _wait_for_hashes(self, left: int) -> None:
-        while len(self._hashing) > left:
-            self._hashing.popleft().result()
-
-    def _write_all(self, chunk: bytes | memoryview) -> None:
-        left = memoryview(chunk)
-        while left:
-            left = left[self._file.write(left) :]
-
-    def finish(self) -> str:
-        """Make the content last and return its SHA-256, in hexadecimal."""
-        os.fsync(self._file.fileno())
-        self._wait_for_hashes(0)
-        return self._digest.hexdigest()
+    folder = run / _SAVING
+    make_folder(folder)
+    temporary = folder / uuid.uuid4().hex
+    try:
+        temporary.touch(exist_ok=False)
+        mode = temporary.stat().st_mode
+        fill(temporary)
+        # The writer of safetensors leaves a file that only its owner may read.
+        temporary.chmod(mode)
+        with opened(temporary) as file:
+            sha256, size = _sha256(file), os.fstat(file.fileno()).st_size
+            os.fsync(file.fileno())
+        path = blob_path(run, sha256)
+        make_folder(path.parent)
+        if path.is_dir() and not path.is_symlink():
+            # No file takes a folder's place. What it holds may be of use to its owner.
+            path.rename(path.with_name(f"{HIDDEN}{path.name}-{uuid.uuid4().hex}"))
+        os.replace(temporary, path)
+        sync_folder(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return sha256, size
 
 
-class BlobFolder:
-    """The blobs of a run on this machine.
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file as a whole."""
+    with open(path, "wb", buffering=0) as file:
+        write_all(file, content)
 
-    Args:
-        run: the run's folder.
-    """
 
-    def __init__(self, run: Path) -> None:
-        self._run = run
-        self._to_sync: set[Path] = set()
+def write_all(file: BinaryIO, chunk: bytes | memoryview) -> None:
+    """Write all bytes of a chunk to an unbuffered file."""
+    left = memoryview(chunk)
+    while left:
+        left = left[file.write(left) :]
 
-    def path(self, sha256: str) -> Path:
-        """Return where a blob is, or would be."""
-        return self._run / blob_name(sha256)
 
-    def write(self, fill: Callable[[HashingFile], None]) -> tuple[str, int]:
-        """Write what `fill` writes as a blob and return its SHA-256 and size (bytes); it lasts after `sync`.
-
-        A blob of that content that is there already is replaced, so that a damaged one is made good.
-        """
-        folder = self._run / _SAVING
-        make_folder(folder)
-        temporary = folder / uuid.uuid4().hex
-        try:
-            with HashingFile(temporary) as file:
-                fill(file)
-                sha256 = file.finish()
-            path = self.path(sha256)
-            self._make_folder_of(path)
-            if path.is_dir() and not path.is_symlink():
-                # No file takes a folder's place. What it holds may be of use to its owner.
-                path.rename(path.with_name(f"{HIDDEN}{path.name}-{uuid.uuid4().hex}"))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        self._to_sync.add(path.parent)
-        return sha256, file.size
-
-    def _make_folder_of(self, path: Path) -> None:
-        """Make a blob's folder; its name lasts after `sync`, like the blob's own."""
-        if path.parent.is_dir():
-            return
-        blobs = path.parent.parent
-        make_folder(blobs)
-        path.parent.mkdir(exist_ok=True)
-        self._to_sync.add(blobs)
-
-    def sync(self) -> None:
-        """Make the names of all blobs last that were written so far."""
-        while self._to_sync:
-            sync_folder(self._to_sync.pop())
-
-    def clear_unfinished(self) -> int:
-        """Remove what a killed process was writing and return how many files that were; no process may be writing."""
-        folder = self._run / _SAVING
-        if not folder.is_dir():
-            return 0
-        names = os.listdir(folder)
-        for name in names:
-            (folder / name).unlink()
-        folder.rmdir()
-        return len(names)
+def clear_unfinished(run: Path) -> int:
+    """Remove the files that a killed process was writing and return their number; no process may be writing."""
+    folder = run / _SAVING
+    if not folder.is_dir():
+        return 0
+    names = os.listdir(folder)
+    for name in names:
+        (folder / name).unlink()
+    folder.rmdir()
+    return len(names)
 
 
 @contextmanager
@@ -182,9 +121,9 @@ def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None)
         raise DamagedFileError(f"cannot be read ({error.strerror})") from error
 
 
-def _sha256(file: BinaryIO, read: Callable[[int], None] | None) -> str:
+def _sha256(file: BinaryIO, read: Callable[[int], None] | None = None) -> str:
     digest = hashlib.sha256()
-    buffer = memoryview(bytearray(CHUNK_BYTES // 8))
+    buffer = memoryview(bytearray(_READ_BYTES))
     while count := file.readinto(buffer):  # type: ignore[attr-defined]  # BinaryIO lacks it; files opened raw have it
         digest.update(buffer[:count])
         if read is not None:

@@ -1,47 +1,50 @@
-"""What a run holds in a store: its generations, whether they are whole, and what of them can go."""
+"""The content of a run in a store: generations and attachments, their verification, and retention.
 
+Attachments are the files beside the generations: plots and the holdout's results. A list names each with size and
+SHA-256. It is written after them, and they are taken off it before they change, so that a killed process leaves at
+worst files that are not listed. Such files, as those of older runs, have their own checksums alone.
+"""
+
+import hashlib
+import heapq
 import logging
+import math
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from itertools import groupby
+from dataclasses import dataclass
+from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from eigen_core.checkpoint.attachments import Attachments
 from eigen_core.checkpoint.blobs import check_blob
-from eigen_core.checkpoint.bytes_done import BytesDone
-from eigen_core.checkpoint.checksums import parse_checksummed
-from eigen_core.checkpoint.damage import Damage, DamagedFileError
+from eigen_core.checkpoint.integrity import BytesDone, Damage, DamagedFileError, checksummed, parse_checksummed
 from eigen_core.checkpoint.lease import is_live
 from eigen_core.checkpoint.manifest import (
+    FORMAT_VERSION,
     MANIFEST_LIMIT,
     Manifest,
+    Natural,
+    Sha256,
     damaged_generation,
     manifest_bytes,
     parse_manifest,
     reading_part,
 )
 from eigen_core.checkpoint.names import (
+    ATTACHMENTS_NAME,
     BLOBS,
     CONFIG_NAME,
+    HOLDOUT,
     MANIFESTS,
+    PLOTS,
     WITHDRAWN,
     blob_name,
     generation_of,
 )
-from eigen_core.checkpoint.retention import (
-    CleanReport,
-    KeepRule,
-    ManifestSummary,
-    age_of,
-    kept_manifests,
-    missing_damages,
-    unneeded_blobs,
-)
-from eigen_core.checkpoint.tensor_files import parse_document
+from eigen_core.checkpoint.tensors import parse_document
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
 from eigen_core.units import size as in_mb
@@ -50,6 +53,10 @@ logger = logging.getLogger(__name__)
 
 _CONFIG_LIMIT = 16 << 20
 _MISSING = "is missing"
+_ATTACHMENT_LIMIT = 64 << 20
+"""Most bytes that an attachment, or the list of attachments, may have."""
+_MOST_MISSING = 1_000
+"""Missing generations that are named one by one."""
 
 
 class Listing(NamedTuple):
@@ -61,6 +68,69 @@ class Listing(NamedTuple):
     """Manifests that cannot be read, newest generation first."""
 
 
+class KeepRule(NamedTuple):
+    """What stays of a run, beside its champion's generation."""
+
+    keep_last: int
+    """So many of the newest generations."""
+    keep_every: int
+    """Every so many generations one; 0: none."""
+
+
+@dataclass(frozen=True)
+class CleanReport:
+    """What was removed, or would be.
+
+    Attributes:
+        generations: numbers of the generations that are gone, rising.
+        manifests: names of the manifests that were removed, superseded ones of kept generations included.
+        blobs: names of the blobs that were removed.
+        bytes_freed: their size (bytes).
+    """
+
+    generations: tuple[int, ...]
+    manifests: tuple[str, ...]
+    blobs: tuple[str, ...]
+    bytes_freed: int
+
+
+class ManifestSummary(NamedTuple):
+    """What cleaning needs of a manifest; one is kept in memory for each generation that stays.
+
+    The manifest itself would take ten times as much, and a long run keeps hundreds of generations.
+    """
+
+    name: str
+    generation: int
+    champion_generation: int
+    age: tuple[int, str, str]
+    blobs: dict[str, int]
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "ManifestSummary":
+        """The summary of a manifest."""
+        return cls(manifest.name, manifest.generation, manifest.champion_generation, age_of(manifest), manifest.blobs)
+
+
+class _Attachment(BaseModel):
+    """One file beside the generations."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    name: str
+    """Relative to the run's folder."""
+    bytes: Natural
+    """Size (bytes)."""
+    sha256: Sha256
+
+
+class _AttachmentList(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format_version: int = Field(ge=1, le=FORMAT_VERSION)
+    files: tuple[_Attachment, ...]
+
+
 class RunContents:
     """What a run holds in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
 
@@ -69,7 +139,6 @@ class RunContents:
         name: the run's name.
 
     Attributes:
-        attachments: what lies beside its generations.
         unfit: names of manifests that were found to be unfit to go on from; retention does not count on them.
     """
 
@@ -77,7 +146,6 @@ class RunContents:
         self.store = store
         self.name = name
         self.unfit: set[str] = set()
-        self.attachments = Attachments(store, name)
         self._known: dict[StoredObject, ManifestSummary] = {}
 
     def object_name(self, relative: str) -> str:
@@ -196,7 +264,7 @@ class RunContents:
         for _, names in groupby(self.manifest_names(), generation_of):
             # One that is gone since it was listed was removed with its generation.
             found = [one for one in map(self.manifest, names) if isinstance(one, Manifest) or one.what != _MISSING]
-            yield from sorted(found, key=newness, reverse=True)
+            yield from sorted(found, key=age_key, reverse=True)
 
     def newest_manifest(self) -> Manifest | None:
         """Return the newest manifest that is whole, None if there is none; nothing else is looked at."""
@@ -308,7 +376,7 @@ class RunContents:
         # What a living run has removed meanwhile, manifest first, is not damaged.
         present = self.generations() if found else set()
         damages += [*listing.damages, *(damage for damage in found if damage.generation in present)]
-        attached = self.attachments.damages() if deep else []
+        attached = self._attachment_damages() if deep else []
         # The process that trains the run may be replacing them, their list last.
         return damages if attached and is_live(self.store, self.name) else [*damages, *attached]
 
@@ -427,8 +495,99 @@ class RunContents:
             self._known[stored] = ManifestSummary.of(found)
         return self._known[stored]
 
+    def read_attachment(self, name: str) -> bytes:
+        """Return the content of an attachment.
 
-def newness(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
+        Args:
+            name: relative to the run's folder.
+
+        Raises:
+            MissingObjectError: there is none.
+            DamagedFileError: it is damaged, or not the one that is listed.
+        """
+        return self._read_attachment(name, self._attachments())
+
+    def put_attachment(self, name: str, content: bytes) -> None:
+        """Keep a small file and list it."""
+        self.unlist_attachments(name)
+        self.store.put(self.object_name(name), content)
+        self.list_attachments([name])
+
+    def unlist_attachments(self, prefix: str) -> None:
+        """Take those whose names begin with `prefix` off the list, since they are about to change."""
+        entries = self._attachments()
+        left = [entry for name, entry in entries.items() if not name.startswith(prefix)]
+        if len(left) < len(entries):
+            self._write_attachments(left)
+
+    def list_attachments(self, names: Iterable[str]) -> None:
+        """List files as they are now."""
+        entries = self._attachments()
+        for name in names:
+            content = self.store.read(self.object_name(name), _ATTACHMENT_LIMIT)
+            entries[name] = _Attachment(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
+        self._write_attachments(entries.values())
+
+    def _attachment_damages(self) -> list[Damage]:
+        """Return the damages of the list, of the files that it names, and of other files in their folders."""
+        damages = []
+        try:
+            listed = self._listed_attachments()
+        except DamagedFileError as error:
+            damages.append(Damage(None, ATTACHMENTS_NAME, str(error), ATTACHMENTS_NAME))
+            listed = {}
+        stored = (found for folder in (PLOTS, HOLDOUT) for found in self.store.objects(self.object_name(folder)))
+        for name in sorted({self._relative(found) for found in stored} | listed.keys()):
+            try:
+                self._read_attachment(name, listed)
+            except DamagedFileError as error:
+                damages.append(Damage(None, name, str(error), name))
+            except MissingObjectError:
+                if name in listed:
+                    damages.append(Damage(None, name, _MISSING, name))
+        return damages
+
+    def _read_attachment(self, name: str, listed: Mapping[str, _Attachment]) -> bytes:
+        full, entry = self.object_name(name), listed.get(name)
+        stored = self.store.stat(full)
+        if stored is None:
+            raise MissingObjectError(f"{self.store.url} has no {full}")
+        if stored.bytes > _ATTACHMENT_LIMIT:
+            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than any of its kind")
+        content = self.store.read(full, _ATTACHMENT_LIMIT)
+        if entry is not None and hashlib.sha256(content).hexdigest() != entry.sha256:
+            raise DamagedFileError(f"is not the file that {ATTACHMENTS_NAME} lists")
+        if name.endswith(".json"):
+            parse_checksummed(content)
+        return content
+
+    def _attachments(self) -> dict[str, _Attachment]:
+        """Return the list, empty if it is damaged."""
+        with suppress(DamagedFileError):
+            return self._listed_attachments()
+        return {}
+
+    def _listed_attachments(self) -> dict[str, _Attachment]:
+        """Return the list, empty if there is none.
+
+        Raises:
+            DamagedFileError: it is damaged.
+        """
+        try:
+            content = self.store.read(self.object_name(ATTACHMENTS_NAME), _ATTACHMENT_LIMIT)
+            return {entry.name: entry for entry in _AttachmentList.model_validate(parse_checksummed(content)).files}
+        except MissingObjectError:
+            return {}
+        except ValidationError as error:
+            raise DamagedFileError(f"has an unexpected form ({error.errors()[0]['msg']})") from error
+
+    def _write_attachments(self, entries: Iterable[_Attachment]) -> None:
+        files = tuple(sorted(entries, key=lambda entry: entry.name))
+        fields = _AttachmentList(format_version=FORMAT_VERSION, files=files).model_dump(mode="json")
+        self.store.put(self.object_name(ATTACHMENTS_NAME), checksummed(fields))
+
+
+def age_key(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
     """Return what is higher for a manifest that `RunContents.newest_first` yields earlier."""
     if isinstance(found, Damage):
         return found.generation or 0, True, (0, "", found.path)
@@ -444,3 +603,117 @@ def _size_damage(found: int | None, size: int) -> str | None:
 
 def _generations(names: Iterable[str]) -> set[int]:
     return {generation for name in names if (generation := generation_of(name)) is not None}
+
+
+def kept_generations(
+    stored: Collection[int], whole: Sequence[int], keep_every: int, champion_generation: int
+) -> set[int]:
+    """Return which of the stored generations stay.
+
+    Args:
+        stored: all generations in the run.
+        whole: the newest ones that are not damaged, as many as are to be kept; the others are counted from there.
+        keep_every: every so many generations one stays for good; 0: none.
+        champion_generation: the generation in which the champion was found; it stays.
+
+    A damaged generation newer than all whole ones stays too, until it is written again: it shows what happened.
+    Without any whole generation all stay.
+    """
+    newest = max(whole, default=-1)
+    return {
+        generation
+        for generation in stored
+        if generation > newest
+        or generation in whole
+        or generation == champion_generation
+        or (keep_every > 0 and generation % keep_every == 0)
+    }
+
+
+def missing_generations(
+    present: Collection[int], champion_generation: int, rules: Collection[KeepRule]
+) -> Iterator[int]:
+    """Yield the generations that all rules would have kept and that are not there, rising.
+
+    The first generation of a run is 1. Whether there was one newer than all that are present cannot be known. One
+    manifest that names a huge generation makes them many: take no more than are needed.
+
+    Args:
+        present: generations that have a manifest, damaged ones too.
+        champion_generation: the generation in which the newest one's champion was found.
+        rules: all that a run has been trained under; at least one.
+    """
+    newest = max(present, default=0)
+    last = min(rule.keep_last for rule in rules)
+    every = math.lcm(*(rule.keep_every for rule in rules))
+    expected = heapq.merge(
+        range(max(1, newest - last + 1), newest),
+        range(every, newest, every) if every else (),
+        [champion_generation] if champion_generation > 0 else [],
+    )
+    return (generation for generation, _ in groupby(expected) if generation not in present)
+
+
+def missing_damages(present: Collection[int], champion_generation: int, rules: Collection[KeepRule]) -> list[Damage]:
+    """Return `missing_generations` as damages: the first thousand, and one for all that follow."""
+    missing = list(islice(missing_generations(present, champion_generation, rules), _MOST_MISSING + 1))
+    what = ["is missing, though retention keeps it"] * min(len(missing), _MOST_MISSING)
+    if len(missing) > _MOST_MISSING:
+        what.append("is missing, as more after it are, though retention keeps them")
+    return [
+        Damage(generation, "manifest", lost, f"{MANIFESTS}{generation:06d}-*.json")
+        for generation, lost in zip(missing, what, strict=True)
+    ]
+
+
+def age_of(manifest: Manifest) -> tuple[int, str, str]:
+    """Return what tells the later of two manifests of one generation: epoch, then time, then name."""
+    return manifest.epoch, manifest.created, manifest.name
+
+
+def kept_manifests(
+    read: dict[str, ManifestSummary | None],
+    sizes: dict[str, int],
+    keep_last: int,
+    keep_every: int,
+    champion_generation: int | None,
+    protected: Collection[int],
+) -> set[str]:
+    """Return the names of the manifests that stay.
+
+    Args:
+        read: name -> what the manifest says, None where it is damaged.
+        sizes: blobs that are there, with their sizes (bytes).
+        keep_last, keep_every, champion_generation, protected: see `RunContents.clean`.
+    """
+    best: dict[int, ManifestSummary] = {}
+    for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
+        if all(sizes.get(blob) == size for blob, size in found.blobs.items()):
+            best[found.generation] = found
+    whole = sorted(best, reverse=True)
+    if champion_generation is None:
+        champion_generation = best[whole[0]].champion_generation if whole else 0
+    stored = {generation for name in read if (generation := generation_of(name)) is not None}
+    kept = kept_generations(stored, whole[:keep_last], keep_every, champion_generation) | set(protected)
+    return {
+        name
+        for name in read
+        if (generation := generation_of(name)) in kept
+        and (generation in protected or generation not in best or best[generation].name == name)
+    }
+
+
+def unneeded_blobs(
+    blobs: Iterable[str], read: Mapping[str, ManifestSummary | None], kept: Collection[str]
+) -> dict[str, bool]:
+    """Return the blobs that no kept manifest refers to, and whether a manifest that goes does.
+
+    Args:
+        blobs: all that are stored.
+        read: name -> what the manifest says, None where it is damaged.
+        kept: the manifests that stay.
+    """
+    known = [found for found in read.values() if found is not None]
+    named = {blob for found in known for blob in found.blobs}
+    needed = {blob for found in known if found.name in kept for blob in found.blobs}
+    return {blob: blob in named for blob in blobs if blob not in needed}

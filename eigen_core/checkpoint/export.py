@@ -14,12 +14,11 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from eigen_core.checkpoint.checksums import canonical_json
 from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenerationError
+from eigen_core.checkpoint.integrity import Damage, DamagedFileError, DamagedGenerationError, canonical_json
 from eigen_core.checkpoint.manifest import Manifest, reading_part
 from eigen_core.checkpoint.names import blob_name
-from eigen_core.checkpoint.tensor_files import read_tensors, tensor_file
+from eigen_core.checkpoint.tensors import read_tensors, serialized
 from eigen_core.config.stored import current_values
 from eigen_core.errors import InputError
 from eigen_core.store.files import explained, replacing
@@ -96,8 +95,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         "facts": canonical_json(facts).decode("ascii"),
     }
     with explained("write", path), replacing(path) as target:
-        for chunk in tensor_file({"weights": weights}, metadata):
-            target.write(chunk)
+        target.write(serialized({"weights": weights}, metadata))
 
 
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:

@@ -21,8 +21,8 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eigen_core.checkpoint.names import LEASES, MANIFESTS, WITHDRAWN
-from eigen_core.checkpoint.owner import Owner, is_gone, this_process
 from eigen_core.errors import InputError
+from eigen_core.locks import ProcessIdentity, this_process
 from eigen_core.store import (
     MissingObjectError,
     ObjectExistsError,
@@ -64,7 +64,7 @@ class _LeaseRecord(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     token: str
-    owner: Owner
+    owner: ProcessIdentity
     lease_seconds: float = Field(gt=0, le=1e6)
 
 
@@ -84,7 +84,7 @@ class LeaseState:
 
     epoch: int
     """How often the lease has been taken."""
-    owner: Owner | None
+    owner: ProcessIdentity | None
     """Who took it; None if that cannot be read."""
     free: bool
     """It was given back, or its holder has certainly ended."""
@@ -350,7 +350,7 @@ def is_live(store: Store, run: str) -> bool:
 
 def _is_free(store: Store, run: str, epoch: int, record: _LeaseRecord) -> bool:
     """Whether a lease was given back, or its holder has certainly ended."""
-    if is_gone(record.owner):
+    if record.owner.has_ended():
         return True
     if record.owner.started is not None and record.owner == this_process() and record.token not in _held_here:
         return True

@@ -13,8 +13,15 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, m
 
 from eigen_core import __version__
 from eigen_core.arithmetic import Arithmetic
-from eigen_core.checkpoint.checksums import checksummed, json_sha256, parse_checksummed
-from eigen_core.checkpoint.damage import Damage, DamagedFileError, DamagedGenerationError, in_words
+from eigen_core.checkpoint.integrity import (
+    Damage,
+    DamagedFileError,
+    DamagedGenerationError,
+    checksummed,
+    in_words,
+    json_sha256,
+    parse_checksummed,
+)
 from eigen_core.checkpoint.names import blob_name, manifest_name
 from eigen_core.checkpoint.snapshot import STEM, Snapshot
 from eigen_core.errors import InputError

@@ -1,9 +1,10 @@
-"""A run's directory on this machine: where generations are committed, and where they are read again."""
+"""Where a run is kept, and its directory on this machine, in which generations are committed and read again."""
 
+import heapq
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,33 +13,107 @@ from typing import Self
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import BlobFolder
-from eigen_core.checkpoint.checksums import checksummed
-from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.damage import Damage, DamagedGenerationError, UnfitSnapshotError, in_words
-from eigen_core.checkpoint.form import SnapshotForm
-from eigen_core.checkpoint.location import newest_of, no_such_run
-from eigen_core.checkpoint.lock import RunLock
+from eigen_core.checkpoint.blobs import blob_path, clear_unfinished
+from eigen_core.checkpoint.contents import CleanReport, RunContents, age_key
+from eigen_core.checkpoint.integrity import Damage, DamagedGenerationError, UnfitSnapshotError, checksummed, in_words
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
-    Compression,
     Manifest,
     compose_manifest,
     damaged_generation,
     manifest_bytes,
 )
 from eigen_core.checkpoint.names import BEFORE_A_RUN, CONFIG_NAME, LOCK_NAME, PLOTS, generation_of
-from eigen_core.checkpoint.reading import LoadedGeneration, read_snapshot
-from eigen_core.checkpoint.retention import CleanReport
-from eigen_core.checkpoint.ring_files import ring_columns, write_ring
+from eigen_core.checkpoint.reading import LoadedGeneration, SnapshotForm, read_snapshot
+from eigen_core.checkpoint.ring import ring_columns, write_ring
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.tensor_files import write_files
+from eigen_core.checkpoint.tensors import write_files
+from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
-from eigen_core.store import LocalStore, ObjectExistsError, check_run_name
+from eigen_core.locks import FileLock
+from eigen_core.store import (
+    LocalStore,
+    ObjectExistsError,
+    Store,
+    check_run_name,
+    is_remote,
+    open_store,
+    run_root,
+)
 from eigen_core.store.files import ANOTHER_STORE, explained, leftovers
 from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class RunLocation:
+    """Where a run is kept.
+
+    Attributes:
+        name: the run.
+        store: where it is kept; for a folder the run directory lies in it.
+        root: folder of this machine that holds the run directory.
+        remote: the store is elsewhere.
+    """
+
+    name: str
+    store: Store
+    root: Path
+    remote: bool
+
+    @classmethod
+    def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
+        """Return the location that the settings name.
+
+        Raises:
+            InputError: they name none, or no run can have this name.
+        """
+        url = settings.store
+        check_run_name(name)
+        return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
+
+    @property
+    def local(self) -> RunContents:
+        """What is on this machine."""
+        return RunContents(LocalStore(self.root), self.name)
+
+    @property
+    def stored(self) -> RunContents:
+        """What is in the store."""
+        return RunContents(self.store, self.name) if self.remote else self.local
+
+    def exists(self) -> bool:
+        """Whether the run was begun, here or in the store."""
+        return self.local.exists() or (self.remote and self.stored.exists())
+
+    def contents(self) -> list[RunContents]:
+        """All places that may hold the run's generations, this machine first."""
+        return [self.local, self.stored] if self.remote else [self.local]
+
+
+def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
+    """Yield all manifests of a run and where they are, as `RunContents.newest_first` does.
+
+    Of those that are equally new, those of the first contents come first.
+    """
+
+    def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
+        return ((one, found) for found in one.newest_first())
+
+    return heapq.merge(*map(pairs, contents), key=lambda pair: age_key(pair[1]), reverse=True)
+
+
+def list_runs(store: Store) -> list[str]:
+    """Return the names of the runs in a store, sorted."""
+    return [name for name in store.folders("") if RunContents(store, name).exists()]
+
+
+def no_such_run(store: Store, name: str) -> InputError:
+    """Return the error for a run that is missing, which names those that the store holds."""
+    runs = list_runs(store)
+    held = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
+    return InputError(f"There is no run '{name}' in {store.url}: {held}.")
 
 
 @dataclass(frozen=True)
@@ -85,8 +160,7 @@ class RunDirectory:
         self.path = root / name
         self.config: Mapping[str, JsonValue] = dict(config)
         self.contents = RunContents(LocalStore(root), name)
-        self._lock = RunLock(self.path / LOCK_NAME, name)
-        self._blobs = BlobFolder(self.path)
+        self._lock = FileLock(self.path / LOCK_NAME)
         self._base: Manifest | None = None
         self._alone = threading.RLock()
 
@@ -136,7 +210,7 @@ class RunDirectory:
 
     def blob_path(self, sha256: str) -> Path:
         """Return where the blob with a SHA-256 is, or would be."""
-        return self._blobs.path(sha256)
+        return blob_path(self.path, sha256)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
@@ -146,7 +220,7 @@ class RunDirectory:
             RunLockedError: another process is writing to the run; the message names it.
             InputError: the run's folder cannot be written to.
         """
-        self._lock.acquire()
+        self._lock.require(f"Run '{self.name}'")
         try:
             self._clear_leftovers()
             yield
@@ -165,7 +239,7 @@ class RunDirectory:
 
     def _clear_leftovers(self) -> None:
         with explained("clear leftovers from", self.path, ANOTHER_STORE):
-            count = self._blobs.clear_unfinished()
+            count = clear_unfinished(self.path)
             for path in leftovers(self.path):
                 path.unlink(missing_ok=True)  # a status that another thread was writing
                 count += 1
@@ -177,7 +251,6 @@ class RunDirectory:
         snapshot: Snapshot,
         config: Mapping[str, JsonValue] | None = None,
         epoch: int = 0,
-        compression: Compression = "zstd",
     ) -> Saved:
         """Commit a generation: when this returns it is there for good, and nothing is unless its manifest is.
 
@@ -189,7 +262,6 @@ class RunDirectory:
             snapshot: the state.
             config: the configuration with which the generation was trained; None: what the run began with.
             epoch: epoch of the lease under which this is done; 0: there is none.
-            compression: how new rows of the ring are stored.
 
         Raises:
             InputError: the folder cannot be written to (no space, no permission, ...).
@@ -201,10 +273,9 @@ class RunDirectory:
             base = self._base
             if snapshot.ring is not None:
                 ring_columns(snapshot.ring)
-            entries = write_files(snapshot, self._blobs)
+            entries = write_files(snapshot, self.path)
             known = base.ring if base is not None else None
-            ring, written = write_ring(snapshot.ring, known, self._blobs, compression)
-            self._blobs.sync()
+            ring, written = write_ring(snapshot.ring, known, self.path)
             manifest = compose_manifest(
                 self.name,
                 snapshot,

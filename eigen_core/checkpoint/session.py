@@ -8,15 +8,11 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.attachments import Attachments
-from eigen_core.checkpoint.checksums import checksummed
-from eigen_core.checkpoint.form import SnapshotForm
+from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.lease import Lease
-from eigen_core.checkpoint.location import RunLocation
-from eigen_core.checkpoint.manifest import Compression
 from eigen_core.checkpoint.names import ATTACHMENTS, ATTACHMENTS_NAME, CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
-from eigen_core.checkpoint.reading import LoadedGeneration
-from eigen_core.checkpoint.run import RunDirectory, Saved, config_content
+from eigen_core.checkpoint.reading import LoadedGeneration, SnapshotForm
+from eigen_core.checkpoint.run import RunDirectory, RunLocation, Saved, config_content
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus
 from eigen_core.config.running import CheckpointConfig
@@ -77,7 +73,7 @@ class RunSession:
         """
         return self.directory.load_newest(form, restore, self.location.stored if self.location.remote else None)
 
-    def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression) -> Saved:
+    def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
         """Commit a generation on this machine and queue it for upload to the store.
 
         Waits while more generations than allowed wait for upload; training does not wait otherwise.
@@ -90,7 +86,7 @@ class RunSession:
             self._lease.check()
         else:
             self._uploader.wait_for_queue()
-        saved = self.directory.save(snapshot, config, self.epoch, compression)
+        saved = self.directory.save(snapshot, config, self.epoch)
         settings = self._settings
         if self._uploader is None:
             self.directory.clean(settings.keep_last, settings.keep_every, snapshot.champion_generation)
@@ -98,9 +94,7 @@ class RunSession:
             self._uploader.add(saved.manifest)
         return saved
 
-    def save_before_end(
-        self, snapshot: Snapshot, config: Mapping[str, JsonValue], compression: Compression
-    ) -> Saved | None:
+    def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
         """Commit a generation on this machine, for a process that is about to end: the store is not waited for.
 
         Returns what was written; None if the generation was committed before.
@@ -113,7 +107,7 @@ class RunSession:
         newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
             return None
-        saved = self.directory.save(snapshot, config, self.epoch, compression)
+        saved = self.directory.save(snapshot, config, self.epoch)
         if self._uploader is not None:
             self._uploader.add(saved.manifest)
         return saved
@@ -122,21 +116,17 @@ class RunSession:
     def replacing_plots(self) -> Iterator[list[Path]]:
         """Give a list for the plots that the block writes into the run directory; after it they are kept."""
         paths: list[Path] = []
-        self._attachments.forget(PLOTS)
+        self.directory.contents.unlist_attachments(PLOTS)
         yield paths
         names = [f"{PLOTS}{path.name}" for path in paths]
-        self._attachments.add(names)
+        self.directory.contents.list_attachments(names)
         self._send(names)
 
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
         """Keep what the champion did in the holdout episodes after `generation`."""
         name = holdout_name(generation)
-        self._attachments.put(name, checksummed(dict(result)))
+        self.directory.contents.put_attachment(name, checksummed(dict(result)))
         self._send([name])
-
-    @property
-    def _attachments(self) -> Attachments:
-        return self.directory.contents.attachments
 
     def _send(self, names: Sequence[str]) -> None:
         """Queue attachments, which are in the run directory already, and then their list, for upload."""

@@ -18,12 +18,11 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.blobs import check_blob
-from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.damage import DamagedFileError
+from eigen_core.checkpoint.contents import RunContents, kept_generations
+from eigen_core.checkpoint.integrity import DamagedFileError
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.names import BLOBS, generation_of
-from eigen_core.checkpoint.retention import kept_generations
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.config import CheckpointConfig
 from eigen_core.errors import InputError

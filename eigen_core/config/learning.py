@@ -81,8 +81,6 @@ class ReplayConfig(Section):
     """Transitions kept; the oldest are overwritten."""
     minimum: Rows = 10_000
     """Learning starts once this many transitions are stored."""
-    compression: Literal["none", "gzip", "zstd"] = "zstd"
-    """How the replay's shards are stored; all three can be read, whatever is chosen here."""
     actions: Literal["float32", "float16"] = "float32"
     """How the tasks of prices store actions. `float16` takes half the bytes, and rounds them by less than 0.05 %."""
     settlement_days: bool = False

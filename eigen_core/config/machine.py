@@ -67,7 +67,7 @@ _OF_A_RUN = {
     "network": "encoder scales channels embedding queries head_width head_layers column_chunk precision",
     "population": "size group_size",
     "exploration": "scale decay minimum random_steps",
-    "replay": "capacity minimum compression actions settlement_days",
+    "replay": "capacity minimum actions settlement_days",
     "learner": (
         "algorithm gradient_steps batch_size accumulation_steps block_days gamma n_step tau "
         "actor_learning_rate critic_learning_rate weight_decay gradient_clip reward_scale reward_clip "

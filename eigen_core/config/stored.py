@@ -92,6 +92,11 @@ def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
         del learner[name]
 
 
+def _compression_of_version_11(values: dict[str, Any]) -> None:
+    """The replay is always compressed with zstd; shards that were stored in another way are read."""
+    remove_setting(values, "replay.compression")
+
+
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _bookkeeping_of_version_1,
     _policy_delay_of_version_2,
@@ -103,6 +108,7 @@ MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _portfolio_costs_of_version_8,
     _islands_of_version_9,
     _flat_learner_of_version_10,
+    _compression_of_version_11,
 )
 """What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationEr
 from torch import Tensor
 
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
-from eigen_core.checkpoint.checksums import checksummed, parse_checksummed
-from eigen_core.checkpoint.damage import DamagedFileError
+from eigen_core.checkpoint.integrity import DamagedFileError, checksummed, parse_checksummed
 from eigen_core.config import AccountConfig, Config
 from eigen_core.config.values import Date
 from eigen_core.errors import InputError

@@ -22,8 +22,7 @@ import torch
 from pydantic import Field, ValidationError
 
 from eigen_core.cache_root import default_cache_root
-from eigen_core.checkpoint.checksums import json_sha256, tensors_sha256
-from eigen_core.checkpoint.damage import Damage, in_words
+from eigen_core.checkpoint.integrity import Damage, in_words, json_sha256, tensors_sha256
 from eigen_core.config import Config
 from eigen_core.errors import InputError
 from eigen_core.records import Record

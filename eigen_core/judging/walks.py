@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from eigen_core.checkpoint import parse_checksummed
-from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.config import BatchSamplingConfig, Config, merge
 from eigen_core.config.choices import has_prices
 from eigen_core.config.loading import config_from_values

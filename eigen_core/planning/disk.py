@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from eigen_core.checkpoint.retention import kept_generations
+from eigen_core.checkpoint.contents import kept_generations
 from eigen_core.config import Config
 from eigen_core.planning.sizes import Sizes
 from eigen_core.store import is_remote
@@ -71,16 +71,12 @@ def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
 
 def _left(sizes: Sizes) -> float:
     """Share of a transition's bytes that compression leaves."""
-    if sizes.config.replay.compression == "none":
-        return 1.0
     others = sizes.row_bytes - sizes.float_bytes
     return (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others) / sizes.row_bytes
 
 
 def _assumption(sizes: Sizes) -> str:
-    if sizes.config.replay.compression == "none":
-        return "The replay is stored as it is."
-    left = f"{sizes.config.replay.compression} leaves {_left(sizes):.0%} of the replay's new transitions"
+    left = f"zstd leaves {_left(sizes):.0%} of the replay's new transitions"
     shares = f"{_FLOATS_LEFT:.0%} of float32 values, {_OTHERS_LEFT:.0%} of the rest"
     return f"{left}: {shares}, as measured on preset quickstart."
 

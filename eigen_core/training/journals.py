@@ -11,7 +11,7 @@ from typing import Annotated, Generic, TypeVar
 from pydantic import Field, JsonValue
 
 from eigen_core.checkpoint import RunContents, RunLocation, parse_checksummed
-from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import ATTEMPTS_NAME
 from eigen_core.config import Config
 from eigen_core.errors import InputError

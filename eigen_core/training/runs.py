@@ -68,7 +68,6 @@ _CHANGEABLE_KEYS = frozenset(
         "workers",
         "scheduler",
         "population.group_size",
-        "replay.compression",
         # The panel's fingerprint shows whether prices are read as they were.
         "market.layout",
         "market.suspicious",
@@ -312,7 +311,7 @@ class Run:
         name = holdout_name(generation)
         for contents in self.location.contents():
             try:
-                result = HoldoutResult.model_validate(parse_checksummed(contents.attachments.read(name)))
+                result = HoldoutResult.model_validate(parse_checksummed(contents.read_attachment(name)))
                 if result.generation != generation:
                     raise ValueError(f"is of generation {result.generation}")
             except MissingObjectError:

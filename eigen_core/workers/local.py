@@ -1,6 +1,5 @@
 """Worker processes on this machine."""
 
-import fcntl
 import logging
 import os
 import shutil
@@ -22,6 +21,7 @@ from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
 
 from eigen_core.child_processes import stop_with_this_process
 from eigen_core.errors import WorkerLostError
+from eigen_core.locks import FileLock
 from eigen_core.workers.connection import OWN_SECURITY
 
 # Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in
@@ -36,6 +36,7 @@ _ENVIRONMENT = {
 _ENDING_SECONDS = 5
 _WITHOUT_SCHEDULER = "30 s"
 _FOLDER = "eigen-workers-"
+_LOCK = "lock"
 _UNLOCKED_SECONDS = 60
 """A folder may be so old before it is locked."""
 
@@ -91,7 +92,8 @@ class LocalWorkers:
         self._names = (f"local-{number}" for number in count_from(1))
         _remove_folders_that_are_left()
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
-        self._lock = _locked(Path(self._folder.name))
+        self._lock = FileLock(Path(self._folder.name) / _LOCK)
+        self._lock.acquire()
         security = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
         self._certificates = _written(security, Path(self._folder.name))
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
@@ -190,8 +192,7 @@ class LocalWorkers:
         del OWN_SECURITY[self.address]
         self._cluster.close()
         self._folder.cleanup()
-        if self._lock is not None:
-            os.close(self._lock)
+        self._lock.release()
 
 
 def _written(security: Security, folder: Path) -> list[str]:
@@ -205,17 +206,6 @@ def _written(security: Security, folder: Path) -> list[str]:
     return options
 
 
-def _locked(folder: Path) -> int | None:
-    """Lock a folder for as long as this process lives; return the descriptor, None: it is locked already."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
 def _remove_folders_that_are_left() -> None:
     """Remove those of processes of this user that were killed: nothing else does so."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
@@ -224,7 +214,7 @@ def _remove_folders_that_are_left() -> None:
             found = folder.lstat()
             if found.st_uid != os.getuid() or time.time() - found.st_mtime < _UNLOCKED_SECONDS:
                 continue
-            lock = _locked(folder)
-            if lock is not None:
+            lock = FileLock(folder / _LOCK)
+            if lock.acquire(0.0):
                 shutil.rmtree(folder, ignore_errors=True)
-                os.close(lock)
+                lock.release()

@@ -65,13 +65,10 @@ def memory_of(store: str, name: str) -> RunMemory:
 def _pid(folder: Path) -> int | None:
     """Return the process that has the run's lock on this machine, None if that is not known."""
     from eigen_core.checkpoint.names import LOCK_NAME
+    from eigen_core.locks import FileLock
 
-    try:
-        holder = json.loads((folder / LOCK_NAME).read_text(encoding="utf-8"))
-        pid, host = holder["pid"], holder["host"]
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-    return pid if host == socket.gethostname() and isinstance(pid, int) else None
+    holder = FileLock(folder / LOCK_NAME).holder()
+    return holder.pid if holder is not None and holder.host == socket.gethostname() else None
 
 
 def print_memory(console: Console, memory: RunMemory) -> None:

@@ -252,11 +252,11 @@ def _definition(sweep: Sweep) -> "Definition":
 @contextmanager
 def _held(sweep: Sweep) -> Iterator[None]:
     """Keep another process from training the sweep."""
-    from eigen_core.checkpoint.lock import RunLock
+    from eigen_core.locks import FileLock
 
     sweep.folder.mkdir(parents=True, exist_ok=True)
-    lock = RunLock(sweep.folder / f"{sweep.name}.lock", sweep.name)
-    lock.acquire()
+    lock = FileLock(sweep.folder / f"{sweep.name}.lock")
+    lock.require(f"Sweep '{sweep.name}'")
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
 """The folder with what `eigen up` knows of its processes: `.eigen` in the working directory, or EIGEN_HOME."""
 
-import fcntl
 import hashlib
 import json
+import math
 import os
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,14 +13,13 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.errors import InputError
+from eigen_core.locks import FileLock
 from eigen_core.store import check_run_name
 from eigen_core.store.files import explained, replacing
 from flows.operations.components import Component
-from flows.operations.processes import ProcessId, Started, start, this_machine, wait_until
+from flows.operations.processes import ProcessId, Started, start, this_machine
 
 FOLDER = ".eigen"
-
-_POLL_SECONDS = 0.2
 
 ProcessName = Component | Literal["supervisor"]
 """A process that `eigen up` starts: a component, or what restarts those that have ended."""
@@ -203,10 +202,9 @@ class Home:
         Raises:
             InputError: the folder cannot be written to.
         """
-        descriptor = self._opened("users")
-        # Prefect prepares a flow run in the process that then becomes its engine, by `exec`.
-        os.set_inheritable(descriptor, True)
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        with self._explained():
+            # Prefect prepares a flow run in the process that then becomes its engine, by `exec`.
+            FileLock(self.path / "users").acquire(math.inf, shared=True, inherited=True)
 
     def is_server_used(self) -> bool:
         """Whether a training asks the server that was started here, or would if that answered.
@@ -214,11 +212,11 @@ class Home:
         Raises:
             InputError: the folder cannot be written to.
         """
-        descriptor = self._opened("users")
-        try:
-            return not _locked(descriptor)
-        finally:
-            os.close(descriptor)
+        lock = FileLock(self.path / "users")
+        with self._explained():
+            is_free = lock.acquire(0.0)
+            lock.release()
+        return not is_free
 
     def forget(self, name: ProcessName) -> None:
         """Forget a process that was stopped; its log stays."""
@@ -239,15 +237,14 @@ class Home:
             self.path.mkdir(parents=True, exist_ok=True)
             # Logs and environments of processes: of no use to git, and private.
             (self.path / ".gitignore").write_text("*\n")
-        descriptor = self._opened("lock")
+            lock = FileLock(self.path / "lock")
+            is_free = lock.acquire(timeout_seconds)
+        if not is_free:
+            raise InputError(f"Another `eigen up` or `eigen down` is at work in {self.path}: wait until it has ended.")
         try:
-            if not wait_until(lambda: _locked(descriptor), timeout_seconds, _POLL_SECONDS):
-                raise InputError(
-                    f"Another `eigen up` or `eigen down` is at work in {self.path}: wait until it has ended."
-                )
             yield
         finally:
-            os.close(descriptor)
+            lock.release()
 
     def _explained(self) -> AbstractContextManager[None]:
         return explained("write to", self.path, "set EIGEN_HOME to another folder")
@@ -255,19 +252,6 @@ class Home:
     def _file(self, name: ProcessName) -> Path:
         return self.path / f"{name}.json"
 
-    def _opened(self, name: str) -> int:
-        with self._explained():
-            return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-
     def _replace(self, path: Path, text: str) -> None:
         with self._explained(), replacing(path) as file:
             file.write(f"{text}\n".encode())
-
-
-def _locked(descriptor: int) -> bool:
-    """Lock a file for this process alone if no other holds it, and return whether it is locked."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

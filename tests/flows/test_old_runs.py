@@ -40,7 +40,7 @@ def write_run(store: Path, name: str, values: dict[str, Any]) -> None:
     tensors = {"population": {"weights": torch.zeros(2)}, "champion": {"weights": torch.zeros(2)}}
     settings = Config().checkpoint.model_copy(update={"store": str(store)})
     with open_session(settings, name) as session:
-        session.save(Snapshot(1, tensors, documents, 1), values, "zstd")
+        session.save(Snapshot(1, tensors, documents, 1), values)
 
 
 @pytest.mark.parametrize("name", [path.name for path in sorted(STORED_RUNS.iterdir())])

@@ -31,7 +31,7 @@ def save(config: Config, generation: int) -> Manifest:
     }
     snapshot = Snapshot(generation, {"population": {"weights": torch.zeros(2)}}, documents, 1)
     with open_session(config.checkpoint, "run") as session:
-        saved = session.save(snapshot, config.model_dump(mode="json"), "zstd")
+        saved = session.save(snapshot, config.model_dump(mode="json"))
         session.finish()
         return saved.manifest
 

@@ -16,7 +16,7 @@ import tasks.artifacts
 import tasks.phases
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
-from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import holdout_name
 from eigen_core.config import Config
 from eigen_core.errors import InputError

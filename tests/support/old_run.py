@@ -38,7 +38,7 @@ def write_run(folder: Path, name: str) -> None:
     record_telemetry(state, telemetry(1))
     create_run(RunLocation.of(config.checkpoint, name), config.model_dump(mode="json"))
     with open_session(config.checkpoint, name) as session:
-        session.save(snapshot(state), config.model_dump(mode="json"), config.replay.compression)
+        session.save(snapshot(state), config.model_dump(mode="json"))
 
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def save_generations(config: Config, name: str, *generations: int, keep_all: boo
         if session.load_newest() is None:
             assert generations[:1] in ((), (1,))
         for generation in generations:
-            session.save(snapshot_of(generation), config.model_dump(mode="json"), "zstd")
+            session.save(snapshot_of(generation), config.model_dump(mode="json"))
         session.finish()
     return location
 

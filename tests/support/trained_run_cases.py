@@ -28,7 +28,7 @@ def trained_as(run: str, config: Config) -> Config:
         phase(state)
     Run(config.checkpoint, run).begin(config)
     with open_session(config.checkpoint, run) as session:
-        session.save(snapshot(state), stored_values(config), "none")
+        session.save(snapshot(state), stored_values(config))
         if config.generations == 1:
             result = hold_out(state)
             assert result is not None

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import shutil
 import signal
 import sys
@@ -25,7 +26,6 @@ from checkpoint_samples import (
 )
 
 from eigen_core.checkpoint import RunDirectory, list_runs
-from eigen_core.checkpoint.blobs import HashingFile
 from eigen_core.errors import InputError
 from eigen_core.randomness import keyed_generator
 from eigen_core.store import LocalStore, StoreUnavailableError
@@ -210,16 +210,14 @@ def test_a_generation_gets_its_name_when_all_of_it_will_last(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(("number", "reason"), [(errno.ENOSPC, "no space left"), (errno.EROFS, "is read-only")])
-@pytest.mark.parametrize("call", ["fsync", "replace", "link", "mkdir", "write"])
+@pytest.mark.parametrize("call", ["fsync", "replace", "link", "mkdir"])
 def test_a_save_that_fails_at_any_call_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, reason: str
 ) -> None:
     run = new_run(tmp_path)
     run.save(sample(1))
     run.save(sample(2, seconds=1.0))
-    owner: Any = HashingFile if call == "write" else os
-    name = "_write_all" if call == "write" else call
-    original = getattr(owner, name)
+    original = getattr(os, call)
     failures = 0
     with run.lock():
         for nth in range(1, 60):
@@ -232,7 +230,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_was_there(
                     raise OSError(number, os.strerror(number))
                 return original(*arguments, **options)
 
-            monkeypatch.setattr(owner, name, failing)
+            monkeypatch.setattr(os, call, failing)
             try:
                 run.save(sample(3, seconds=2.0))
             except InputError as error:
@@ -258,6 +256,28 @@ def test_a_save_that_fails_at_any_call_leaves_what_was_there(
     newest = RunDirectory.open(tmp_path, "run").load_newest()
     assert newest is not None
     assert_same(newest.snapshot, sample(3, seconds=2.0))
+
+
+def test_a_disk_that_takes_no_more_at_any_byte_leaves_what_was_there(tmp_path: Path) -> None:
+    run = new_run(tmp_path)
+    run.save(sample(1, size=5_000))
+    before, (soft, hard) = files_of(run), resource.getrlimit(resource.RLIMIT_FSIZE)
+    with run.lock():
+        for limit in (0, 1, 100, 700, 5_000, 20_300, 30_000, 79_000):
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+            try:
+                with pytest.raises(InputError, match="larger than is allowed there"):
+                    run.save(sample(2, size=5_000))
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+            assert work_in_progress(run) == []
+            assert generations_of(run) == [1]
+            assert run.contents.verify() == []
+        run.save(sample(2, size=5_000))
+    assert before < files_of(run)
+    newest = RunDirectory.open(tmp_path, "run").load_newest()
+    assert newest is not None
+    assert_same(newest.snapshot, sample(2, size=5_000))
 
 
 def test_trouble_of_another_kind_is_not_taken_for_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import eigen_core.checkpoint
 from eigen_core.checkpoint import DamagedFileError, FileEntry, Manifest, RingEntry, ShardEntry, Snapshot, TensorFacts
-from eigen_core.checkpoint.checksums import checksummed, parse_checksummed
+from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
 from eigen_core.checkpoint.names import blob_name, generation_of, holdout_name, manifest_name
 

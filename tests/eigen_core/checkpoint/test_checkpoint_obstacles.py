@@ -10,9 +10,8 @@ from checkpoint_samples import CONFIG, blob_of, generations_of, manifest_of, new
 from matplotlib.figure import Figure
 from obstacles import OBSTACLES, replace_by
 
-from eigen_core.checkpoint import DamagedFileError, DamagedGenerationError, RunDirectory
-from eigen_core.checkpoint.attachments import Attachments
-from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint import DamagedFileError, DamagedGenerationError, RunContents, RunDirectory
+from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import ATTACHMENTS_NAME, holdout_name
 from eigen_core.errors import InputError
 from eigen_core.store import LocalStore
@@ -34,12 +33,12 @@ def picture(word: str) -> bytes:
     return content.getvalue()
 
 
-def attach(run: RunDirectory) -> Attachments:
+def attach(run: RunDirectory) -> RunContents:
     """Put beside a run's generations what its training does."""
-    attachments = run.contents.attachments
-    attachments.put(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
-    attachments.put("plots/fitness.png", picture("fitness"))
-    return attachments
+    contents = run.contents
+    contents.put_attachment(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
+    contents.put_attachment("plots/fitness.png", picture("fitness"))
+    return contents
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
@@ -106,25 +105,25 @@ OTHERS: Mapping[str, bytes] = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_whole_file_in_the_place_of_another_is_named(run: RunDirectory, name: str) -> None:
-    attachments = attach(run)
+    contents = attach(run)
     (run.path / name).write_bytes(OTHERS[name])
     (damage,) = run.contents.verify()
     assert str(damage) == f"{name} is not the file that {ATTACHMENTS_NAME} lists"
     with pytest.raises(DamagedFileError, match=f"is not the file that {ATTACHMENTS_NAME} lists"):
-        attachments.read(name)
+        contents.read_attachment(name)
     (run.path / name).unlink()
     (damage,) = run.contents.verify()
     assert str(damage) == f"{name} is missing"
-    attachments.put(name, OTHERS[name])
+    contents.put_attachment(name, OTHERS[name])
     assert run.contents.verify() == []
 
 
 def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_damage(run: RunDirectory) -> None:
-    attachments = attach(run)
-    attachments.forget("plots/")
+    contents = attach(run)
+    contents.unlist_attachments("plots/")
     (run.path / "plots" / "fitness.png").write_bytes(picture("newer"))
     assert run.contents.verify() == []
-    attachments.add(["plots/fitness.png"])
+    contents.list_attachments(["plots/fitness.png"])
     (run.path / "plots" / "fitness.png").write_bytes(picture("another"))
     assert len(run.contents.verify()) == 1
 
@@ -139,11 +138,11 @@ def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_dam
     ],
 )
 def test_a_damaged_list_is_named_and_made_anew(run: RunDirectory, content: bytes, what: str) -> None:
-    attachments = attach(run)
+    contents = attach(run)
     (run.path / ATTACHMENTS_NAME).write_bytes(content)
     (damage,) = run.contents.verify()
     assert str(damage).startswith(f"{ATTACHMENTS_NAME} {what}")
-    attachments.put("plots/fitness.png", picture("fitness"))
+    contents.put_attachment("plots/fitness.png", picture("fitness"))
     assert run.contents.verify() == []
 
 

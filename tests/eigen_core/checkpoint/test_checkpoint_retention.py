@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from memory_store import MemoryStore
 
 from eigen_core.checkpoint import RunContents, RunDirectory, Snapshot
-from eigen_core.checkpoint.retention import KeepRule, kept_generations, missing_generations
+from eigen_core.checkpoint.contents import KeepRule, kept_generations, missing_generations
 
 DAY = 86_400.0
 

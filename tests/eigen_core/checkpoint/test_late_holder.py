@@ -18,7 +18,7 @@ from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
 
 from eigen_core.checkpoint import RunLocation, create_run, lease, open_session
-from eigen_core.checkpoint.damage import Damage
+from eigen_core.checkpoint.integrity import Damage
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.names import CONFIG_NAME, MANIFESTS, WITHDRAWN
 from eigen_core.config import CheckpointConfig
@@ -49,7 +49,7 @@ def hesitate(store, name, content):
 GcsStore.create = hesitate
 settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
 with open_session(settings, "run") as session:
-    session.save(snapshot_of(1), {}, "zstd")
+    session.save(snapshot_of(1), {})
     try:
         session.finish()
     except LeaseLostError:
@@ -258,7 +258,7 @@ def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_
         with open_session(here, RUN) as session:
             assert session.load_newest() is None
             for generation in range(1, 5):
-                session.save(snapshot_of(generation), {}, "zstd")
+                session.save(snapshot_of(generation), {})
             session.finish(60)
         process.send_signal(signal.SIGCONT)
         assert process.communicate("\n", timeout=60)[0] == "lost\n"

@@ -15,11 +15,11 @@ from memory_store import Clock, MemoryStore
 
 from eigen_core.checkpoint import lease as lease_module
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live, lease_state
-from eigen_core.checkpoint.owner import Owner, is_gone, this_process
 from eigen_core.errors import InputError
+from eigen_core.locks import ProcessIdentity, this_process
 from eigen_core.store import LocalStore, Store, StoreUnavailableError
 
-ELSEWHERE = Owner(host="elsewhere", pid=7, boot="another-boot", namespace="pid:[1]", started=5)
+ELSEWHERE = ProcessIdentity(host="elsewhere", pid=7, boot="another-boot", namespace="pid:[1]", started=5)
 FORK = multiprocessing.get_context("fork")
 
 
@@ -389,14 +389,14 @@ def test_of_eight_processes_that_race_one_wins(tmp_path: Path) -> None:
 def test_only_what_is_proved_counts_as_gone() -> None:
     me = this_process()
     assert me.started is not None
-    assert not is_gone(me)
-    assert is_gone(me.model_copy(update={"started": me.started - 1})), "its number is another process's now"
+    assert not me.has_ended()
+    assert me.model_copy(update={"started": me.started - 1}).has_ended(), "its number is another process's now"
     ended = FORK.Process(target=int)
     ended.start()
     ended.join()
     gone = me.model_copy(update={"pid": ended.pid})
-    assert is_gone(gone)
+    assert gone.has_ended()
     for unknown in ({"boot": None}, {"boot": "x"}, {"namespace": None}, {"namespace": "pid:[1]"}, {"started": None}):
-        assert not is_gone(gone.model_copy(update=unknown)), unknown
+        assert not gone.model_copy(update=unknown).has_ended(), unknown
     for pid in (0, -1, 1 << 70):
-        assert not is_gone(gone.model_copy(update={"pid": pid})), pid
+        assert not gone.model_copy(update={"pid": pid}).has_ended(), pid

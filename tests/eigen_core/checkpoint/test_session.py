@@ -45,7 +45,7 @@ from eigen_core.checkpoint import open_session
 from eigen_core.config import CheckpointConfig
 settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
 with open_session(settings, "run") as session:
-    session.save(sample(1), CONFIG, "zstd")
+    session.save(sample(1), CONFIG)
     session.finish()
     print(session.epoch, flush=True)
     sys.stdin.read()
@@ -83,7 +83,7 @@ def begin(settings: CheckpointConfig) -> RunLocation:
 def save(session: RunSession, *generations: int) -> None:
     """Commit generations."""
     for generation in generations:
-        session.save(sample(generation), CONFIG, "zstd")
+        session.save(sample(generation), CONFIG)
 
 
 def loaded(session: RunSession) -> int:
@@ -168,13 +168,13 @@ def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(
     location = begin(settings)
     with open_session(settings, RUN) as session:
         save(session, 1)
-        assert session.save_before_end(sample(1), CONFIG, "zstd") is None
-        assert session.save_before_end(sample(2), CONFIG, "zstd") is not None
+        assert session.save_before_end(sample(1), CONFIG) is None
+        assert session.save_before_end(sample(2), CONFIG) is not None
         assert whole_generations(location.local) == [1, 2]
     with open_session(settings, RUN) as session:
         assert loaded(session) == 2
         # That the last session has committed a generation says nothing about this one's.
-        assert session.save_before_end(sample(2), CONFIG, "zstd") is not None
+        assert session.save_before_end(sample(2), CONFIG) is not None
         session.finish()
     assert whole_generations(location.stored)[-1] == 2
     assert location.stored.verify() == []
@@ -209,7 +209,7 @@ def test_a_store_on_this_machine_has_no_uploads_and_keeps_what_it_should(tmp_pat
     with open_session(settings, RUN) as session:
         assert session.uploads() is None
         for generation in range(1, 8):
-            session.save(sample(generation), CONFIG, "zstd")
+            session.save(sample(generation), CONFIG)
     assert whole_generations(location.local) == [4, 6, 7]
     assert not (tmp_path / "here").exists()
 
@@ -223,7 +223,7 @@ def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_p
         before = files_below(tmp_path)
         for keep in (session.save, session.save_before_end):
             with pytest.raises(LeaseLostError, match="taken over by another process"):
-                keep(sample(2), CONFIG, "zstd")
+                keep(sample(2), CONFIG)
         assert files_below(tmp_path) == before
         other.check()
     assert whole_generations(location.local) == [1]

@@ -11,7 +11,7 @@ from memory_store import MemoryStore
 from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_generations
 
 from eigen_core.checkpoint import LoadedGeneration, Ring, Snapshot, SnapshotForm, UnfitSnapshotError
-from eigen_core.checkpoint.checksums import tensors_sha256
+from eigen_core.checkpoint.integrity import tensors_sha256
 from eigen_core.checkpoint.names import BLOBS, MANIFESTS
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.config import CheckpointConfig

@@ -221,3 +221,9 @@ def test_what_no_version_had_is_refused_in_a_learner() -> None:
     values["learner"]["clip_range"] = 0.5
     with pytest.raises(InputError, match=r"learner\.clip_range is a setting of ppo"):
         config_from_stored({**values, "format_version": 11})
+
+
+def test_a_run_of_version_10_opens_however_its_replay_was_to_be_compressed() -> None:
+    values = {**stored_values(Config()), "format_version": 10}
+    replay = {**Config().replay.model_dump(mode="json"), "compression": "gzip"}
+    assert config_from_stored({**values, "replay": replay}) == Config()

@@ -31,7 +31,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(learner: str, tmp_path: Path) 
     assert learned is not None
     assert {curve.name for curve in state.learner.curves} <= learned.keys()
     directory = RunDirectory.create(tmp_path, "run", {})
-    directory.save(snapshot(state), compression="zstd")
+    directory.save(snapshot(state))
     resumed = begin(config)
     loaded = directory.load_newest(snapshot_form(resumed))
     assert loaded is not None

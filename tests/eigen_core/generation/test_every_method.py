@@ -39,7 +39,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -
     config = config_with(method)
     state = advance(begin(config), 2)
     directory = RunDirectory.create(tmp_path, "run", {})
-    directory.save(snapshot(state), compression="zstd")
+    directory.save(snapshot(state))
     resumed = begin(config)
     loaded = directory.load_newest(snapshot_form(resumed))
     assert loaded is not None

@@ -13,7 +13,7 @@ from training_cases import advance, content_of, saved_of, small_state
 
 from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
-from eigen_core.checkpoint.checksums import checksummed
+from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
 from eigen_core.config import Config
 from eigen_core.config.stored import config_from_stored

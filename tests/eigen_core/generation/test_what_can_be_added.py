@@ -56,7 +56,7 @@ def test_what_was_added_trains_and_resumes_to_the_same_bits(chosen: dict[str, st
     state = advance(begin(config), 3)
     assert state.history[-1].learning is not None
     directory = RunDirectory.create(tmp_path, "added", {})
-    directory.save(snapshot(state), compression="zstd")
+    directory.save(snapshot(state))
     resumed = begin(config)
     loaded = directory.load_newest(snapshot_form(resumed))
     assert loaded is not None

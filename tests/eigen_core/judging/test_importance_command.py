@@ -74,7 +74,7 @@ def test_champions_of_kept_generations(tmp_path: Path) -> None:
         for _ in range(3):
             for phase in (evaluate, train, evolve):
                 phase(state)
-            session.save(snapshot(state), stored_values(config), "none")
+            session.save(snapshot(state), stored_values(config))
             assert state.champion is not None
             champions.add(state.champion.weights.numpy().tobytes())
     every = run_importance(str(tmp_path), RUN, agent="champions", draws=2)

@@ -49,7 +49,7 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     }
     with open_session(config.checkpoint, "run") as session:
         snapshot = Snapshot(5, {"population": {"weights": torch.zeros(2)}}, documents, 1)
-        session.save(snapshot, config.model_dump(mode="json"), "zstd")
+        session.save(snapshot, config.model_dump(mode="json"))
     return location
 
 
@@ -105,7 +105,7 @@ def test_the_gpu_has_columns_where_there_was_one(location: RunLocation) -> None:
     with open_session(config.checkpoint, location.name) as session:
         session.load_newest()
         snapshot = Snapshot(6, {"population": {"weights": torch.zeros(2)}}, documents, 1)
-        session.save(snapshot, config.model_dump(mode="json"), "zstd")
+        session.save(snapshot, config.model_dump(mode="json"))
     text = eigen("memory", "run").stdout
     assert "held on GPU" in text
     assert "77 MB" in text

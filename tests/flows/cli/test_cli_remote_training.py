@@ -138,7 +138,7 @@ def finished_here(
                 "history": [record(number).model_dump(mode="json") for number in range(1, generation + 1)],
                 "telemetry": [telemetry(number).model_dump(mode="json") for number in range(1, generation + 1)],
             }
-            session.save(Snapshot(generation, {}, documents, 1), config.model_dump(mode="json"), "zstd")
+            session.save(Snapshot(generation, {}, documents, 1), config.model_dump(mode="json"))
             if generation == 1:
                 session.finish()
                 fault_proxy.add(UPLOADS)

@@ -1,6 +1,7 @@
-"""Shards: consecutive rows of the replay buffer as one stream, compressed, in bounded memory both ways.
+"""The replay buffer as shards: consecutive rows, of which each generation writes only the new ones.
 
-Before compression a shard is
+A shard is one stream, compressed with zstd and written and read in bounded memory; streams that were stored as they are
+or as gzip are read too. Before compression it is
 
     8 bytes   EIGNRING
     4 bytes   length of the header (little-endian)
@@ -12,11 +13,16 @@ The bytes of one value over many rows resemble each other more than the bytes of
 than rows, and better than the bytes of one element after another.
 """
 
+import gzip
 import json
+import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from itertools import pairwise
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -24,11 +30,11 @@ import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import HashingFile
-from eigen_core.checkpoint.checksums import canonical_json
-from eigen_core.checkpoint.damage import DamagedFileError
-from eigen_core.checkpoint.manifest import Compression, RingEntry, ShardEntry, TensorFacts
+from eigen_core.checkpoint.blobs import blob_path, write_all, write_blob
+from eigen_core.checkpoint.integrity import BytesDone, DamagedFileError, canonical_json, tensor_bytes
+from eigen_core.checkpoint.manifest import DATA_TYPES, TORCH_TYPES, RingEntry, ShardEntry, TensorFacts
 from eigen_core.checkpoint.snapshot import Ring, slot_ranges
+from eigen_core.memory import unwritten_zeros
 
 _MAGIC = b"EIGNRING"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -39,11 +45,138 @@ _BLOCK_BYTES = 4 << 20
 _LARGEST_BLOCK_BYTES = 16 << 20
 _READ_BYTES = 1 << 17
 _ZSTD_LEVEL = 1
-_GZIP_LEVEL = 1
 _ZSTD_WINDOW = 8 << 20
 """Largest window (bytes) that a reader sets aside; that of level 1 is half a megabyte."""
+_SHARD_BYTES = 64 << 20
+"""Rows of more bytes than this are spread over several shards."""
+_SMALL_SHARDS = 256
+"""With so many shards beyond those that the ring's size asks for, the ring is written anew as a whole."""
+_WORKERS = 2
 
 Bytes = NDArray[np.uint8]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+RowRange = tuple[int, int]
+"""Number of a first row, and how many."""
+
+
+def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
+    """Return name, type and shape of one row of each of a ring's columns, by name.
+
+    Raises:
+        ValueError: a column's type cannot be stored.
+    """
+    for name, column in ring.columns.items():
+        if column.dtype not in DATA_TYPES:
+            raise ValueError(f"column '{name}' of the ring is of type {column.dtype}, which cannot be stored")
+    return tuple(
+        TensorFacts(name=name, dtype=DATA_TYPES[column.dtype], shape=tuple(column.shape[1:]))
+        for name, column in sorted(ring.columns.items())
+    )
+
+
+def plan_shards(
+    ring: Ring, row_bytes: int, known: Sequence[ShardEntry], is_there: Callable[[ShardEntry], bool]
+) -> tuple[list[ShardEntry], list[RowRange]]:
+    """Return which of the known shards still serve, and which rows must be written.
+
+    Args:
+        ring: the ring to be saved.
+        row_bytes: size of a row (bytes).
+        known: shards of an earlier state of this ring, rising and without gaps; none if that is not known.
+        is_there: whether a shard's blob can be read again.
+    """
+    oldest = ring.written - ring.size
+    kept = [shard for shard in known if shard.stop > oldest]
+    reaches = kept and kept[0].first <= oldest and kept[-1].stop <= ring.written
+    if not reaches or not all(is_there(shard) for shard in kept):
+        kept = []
+    new = _spread(kept[-1].stop if kept else oldest, ring.written, row_bytes)
+    whole = _spread(oldest, ring.written, row_bytes)
+    if len(kept) + len(new) > _SMALL_SHARDS + len(whole):
+        return [], whole
+    return kept, new
+
+
+def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
+    """Split rows into as few equal ranges as keep each below the size of a shard."""
+    count = stop - first
+    parts = min(count, math.ceil(count * row_bytes / _SHARD_BYTES) or 1)
+    bounds = [first + count * part // parts for part in range(parts + 1)] if count else []
+    return [(low, high - low) for low, high in pairwise(bounds)]
+
+
+def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[RingEntry | None, list[ShardEntry]]:
+    """Write the rows of a ring that are not stored yet; return the ring's entry and the shards that were written.
+
+    Args:
+        ring: the ring; None: the snapshot has none.
+        base: entry of an earlier state of this very ring, to which rows were only appended since; None: none is known.
+        run: the run's folder.
+    """
+    if ring is None:
+        return None, []
+    columns = ring_columns(ring)
+    row_bytes = sum(column.nbytes for column in columns)
+    known: tuple[ShardEntry, ...] = ()
+    if base is not None and base.columns == columns and base.capacity == ring.capacity:
+        known = base.shards
+    kept, ranges = plan_shards(
+        ring, row_bytes, known, lambda shard: _has_size(blob_path(run, shard.sha256), shard.bytes)
+    )
+    progress = BytesDone("save", sum(count for _, count in ranges) * row_bytes)
+
+    def write(rows: RowRange) -> ShardEntry:
+        first, count = rows
+        raw_bytes = 0
+
+        def fill(path: Path) -> None:
+            nonlocal raw_bytes
+            raw_bytes = write_shard(path, ring, columns, first, count)
+
+        sha256, size = write_blob(run, fill)
+        progress.add(count * row_bytes)
+        return ShardEntry(first=first, count=count, bytes=size, sha256=sha256, raw_bytes=raw_bytes, compression="zstd")
+
+    written = in_threads(write, ranges)
+    entry = RingEntry(
+        capacity=ring.capacity,
+        size=ring.size,
+        written=ring.written,
+        columns=columns,
+        shards=(*kept, *written),
+    )
+    return entry, written
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.is_file() and path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def empty_ring(entry: RingEntry) -> Ring:
+    """Return a ring as a manifest describes it, all of whose rows are still zeros.
+
+    Raises:
+        DamagedFileError: there is not enough memory for it.
+    """
+    try:
+        columns = {
+            column.name: unwritten_zeros((entry.capacity, *column.shape), TORCH_TYPES[column.dtype])
+            for column in entry.columns
+        }
+    except MemoryError as error:
+        raise DamagedFileError(f"needs more memory than there is ({error})") from error
+    return Ring(columns, entry.size, entry.written)
+
+
+def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Do the work for each item, a few at a time; the first error is raised once all that began has ended."""
+    with ThreadPoolExecutor(_WORKERS) as threads:
+        return list(threads.map(work, items))
 
 
 @dataclass(frozen=True)
@@ -63,23 +196,17 @@ def _block_rows(columns: tuple[TensorFacts, ...], count: int) -> int:
     return max(1, min(count, _BLOCK_BYTES // max(1, sum(column.nbytes for column in columns))))
 
 
-def write_shard(
-    file: HashingFile,
-    ring: Ring,
-    columns: tuple[TensorFacts, ...],
-    first: int,
-    count: int,
-    compression: Compression,
-) -> int:
-    """Write rows of a ring as a shard and return its size before compression (bytes)."""
+def write_shard(path: Path, ring: Ring, columns: tuple[TensorFacts, ...], first: int, count: int) -> int:
+    """Write rows of a ring to a file as a shard and return the shard's size before compression (bytes)."""
     head = _Head(first, count, _block_rows(columns, count), columns)
     start = head.spelled()
     raw_bytes = len(start) + count * sum(column.nbytes for column in columns)
-    compressor = _compressor(compression, raw_bytes)
-    file.write(compressor.compress(start))
-    for planes in _planes(ring, head):
-        file.write(compressor.compress(planes))
-    file.write(compressor.flush())
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=raw_bytes)
+    with open(path, "wb", buffering=0) as file:
+        write_all(file, compressor.compress(start))
+        for planes in _planes(ring, head):
+            write_all(file, compressor.compress(planes))
+        write_all(file, compressor.flush())
     return raw_bytes
 
 
@@ -101,30 +228,8 @@ def _planes(ring: Ring, head: _Head) -> Iterator[memoryview]:
 
 def rows_as_bytes(rows: torch.Tensor) -> Bytes:
     """Return rows `[count, ...]` as bytes `[count, bytes of a row]`; contiguous ones on the CPU are not copied."""
-    flat = rows.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
+    flat = tensor_bytes(rows)
     return flat.reshape(len(rows), flat.size // len(rows))
-
-
-class _Compressor(Protocol):
-    def compress(self, data: bytes | memoryview, /) -> bytes | memoryview: ...
-
-    def flush(self) -> bytes: ...
-
-
-class _NoCompressor:
-    def compress(self, data: bytes | memoryview, /) -> bytes | memoryview:
-        return data
-
-    def flush(self) -> bytes:
-        return b""
-
-
-def _compressor(compression: Compression, raw_bytes: int) -> _Compressor:
-    if compression == "zstd":
-        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=raw_bytes)
-    if compression == "gzip":
-        return zlib.compressobj(_GZIP_LEVEL, wbits=zlib.MAX_WBITS + 16)
-    return _NoCompressor()
 
 
 def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dict[str, Bytes]) -> None:
@@ -154,7 +259,7 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
                     columns[column.name][slots] = rows.T
         if stream.readinto(memoryview(bytearray(1))):
             raise DamagedFileError("holds more than its manifest says")
-    except (zlib.error, zstandard.ZstdError, EOFError) as error:
+    except (zlib.error, gzip.BadGzipFile, zstandard.ZstdError, EOFError) as error:
         raise DamagedFileError(f"cannot be decompressed ({error})") from error
 
 
@@ -203,26 +308,5 @@ def _reader(file: BinaryIO) -> _Reader:
         decompressor = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW)
         return decompressor.stream_reader(file, read_size=_READ_BYTES, read_across_frames=True, closefd=False)
     if magic.startswith(_GZIP_MAGIC):
-        return _GzipReader(file)
+        return gzip.GzipFile(fileobj=file)
     return file  # type: ignore[return-value]  # typeshed leaves readinto out of BinaryIO; raw files have it
-
-
-class _GzipReader:
-    """Decompresses one gzip member, never more than is asked for."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._decompressor = zlib.decompressobj(wbits=zlib.MAX_WBITS + 16)
-
-    def readinto(self, buffer: memoryview, /) -> int:
-        while not self._decompressor.eof:
-            compressed = self._decompressor.unconsumed_tail or self._file.read(_READ_BYTES)
-            content = self._decompressor.decompress(compressed, len(buffer))
-            buffer[: len(content)] = content
-            if content:
-                return len(content)
-            if not compressed:
-                raise EOFError("the stream ends too early")
-        if self._decompressor.unused_data or self._file.read(1):
-            raise EOFError("there is something after its end")
-        return 0

@@ -1,21 +1,24 @@
 """Named tensors as safetensors files, JSON documents as files; nothing in them can be executed."""
 
+import errno
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from pydantic import JsonValue
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize, serialize_file
 
-from eigen_core.checkpoint.blobs import BlobFolder, HashingFile
-from eigen_core.checkpoint.checksums import canonical_json, tensor_chunks
-from eigen_core.checkpoint.damage import DamagedFileError
+from eigen_core.checkpoint.blobs import write_blob, write_bytes
+from eigen_core.checkpoint.integrity import DamagedFileError, canonical_json, tensor_bytes
 from eigen_core.checkpoint.manifest import DATA_TYPES, FileEntry, TensorFacts
 from eigen_core.checkpoint.snapshot import Snapshot
 
-_ALIGNMENT = 8
+_OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[TensorFacts, ...]:
@@ -30,44 +33,42 @@ def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensor
     return tuple(TensorFacts.of(name, tensor) for name, tensor in sorted(tensors.items()))
 
 
-def tensor_file(
-    tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None
-) -> Iterator[bytes | memoryview]:
-    """Yield the content of a safetensors file, piece by piece and without a copy of CPU tensors.
+def serialized(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
+    """Return the content of a safetensors file; the order of the metadata in it is not defined."""
+    arrays = {name: tensor_bytes(tensor) for name, tensor in tensors.items()}
+    return bytes(serialize(_specs(tensors, arrays), metadata))
 
-    The library's own writer would need all tensors contiguous, on the CPU and without shared memory, would make files
-    that only their owner can read, and hides the file system's errors. Equal content gives equal bytes: tensors are
-    sorted by the size of their elements, largest first, which aligns them all, then by name.
 
-    Args:
-        tensors: of types in `DATA_TYPES`.
-        metadata: text for the header.
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Write a safetensors file, without a copy of contiguous CPU tensors. Equal content gives equal bytes.
+
+    Raises:
+        OSError: the file system refuses.
     """
-    names = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
-    yield _header({name: tensors[name] for name in names}, metadata)
-    for name in names:
-        yield from tensor_chunks(tensors[name])
+    arrays = {name: tensor_bytes(tensor) for name, tensor in tensors.items()}
+    try:
+        serialize_file(_specs(tensors, arrays), path)
+    except SafetensorError as error:
+        # It gives the number of the system's error in its message alone.
+        number = _OS_ERROR.search(str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
-def _header(tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None) -> bytes:
-    """Return what stands before the tensors' bytes (https://github.com/huggingface/safetensors, "Format")."""
-    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
-    offset = 0
-    for name, tensor in tensors.items():
-        end = offset + tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": DATA_TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, end],
-        }
-        offset = end
-    content = json.dumps(header, separators=(",", ":")).encode("ascii")
-    content += b" " * (-len(content) % _ALIGNMENT)
-    return len(content).to_bytes(8, "little") + content
+def _specs(tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.uint8]]) -> dict[str, TensorSpec]:
+    """Describe tensors to the writer, by the addresses of their bytes: `arrays` must live until they are written."""
+    return {
+        name: TensorSpec(
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            shape=list(tensor.shape),
+            data_ptr=arrays[name].ctypes.data,
+            data_len=arrays[name].nbytes,
+        )
+        for name, tensor in tensors.items()
+    }
 
 
-def write_files(snapshot: Snapshot, blobs: BlobFolder) -> list[FileEntry]:
-    """Write the tensors and documents of a snapshot as blobs and return their entries.
+def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
+    """Write the tensors and documents of a snapshot as blobs of the run in a folder and return their entries.
 
     Raises:
         ValueError: one of them cannot be stored; nothing is written then.
@@ -76,17 +77,13 @@ def write_files(snapshot: Snapshot, blobs: BlobFolder) -> list[FileEntry]:
     texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
     entries = []
     for stem, tensors in facts.items():
-        sha256, size = blobs.write(partial(_fill, chunks=tensor_file(snapshot.tensors[stem])))
+        held = snapshot.tensors[stem]
+        sha256, size = write_blob(run, partial(write_tensors, tensors=held))
         entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))
     for stem, text in texts.items():
-        sha256, size = blobs.write(partial(_fill, chunks=[text]))
+        sha256, size = write_blob(run, partial(write_bytes, content=text))
         entries.append(FileEntry(name=f"{stem}.json", bytes=size, sha256=sha256, tensors=None))
     return entries
-
-
-def _fill(file: HashingFile, chunks: Iterable[bytes | memoryview]) -> None:
-    for chunk in chunks:
-        file.write(chunk, lasting=True)
 
 
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:

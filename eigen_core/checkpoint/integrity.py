@@ -1,0 +1,170 @@
+"""Integrity: checksums of tensors and JSON documents, and the damage that reading them can find."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from contextvars import copy_context
+from dataclasses import dataclass
+from threading import Lock
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import JsonValue
+
+from eigen_core.errors import InputError
+from eigen_core.progress import report_progress
+
+_CHECKSUM = "checksum"
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is wrong with one part of a run.
+
+    Attributes:
+        generation: the generation that needs it; None: all of them.
+        file: what it is: "population.safetensors", "replay shard 11600", "manifest", "config.json".
+        what: the rest of a sentence that starts with the file.
+        path: where it is stored, relative to the run's folder.
+    """
+
+    generation: int | None
+    file: str
+    what: str
+    path: str
+
+    def __str__(self) -> str:
+        where = f" ({self.path})" if self.path != self.file else ""
+        generation = "" if self.generation is None else f"generation {self.generation}: "
+        return f"{generation}{self.file} {self.what}{where}"
+
+
+class DamagedFileError(ValueError):
+    """A file is missing or does not hold what it should. The message is the rest of a sentence that starts with it."""
+
+
+class UnfitSnapshotError(InputError):
+    """A snapshot is whole, but no run with this configuration can have left it.
+
+    Attributes:
+        file: which part of it: "state.json", "replay".
+        what: the rest of a sentence that starts with the part.
+    """
+
+    def __init__(self, file: str, what: str) -> None:
+        super().__init__(f"{file} {what}.")
+        self.file = file
+        self.what = what
+
+
+class DamagedGenerationError(InputError):
+    """A generation is not what its manifest says.
+
+    Attributes:
+        damages: all that was found.
+    """
+
+    def __init__(self, message: str, damages: list[Damage]) -> None:
+        super().__init__(message)
+        self.damages = damages
+
+
+def in_words(damages: list[Damage]) -> str:
+    """Return the first damages as part of a sentence."""
+    shown = "; ".join(str(damage) for damage in damages[:3])
+    return shown + (f"; and {len(damages) - 3} more" if len(damages) > 3 else "")
+
+
+def canonical_json(document: JsonValue) -> bytes:
+    """Return the one spelling of a JSON document: sorted keys, no spaces, ASCII.
+
+    Raises:
+        ValueError: the document holds NaN or infinity, which JSON does not know.
+    """
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_sha256(document: JsonValue) -> str:
+    """Return the SHA-256 of a document's canonical spelling, in hexadecimal."""
+    return hashlib.sha256(canonical_json(document)).hexdigest()
+
+
+def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
+    """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON.
+
+    Raises:
+        ValueError: the document holds NaN or infinity, or has a field `checksum` already.
+    """
+    if _CHECKSUM in fields:
+        raise ValueError("the field 'checksum' is added here")
+    return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
+
+
+def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
+    """Return the fields of a document that `checksummed` wrote, without the checksum.
+
+    Raises:
+        DamagedFileError: a byte of it differs from what `checksummed` would write.
+    """
+    try:
+        document = json.loads(content)
+        if not isinstance(document, dict) or _CHECKSUM not in document:
+            raise DamagedFileError("has no checksum")
+        fields = {name: value for name, value in document.items() if name != _CHECKSUM}
+        whole = json_sha256(fields) == document[_CHECKSUM] and _file_content(document) == content
+    except DamagedFileError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError("is not JSON") from error
+    if not whole:
+        raise DamagedFileError("does not match its own checksum")
+    return fields
+
+
+def _file_content(document: JsonValue) -> bytes:
+    return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+
+
+def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return the elements of a tensor of any shape, type, strides and device as bytes `[bytes]`, in row-major order.
+
+    A contiguous tensor on the CPU is not copied: the array shows its memory.
+    """
+    array: NDArray[np.uint8] = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array
+
+
+def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return one SHA-256 over the names, types, shapes and bytes of `tensors`, in hexadecimal.
+
+    It depends neither on the order of the mapping nor on device, strides or file format; equal hashes mean equal bits.
+    """
+    return json_sha256(
+        [
+            [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor_bytes(tensor).data).hexdigest()]
+            for name, tensor in sorted(tensors.items())
+        ]
+    )
+
+
+class BytesDone:
+    """Counts bytes and reports them to the listener of the context in which this object was made.
+
+    Args:
+        name: what goes on, such as "load".
+        total: bytes at its end.
+    """
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name = name
+        self._total = total
+        self._done = 0
+        self._lock = Lock()
+        self._context = copy_context()
+
+    def add(self, count: int) -> None:
+        """`count` further bytes are done."""
+        with self._lock:
+            self._done = min(self._done + count, self._total)
+            self._context.run(report_progress, self._name, self._done, self._total)

@@ -1,0 +1,218 @@
+"""Locks between processes of one machine, and the identity of a process, which can prove that it has ended."""
+
+import fcntl
+import os
+import socket
+import stat
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from eigen_core.errors import InputError
+from eigen_core.store.files import ANOTHER_STORE, explained
+
+_TRY_SECONDS = 0.5
+_PAUSE_SECONDS = 0.05
+_MOST_BYTES = 1_000
+_PROC = Path("/proc")
+_STATE, _STARTED = 0, 19
+_ENDED = ("Z", "X", "x")
+
+
+class RunLockedError(InputError):
+    """Another process is writing to the run."""
+
+
+class ProcessIdentity(BaseModel):
+    """One process on one machine, described so that no other process ever matches.
+
+    Parts that are not known (there is no `/proc`) are None, and nothing can be proved then.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    host: str
+    pid: int
+    boot: str | None = None
+    """The kernel's name for the time since the machine was started."""
+    namespace: str | None = None
+    """Where the process number counts: containers of one machine have each their own."""
+    started: int | None = None
+    """When the process started (clock ticks since the machine did)."""
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    def has_ended(self) -> bool:
+        """Whether it has certainly ended: it ran on this machine, and its number is free or another's by now."""
+        if self.boot is None or self.namespace is None or self.started is None or self.pid <= 0:
+            return False
+        if self.boot != _boot() or self.namespace != _namespace() or not _sees_itself():
+            return False
+        try:
+            # A process of another user is hidden in some /proc, but not from this question.
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except (PermissionError, OverflowError):
+            return False
+        status = _status(self.pid)
+        if status is None:
+            return False
+        state, started = status
+        # A process that was killed keeps its number until its parent asks how it ended.
+        return started != self.started or state in _ENDED
+
+
+def this_process() -> ProcessIdentity:
+    """Return the identity of the calling process."""
+    pid = os.getpid()
+    status = _status(pid) if _sees_itself() else None
+    return ProcessIdentity(
+        host=socket.gethostname(),
+        pid=pid,
+        boot=_boot(),
+        namespace=_namespace(),
+        started=None if status is None else status[1],
+    )
+
+
+class FileLock:
+    """An advisory lock (flock) on a file. The kernel frees it when its process ends, however that happens.
+
+    The file says who holds the lock. It stays when the lock is released: removing it would let two processes lock two
+    files.
+
+    Args:
+        path: the lock file, which is made if it is missing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock."""
+        return self._descriptor is not None
+
+    def acquire(self, seconds: float = _TRY_SECONDS, *, shared: bool = False, inherited: bool = False) -> bool:
+        """Take the lock and return whether that was possible.
+
+        Args:
+            seconds: how long to try; `is_taken` in another process holds a shared lock for an instant.
+            shared: others may hold it too, as long as they share it.
+            inherited: a program that this process becomes by `exec` keeps it.
+
+        Raises:
+            InputError: the path is no file.
+            OSError: the file system refuses.
+        """
+        with ExitStack() as closing:
+            descriptor = self._opened(os.O_RDWR | os.O_CREAT, closing)
+            kind, end = fcntl.LOCK_SH if shared else fcntl.LOCK_EX, time.monotonic() + seconds
+            while not _flock(descriptor, kind):
+                if time.monotonic() >= end:
+                    return False
+                time.sleep(_PAUSE_SECONDS)
+            if not shared:
+                os.ftruncate(descriptor, 0)
+                os.pwrite(descriptor, this_process().model_dump_json().encode(), 0)
+            os.set_inheritable(descriptor, inherited)
+            closing.pop_all()
+            self._descriptor = descriptor
+        return True
+
+    def require(self, what: str) -> None:
+        """Take the lock on something, such as "Run 'mine'".
+
+        Raises:
+            RunLockedError: it is taken, by another process or by another object of this one.
+            InputError: the lock file cannot be used.
+        """
+        with explained("lock", self._path, ANOTHER_STORE):
+            if not self.acquire():
+                holder = self.holder() or "another process"
+                raise RunLockedError(f"{what} is in use by {holder}: wait until it ends, or stop it.")
+
+    def release(self) -> None:
+        """Free the lock, if it is held."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            try:
+                os.ftruncate(descriptor, 0)
+            finally:
+                os.close(descriptor)
+
+    def is_taken(self) -> bool:
+        """Whether any process, this one included, holds the lock for itself alone.
+
+        Raises:
+            InputError: the lock file cannot be used.
+        """
+        with explained("look at the lock", self._path, ANOTHER_STORE), ExitStack() as closing:
+            try:
+                descriptor = self._opened(os.O_RDONLY, closing)
+            except FileNotFoundError:
+                return False
+            return not _flock(descriptor, fcntl.LOCK_SH)
+
+    def holder(self) -> ProcessIdentity | None:
+        """Return the process that holds the lock, None if the file does not say."""
+        try:
+            with ExitStack() as closing:
+                content = os.pread(self._opened(os.O_RDONLY, closing), _MOST_BYTES, 0)
+            return ProcessIdentity.model_validate_json(content)
+        except (OSError, InputError, ValidationError):
+            return None
+
+    def _opened(self, flags: int, closing: ExitStack) -> int:
+        # A pipe would wait for its other end.
+        descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+        closing.callback(os.close, descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise InputError(f"{self._path} is no file and cannot be locked: remove it.")
+        return descriptor
+
+
+def _flock(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _boot() -> str | None:
+    try:
+        return (_PROC / "sys/kernel/random/boot_id").read_text().strip() or None
+    except OSError:
+        return None
+
+
+def _namespace() -> str | None:
+    try:
+        return os.readlink(_PROC / "self/ns/pid")
+    except OSError:
+        return None
+
+
+def _sees_itself() -> bool:
+    """Whether /proc counts processes as this process does."""
+    try:
+        return os.readlink(_PROC / "self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def _status(pid: int) -> tuple[str, int] | None:
+    """Return a process's state and when it started, None if it is not known."""
+    try:
+        content = (_PROC / str(pid) / "stat").read_text(errors="replace")
+        # The command's name, in brackets, may hold anything, brackets and spaces too.
+        fields = content.rpartition(")")[2].split()
+        return fields[_STATE], int(fields[_STARTED])
+    except (OSError, ValueError, IndexError):
+        return None
