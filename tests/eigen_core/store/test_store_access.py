@@ -305,3 +305,19 @@ def test_tokens_that_gcsfs_would_unpickle_are_refused_unread(tmp_path: Path) -> 
     assert "remove it" in done.stdout
     assert ".gcs_tokens" in done.stdout
     assert not trap.exists()
+
+
+_IN_A_FOLDER = """
+import sys
+from eigen_core.store import open_store
+
+store = open_store(sys.argv[1])
+store.check()
+store.create("a/b", b"content")
+assert store.read("a/b", 7) == b"content"
+assert not {"gcsfs", "google.auth", "google.cloud.storage", "aiohttp", "requests", "torch"} & sys.modules.keys()
+"""
+
+
+def test_a_store_in_a_folder_loads_no_client(tmp_path: Path) -> None:
+    subprocess.run([sys.executable, "-c", _IN_A_FOLDER, str(tmp_path / "runs")], check=True)
