@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flows.prefect_environment import prepare_environment
+from flows.server.environment import prepare_environment
 
 
 @contextmanager

@@ -85,7 +85,7 @@ def run(limiter: Limiter, runs: int, seed: int, console: Console) -> tuple[Need,
 
 def _prepare_own_prefect(folder: Path) -> None:
     """Let flows of this process have a Prefect of their own."""
-    from flows.prefect_environment import prepare_environment
+    from flows.server.environment import prepare_environment
 
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]

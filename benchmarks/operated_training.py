@@ -11,9 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from flows.operations.components import Component
-from flows.operations.home import Home
-from flows.prefect_environment import free_port
+from flows.server.environment import free_port
+from flows.server.home import Component, Home
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
 _PARTS: tuple[Component, ...] = ("worker", "server")

@@ -21,7 +21,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.memory import tune_allocator
 from eigen_core.store import LocalStore
 from eigen_core.training.runs import status_of
-from flows.prefect_environment import flow_environment
+from flows.server.environment import flow_environment
 
 _GENERATIONS = 11
 _TURNS = 3

@@ -39,7 +39,7 @@ def cleanup_flow(
     """
     # As in `train_flow`: this file is rarely read to clean something.
     from eigen_core.housekeeping import clean_runs
-    from flows.resuming import own_deployment
+    from flows.server.flow_runs import own_deployment
     from tasks.artifacts import publish_cleaning
 
     if store is not None and own_deployment() is not None:

@@ -4,10 +4,9 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 
 from eigen_core.training.stop_requests import stop_requests_raised
-from flows.own_flow_run import first_name
 from flows.parameters import FormConfig
-from flows.prefect_internals import keep_training_without_slot
-from flows.resuming import stop_resuming
+from flows.server.flow_run import first_name, stop_resuming
+from flows.server.prefect_internals import keep_training_without_slot
 
 # Prefect takes the slot of a deployment before it calls the flow.
 keep_training_without_slot()

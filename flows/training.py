@@ -19,15 +19,20 @@ from eigen_core.reporting.tracking import Tracking
 from eigen_core.run import train_run
 from eigen_core.training.journals import BlockedError, remember_stop
 from eigen_core.training.stop_requests import stop_requests_unmasked
-from flows.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_own_settings
-from flows.cockpit import Cockpit
-from flows.names import BLOCKED_NAME, FINISHED_NAME, GUARD_NAME, NOTHING_NAME, PLAN_NAME, RUNNING_NAME
-from flows.own_flow_run import CancellationError, OwnFlowRun, report_suspension
-from flows.prefect_environment import set_umask
-from flows.reporter import Reporter
-from flows.requests import own_run
-from flows.resuming import is_scheduled, switch_schedule
-from flows.server_presence import asked_twice, server_is_there
+from flows.server.choosing import STOP_REQUESTS, ChosenRun, choose_run, with_own_settings
+from flows.server.cockpit import Cockpit
+from flows.server.environment import (
+    BLOCKED_NAME,
+    FINISHED_NAME,
+    GUARD_NAME,
+    NOTHING_NAME,
+    PLAN_NAME,
+    RUNNING_NAME,
+    set_umask,
+)
+from flows.server.flow_run import CancellationError, OwnFlowRun, is_scheduled, report_suspension, switch_schedule
+from flows.server.flow_runs import own_run
+from flows.server.reporter import Reporter, asked_twice, server_is_there
 from tasks.phases import TASKS
 
 R = TypeVar("R")

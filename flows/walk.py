@@ -8,8 +8,8 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelled
 
 from eigen_core.judging.walks import Walk
-from flows.names import RUNNING_NAME
-from flows.own_flow_run import correct_state
+from flows.server.environment import RUNNING_NAME
+from flows.server.flow_run import correct_state
 from flows.train import train_flow
 
 

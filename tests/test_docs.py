@@ -23,7 +23,7 @@ from eigen_core.config.explain import settings
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.presets import parse_preset
 from eigen_core.generation import snapshot
-from flows import names
+from flows.server import environment as names
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

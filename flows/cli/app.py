@@ -24,7 +24,7 @@ from flows.cli.training import SWEEP_EXAMPLES, TRAIN_EXAMPLES, doctor, plan, res
 from flows.cli.trust import TRUST_EXAMPLES, trust
 from flows.cli.walk import WALK_EXAMPLES, walk
 from flows.cli.workers import WORKERS_EXAMPLES, workers
-from flows.prefect_environment import set_umask
+from flows.server.environment import set_umask
 
 _EXAMPLES = """[bold]Examples[/]
 

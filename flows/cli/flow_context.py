@@ -18,8 +18,7 @@ from flows.cli.output import output_console, print_line
 from flows.cli.runs import command_for
 from flows.cli.signals import StopSignals, stop_signals
 from flows.endings import Stopped, StoppedByMemory, require_addresses
-from flows.names import RUNNING_NAME
-from flows.prefect_environment import prepare_environment, set_umask
+from flows.server.environment import RUNNING_NAME, prepare_environment, set_umask
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -40,8 +39,8 @@ def prepared_to_train(
 
     The environment then names the Prefect server that is used: one that is configured, or that `eigen up` has started.
     """
-    from flows.operations.home import Home
-    from flows.operations.server import server_for_training
+    from flows.server.home import Home
+    from flows.server.servers import server_for_training
 
     console = output_console() if console is None else console
     with stop_signals() as signals, display_on(console) as display:

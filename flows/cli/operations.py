@@ -41,8 +41,8 @@ from flows.cli.operations_display import (
 )
 from flows.cli.output import output_console, print_line, print_result, say
 from flows.cli.signals import stopped_gently
-from flows.operations.components import Component
-from flows.operations.environment import HOST, own_environment
+from flows.server.environment import HOST, own_environment
+from flows.server.home import Component
 
 operations = typer.Typer()
 
@@ -91,17 +91,17 @@ def up(
     only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
-    from flows.operations.home import Home
-    from flows.prefect_database import require_home
+    from flows.server.home import Home
+    from flows.server.servers import require_home
 
     environment = _environment()
     if not os.environ.get("PREFECT_API_URL"):
         require_home(os.environ)
-    from flows.operations.launching import resume as go_on
-    from flows.operations.server import Listening
-    from flows.operations.stopping import bring_down
-    from flows.operations.supervisor import stop_event
-    from flows.operations.up import bring_up, watch
+    from flows.server.launching import bring_down
+    from flows.server.launching import resume as go_on
+    from flows.server.servers import Listening
+    from flows.server.supervisor import stop_event
+    from flows.server.up import bring_up, watch
 
     home = Home.of(os.environ)
     stopping = stop_event() if foreground else None
@@ -140,14 +140,14 @@ def down(
     ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
-    from flows.operations.home import Home
+    from flows.server.home import Home
 
     _environment()
-    from flows.operations.deploying import client_of
-    from flows.operations.deploying import remove as remove_deployed
-    from flows.operations.server import known_server
-    from flows.operations.stopping import bring_down
-    from flows.operations.supervisor import stop_supervisor
+    from flows.server.deploying import client_of
+    from flows.server.deploying import remove as remove_deployed
+    from flows.server.launching import bring_down
+    from flows.server.servers import known_server
+    from flows.server.supervisor import stop_supervisor
 
     home = Home.of(os.environ)
     api = known_server(home, os.environ) if remove else None
@@ -162,7 +162,7 @@ def down(
     stopped = bring_down(home, _Progress(), grace, before_server=before_server)
     run = None
     if stopped.trainings:
-        from flows.operations.status import last_trained
+        from flows.server.status import last_trained
 
         run = last_trained(home, worker)
     print_down(output_console(), home, stopped, run, api)
@@ -177,16 +177,16 @@ def status(
     ] = False,
 ) -> None:
     """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
-    from flows.operations.home import Home
+    from flows.server.home import Home
 
     home = Home.of(os.environ)
     if healthy:
-        from flows.operations.health import is_up
+        from flows.server.servers import is_up
 
         running = is_up(home)
     else:
         _environment()
-        from flows.operations.status import Status, status_here
+        from flows.server.status import Status, status_here
 
         found = status_here(home)
         print_result(as_json, Status.document, print_status, found)
@@ -210,16 +210,16 @@ def launch(
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
     from eigen_core.config.machine import machine_values, run_values
-    from flows.operations.home import Home
+    from flows.server.home import Home
 
     _environment()
     from eigen_core.training.runs import Run, require_store
     from flows.cli.training import refused_with_its_plan, require_trainable
-    from flows.names import default_run_name
-    from flows.operations.launching import launch as launch_run
-    from flows.operations.launching import require_free, require_same_run_here
-    from flows.operations.server import known_server
-    from flows.operations.working_folder import as_worker_sees
+    from flows.server.environment import default_run_name
+    from flows.server.launching import launch as launch_run
+    from flows.server.launching import require_free, require_same_run_here
+    from flows.server.servers import known_server
+    from flows.server.working_folder import as_worker_sees
 
     home = Home.of(os.environ)
     settings = given_settings(generations, seed, assignments, data, _absolute(store), device)
@@ -269,12 +269,12 @@ def logs(
     store: Store = None,
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
-    from flows.operations.home import Home
+    from flows.server.home import Home
 
     _environment()
-    from flows.operations.deploying import client_of
-    from flows.operations.logs import RunLogs
-    from flows.operations.server import known_server
+    from flows.server.deploying import client_of
+    from flows.server.servers import known_server
+    from flows.server.status import RunLogs
 
     check_run_name(name)
     console = output_console()
@@ -313,14 +313,14 @@ def alerts(
 
     The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
     """
-    from flows.operations.home import Home
+    from flows.server.home import Home
 
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
     _environment()
-    from flows.operations.automations import remove_alert, set_alert
-    from flows.operations.deploying import client_of, find_deployment
-    from flows.operations.server import known_server
+    from flows.server.automations import remove_alert, set_alert
+    from flows.server.deploying import client_of, find_deployment
+    from flows.server.servers import known_server
 
     with client_of(known_server(Home.of(os.environ), os.environ)) as client:
         deployment = find_deployment(client).id
@@ -337,12 +337,12 @@ def alerts(
 @sentences
 def deploy() -> None:
     """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
-    from flows.operations.home import Home
+    from flows.server.home import Home
 
     _environment()
-    from flows.operations.deploying import DEPLOYMENTS
-    from flows.operations.deploying import deploy as bring
-    from flows.operations.server import known_server
+    from flows.server.deploying import DEPLOYMENTS
+    from flows.server.deploying import deploy as bring
+    from flows.server.servers import known_server
 
     api = known_server(Home.of(os.environ), os.environ)
     _Progress()("bringing the deployments")
@@ -352,7 +352,7 @@ def deploy() -> None:
 
 def _print_kept(console: Console, store: str | None, name: str, reason: str) -> None:
     """Print what a run itself keeps of its past, after why there is no more."""
-    from flows.operations.logs import kept_events
+    from flows.server.status import kept_events
 
     events = kept_events(store_of(store), name)
     say(f"{reason} What the run itself keeps:")

@@ -12,16 +12,14 @@ from rich.console import Console
 from eigen_core.units import rough_duration
 from flows.cli.output import Styled, print_fact, print_line
 from flows.endings import Stopped
-from flows.operations.environment import api_at, ui_of
+from flows.server.environment import api_at, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
-    from flows.operations.home import Home, ProcessRecord
-    from flows.operations.launching import Launched
-    from flows.operations.logs import LogLine
-    from flows.operations.status import FlowRunStatus, ScheduleStatus, Status
-    from flows.operations.stopping import Down
-    from flows.operations.up import Up
+    from flows.server.home import Home, ProcessRecord
+    from flows.server.launching import Down, Launched
+    from flows.server.status import FlowRunStatus, LogLine, ScheduleStatus, Status
+    from flows.server.up import Up
 
 _DAY_SECONDS = 86_400.0
 _print_fact = partial(print_fact, width=15)
@@ -157,13 +155,13 @@ def _resume(schedule: "ScheduleStatus") -> str:
 
 def print_run_page(console: Console, run: str) -> None:
     """Print the address of a run's page, unless the server was one of this process alone or does not answer."""
-    from flows.operations.server import configured_api
+    from flows.server.servers import configured_api
 
     api = configured_api(os.environ)
     if api is None:
         return
-    from flows.operations.deploying import client_of
-    from flows.operations.launching import run_page_of
+    from flows.server.deploying import client_of
+    from flows.server.launching import run_page_of
 
     with suppress(Stopped), client_of(api) as client:
         page = run_page_of(client, api, run)
@@ -178,7 +176,7 @@ def print_log_line(console: Console, line: "LogLine") -> None:
 
 def print_flow_run_of(console: Console, line: "LogLine", api: str) -> None:
     """Print which flow run has logged the lines that follow."""
-    from flows.operations.launching import page_of
+    from flows.server.launching import page_of
 
     found = line.flow_run
     state = "" if found.state_name is None else f", {found.state_name}"

@@ -13,13 +13,13 @@ from eigen_core.units import rough_duration, size
 from flows.cli.display import display_on
 from flows.cli.output import PlainTable, print_fact, print_line
 from flows.endings import require_addresses
-from flows.prefect_environment import prepare_environment
+from flows.server.environment import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.planning import DiskPlan, Measured, Shape, Unmeasured, WorkerPlan
     from eigen_core.planning.run_plan import RunPlan
-    from flows.doctor import Finding, Status
+    from flows.cli.doctor import Finding, Status
 
 _FINDING_STYLES: "dict[Status, str]" = {"ok": "green", "warning": "yellow", "failed": "bold red"}
 _CHECK_WIDTH = 15

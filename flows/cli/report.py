@@ -42,7 +42,7 @@ def report(
     from eigen_core.progress import progress_to
     from eigen_core.reporting.reports import is_report_of_walk, write_report, write_walk_report
     from flows.cli.display import display_on
-    from flows.publishing import publish
+    from flows.server.reporter import publish
 
     where = store_of(store)
     of_walk = is_report_of_walk(where, name, span=span, agent=agent)

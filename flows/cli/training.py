@@ -59,7 +59,7 @@ from flows.cli.plan import (
 from flows.cli.runs import print_ending
 from flows.cli.signals import StopSignals
 from flows.endings import StoppedByMemory
-from flows.names import default_run_name
+from flows.server.environment import default_run_name
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -196,7 +196,7 @@ def answering_server() -> bool:
     Raises:
         InputError: one is, and it does not answer.
     """
-    from flows.operations.server import configured_api, names_an_api, require_answer
+    from flows.server.servers import configured_api, names_an_api, require_answer
 
     if not names_an_api(os.environ):
         return False
@@ -327,10 +327,10 @@ def doctor(
     as_json: Json = False,
 ) -> None:
     """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
-    from flows.doctor import Doctor
-    from flows.operations.home import Home
-    from flows.operations.server import server_for_training
-    from flows.prefect_environment import prepare_environment
+    from flows.cli.doctor import Doctor
+    from flows.server.environment import prepare_environment
+    from flows.server.home import Home
+    from flows.server.servers import server_for_training
 
     config = config_of(preset, None, None, assignments, data, store, device)
     prepare_environment()

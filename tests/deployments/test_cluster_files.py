@@ -14,9 +14,9 @@ from distributed.cli import dask_scheduler, dask_worker
 
 from eigen_core.errors import InputError
 from eigen_core.workers import worker_command
-from flows.operations.environment import own_environment
-from flows.operations.home import Home
-from flows.operations.server import Listening, start_server
+from flows.server.environment import own_environment
+from flows.server.home import Home
+from flows.server.servers import Listening, start_server
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deployments" / "cluster"
@@ -149,7 +149,7 @@ def test_compose_asks_for_the_password_without_which_its_server_would_not_start(
     # In the container each command passes the server's password on to its own questions.
     assert own_environment(container)["PREFECT_API_AUTH_STRING"] == password
     # This far the server's start comes only with a password: the port is taken.
-    monkeypatch.setattr("flows.operations.server.is_taken", lambda *_: True)
+    monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
     with pytest.raises(InputError, match="is taken"):
         start_server(Home(tmp_path), container, 4200, Listening("0.0.0.0"))
 

@@ -18,7 +18,7 @@ import yaml
 from command_lines import check_command
 from wheel_cases import built_wheel
 
-from flows.operations.environment import POOL
+from flows.server.environment import POOL
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deployments"
@@ -80,7 +80,7 @@ def test_what_resumes_says_so_and_one_trains_at_a_time(document: dict[str, Any])
 def test_a_wheel_brings_the_file_along(tmp_path: Path, document: dict[str, Any]) -> None:
     with zipfile.ZipFile(built_wheel(tmp_path)) as archive:
         assert yaml.safe_load(archive.read("deployments/prefect.yaml")) == document
-        assert "flows/operations/up.py" in archive.namelist()
+        assert "flows/server/up.py" in archive.namelist()
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -95,7 +95,7 @@ def test_the_services_run_commands_that_there_are(unit: Path) -> None:
 
 
 def test_the_worker_has_time_to_stop_its_training() -> None:
-    from flows.operations.stopping import GRACE_SECONDS
+    from flows.server.launching import GRACE_SECONDS
 
     text = (FOLDER / "systemd" / "eigen-worker.service").read_text(encoding="utf-8")
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, flags=re.MULTILINE)

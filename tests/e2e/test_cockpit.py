@@ -8,8 +8,8 @@ from operated import GENERATIONS, PHASES, Operated, Undisturbed
 from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES, Config
-from flows.operations.deploying import client_of
-from flows.operations.launching import run_page_of
+from flows.server.deploying import client_of
+from flows.server.launching import run_page_of
 from tasks.artifacts import artifact_key
 from tasks.phases import run_name
 

@@ -9,8 +9,8 @@ import pytest
 from flow_cases import small_settings
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
-from flows.operations.automations import SILENT_SECONDS
-from flows.prefect_environment import free_port
+from flows.server.automations import SILENT_SECONDS
+from flows.server.environment import free_port
 
 pytestmark = pytest.mark.thorough
 

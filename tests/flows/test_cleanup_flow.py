@@ -23,7 +23,7 @@ from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
 from eigen_core.training.runs import status_of
 from flows.cleanup import cleanup_flow
-from flows.names import FINISHED_NAME
+from flows.server.environment import FINISHED_NAME
 from flows.train import train_flow
 from tasks.artifacts import artifact_key
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from eigen_core.errors import InputError
-from flows.prefect_environment import set_umask
+from flows.server.environment import set_umask
 
 
 @pytest.fixture(autouse=True)

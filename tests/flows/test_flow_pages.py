@@ -14,7 +14,7 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
 
-import flows.reporter
+import flows.server.reporter
 from eigen_core import generation
 from eigen_core.config import Config
 from eigen_core.records import GenerationRecord
@@ -22,9 +22,9 @@ from eigen_core.reporting.drawing import Drawing
 from eigen_core.store import open_store
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.training.runs import status_of
-from flows.cockpit import Cockpit
-from flows.own_flow_run import first_name
-from flows.reporter import Reporter
+from flows.server.cockpit import Cockpit
+from flows.server.flow_run import first_name
+from flows.server.reporter import Reporter
 from flows.train import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
@@ -62,7 +62,7 @@ def records(config: Config, name: str) -> tuple[GenerationRecord, ...]:
 def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flows.reporter, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(flows.server.reporter, "_EVERY_SECONDS", 0.0)
     monkeypatch.setattr(Drawing, "is_done", lambda drawing: drawing._process.wait() == 0)
     config = small_flow_config(tmp_path, reporting={"plot_every": 2}, market={"holdout_days": 50})
     heard: list[dict[str, str]] = []

@@ -11,9 +11,9 @@ from prefect.utilities.callables import parameter_schema
 from eigen_core.config import Config
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.errors import InputError
-from flows.choosing import with_own_settings
 from flows.cleanup import cleanup_flow
-from flows.operations.home import Home
+from flows.server.choosing import with_own_settings
+from flows.server.home import Home
 from flows.train import train_flow
 
 

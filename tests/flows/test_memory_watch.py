@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import Artifact as StoredArtifact
 
 import eigen_core.memory_watch
 import eigen_core.run
-import flows.cockpit
+import flows.server.cockpit
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
@@ -27,7 +27,7 @@ from eigen_core.records import GenerationRecord
 from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, memory_reports
 from eigen_core.training.runs import status_of
-from flows.names import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
+from flows.server.environment import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
 from flows.train import train_flow
 from tasks.artifacts import artifact_key
 
@@ -116,7 +116,7 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
 ) -> None:
     config = small_flow_config(tmp_path)
     published: list[str] = []
-    monkeypatch.setattr(flows.cockpit, "show_memory", lambda *shown: published.append(f"{shown}"))
+    monkeypatch.setattr(flows.server.cockpit, "show_memory", lambda *shown: published.append(f"{shown}"))
     with monkeypatch.context() as patch:
         hoarding(patch, phase)
         ended = train(limited(config))

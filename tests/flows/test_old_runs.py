@@ -16,8 +16,8 @@ from eigen_core.config import Config, stored
 from eigen_core.config.stored import rename_setting
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.training.runs import Run, status_of
-from flows.choosing import newest_unfinished
 from flows.cli.app import app
+from flows.server.choosing import newest_unfinished
 
 STORED_RUNS = Path(__file__).parents[1] / "support" / "stored_runs"
 

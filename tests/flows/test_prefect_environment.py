@@ -9,7 +9,7 @@ import time
 import pytest
 
 from flows.cli.signals import StopSignals, stop_signals
-from flows.prefect_environment import prepare_environment
+from flows.server.environment import prepare_environment
 
 
 def test_only_what_the_user_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:

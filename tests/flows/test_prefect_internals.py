@@ -8,11 +8,11 @@ import prefect.concurrency._leases
 import prefect.flow_engine
 import pytest
 
-from flows.prefect_internals import RELEASE, keep_training_without_slot, known_revisions
+from flows.server.prefect_internals import RELEASE, keep_training_without_slot, known_revisions
 
 
 def test_the_release_is_the_one_that_was_looked_through() -> None:
-    assert version("prefect") == RELEASE, "look through flows/prefect_internals.py, then name this release there"
+    assert version("prefect") == RELEASE, "look through flows/server/prefect_internals.py, then name this release there"
 
 
 def test_a_slot_that_is_lost_ends_no_flow_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from contextlib import nullcontext
 import httpx
 import pytest
 
-from flows import reporter as reporter_module
-from flows.reporter import Reporter
+from flows.server import reporter as reporter_module
+from flows.server.reporter import Reporter
 
 
 @pytest.fixture(autouse=True)

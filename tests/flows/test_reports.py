@@ -20,8 +20,8 @@ from eigen_core.market import build_panel
 from eigen_core.reporting.compare import write_comparison
 from eigen_core.reporting.report.page import HEADLINES
 from eigen_core.reporting.reports import WrittenReport, write_report
-from flows import publishing, server_presence
 from flows.cli.app import app
+from flows.server import reporter
 from tasks import artifacts
 
 ONE, OTHER, LONGER = "one", "other", "longer"
@@ -48,7 +48,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     """The user has no Prefect server."""
-    monkeypatch.setattr(publishing, "configured_api", lambda _: None)
+    monkeypatch.setattr(reporter, "configured_api", lambda _: None)
 
 
 def command(*arguments: str) -> Any:
@@ -197,11 +197,11 @@ def test_a_file_that_cannot_be_written_is_a_sentence(monkeypatch: pytest.MonkeyP
 
 def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     created: list[dict[str, str]] = []
-    monkeypatch.setattr(publishing, "configured_api", lambda _: "http://server/api")
-    monkeypatch.setattr(server_presence, "require_server", lambda: None)
+    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
+    monkeypatch.setattr(reporter, "require_server", lambda: None)
     monkeypatch.setattr(artifacts, "create_markdown_artifact", lambda **given: created.append(given))
     written = WrittenReport(report_of(), "champion", tmp_path / "report.html")
-    assert publishing.publish(written) == "mine-report"
+    assert reporter.publish(written) == "mine-report"
     (artifact,) = created
     assert artifact["key"] == "mine-report"
     assert written.report.sentence in artifact["markdown"]
@@ -214,7 +214,7 @@ def test_a_server_that_does_not_answer_costs_no_report(
     def refuse() -> None:
         raise httpx.ConnectError("Prefect's server does not answer")
 
-    monkeypatch.setattr(publishing, "configured_api", lambda _: "http://server/api")
-    monkeypatch.setattr(server_presence, "require_server", refuse)
-    assert publishing.publish(WrittenReport(report_of(), "champion", tmp_path / "report.html")) is None
+    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
+    monkeypatch.setattr(reporter, "require_server", refuse)
+    assert reporter.publish(WrittenReport(report_of(), "champion", tmp_path / "report.html")) is None
     assert "Prefect has no page of the report: ConnectError" in caplog.text

@@ -10,8 +10,8 @@ from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_SERVER_CORS
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
-from flows.operations.environment import own_origins
-from flows.request_guard import guard
+from flows.server.environment import own_origins
+from flows.server.guarded_server import guard
 
 HERE = "127.0.0.1:4200"
 

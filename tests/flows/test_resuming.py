@@ -28,8 +28,8 @@ from eigen_core.config.running import CheckpointConfig
 from eigen_core.errors import InputError
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from eigen_core.training.runs import status_of
-from flows import choosing, own_flow_run
-from flows.names import (
+from flows.server import choosing, flow_run
+from flows.server.environment import (
     BLOCKED_NAME,
     FINISHED_NAME,
     NOTHING_NAME,
@@ -38,7 +38,7 @@ from flows.names import (
     SUSPENDED_NAME,
     run_tag,
 )
-from flows.resuming import RESUME, schedule_of, set_schedule, stop_resuming
+from flows.server.flow_run import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.train import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
@@ -232,7 +232,7 @@ class TestStopped:
         config = small_flow_config(tmp_path, generations=3)
         location = RunLocation.of(config.checkpoint, "mine")
         ends: list[dict[str, Any]] = []
-        monkeypatch.setattr(own_flow_run, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
+        monkeypatch.setattr(flow_run, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
 
         def resumed() -> State[Any]:
             """What goes on: of itself after a signal; what was suspended because its user resumes it."""

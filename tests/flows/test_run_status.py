@@ -19,7 +19,7 @@ from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError
 from eigen_core.training.runs import Run, status_of
 from flows.cli.runs import command_for
-from flows.operations.status import newest_run
+from flows.server.status import newest_run
 
 
 def save(config: Config, generation: int) -> Manifest:

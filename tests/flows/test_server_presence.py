@@ -15,8 +15,8 @@ import prefect
 import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED, temporary_settings
 
-from flows import server_presence
-from flows.server_presence import asked_twice, require_server, server_is_there, wait_for_server
+from flows.server import reporter as server_presence
+from flows.server.reporter import asked_twice, require_server, server_is_there, wait_for_server
 from tasks.artifacts import REFUSALS, Pages
 
 

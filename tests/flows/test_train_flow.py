@@ -25,8 +25,8 @@ from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.training.runs import status_of
-from flows.choosing import newest_unfinished
-from flows.names import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
+from flows.server.choosing import newest_unfinished
+from flows.server.environment import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.train import train_flow
 
 T = TypeVar("T")

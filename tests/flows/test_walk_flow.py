@@ -16,7 +16,7 @@ from eigen_core.housekeeping import verify_run
 from eigen_core.judging.walks import Walk, plan_walk
 from eigen_core.market import build_panel
 from eigen_core.training.runs import runs_in, status_of
-from flows import own_flow_run
+from flows.server import flow_run as own_flow_run
 from flows.walk import walk_flow
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("prefect_api")]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.prefect_environment import free_port
+from flows.server.environment import free_port
 
 WAIT_SECONDS = 120.0
 

@@ -20,9 +20,8 @@ from kept_database import begin_with_copy, kept_file
 
 from eigen_core.config.loading import parse_assignments
 from eigen_core.training.runs import RunStatus, status_of
-from flows.operations.environment import POOL
-from flows.operations.home import Home
-from flows.prefect_environment import free_port
+from flows.server.environment import POOL, free_port
+from flows.server.home import Home
 
 T = TypeVar("T")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from flow_cases import eigen_environment
 
-from flows.operations.home import Home, ProcessRecord
-from flows.operations.processes import ProcessId, this_machine
+from flows.server.home import Home, ProcessRecord
+from flows.server.processes import ProcessId, this_machine
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,8 +15,8 @@ from eigen_core.judging.backtests import Backtest, backtest
 from eigen_core.judging.walks import plan_walk, remember_walk, stored_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.reporting.walks import play_walk
-from flows import publishing
 from flows.cli.app import app
+from flows.server import reporter as publishing
 
 
 @pytest.fixture(scope="module")

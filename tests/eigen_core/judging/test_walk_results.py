@@ -21,9 +21,9 @@ from eigen_core.reporting.reports import is_report_of_walk, report_of_walk
 from eigen_core.reporting.walks import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk
 from eigen_core.store import open_store
 from eigen_core.training.runs import Run
-from flows import publishing
 from flows.cli.app import app
 from flows.cli.walk import print_walk, walk_document
+from flows.server import reporter as publishing
 
 pytestmark = pytest.mark.thorough
 

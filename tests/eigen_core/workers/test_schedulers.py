@@ -20,7 +20,7 @@ from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import connected, threads_of
-from flows.prefect_environment import free_port
+from flows.server.environment import free_port
 
 pytestmark = pytest.mark.cpu
 

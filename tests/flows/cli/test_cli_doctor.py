@@ -19,10 +19,10 @@ from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
 from eigen_core.workers import WorkerStatus
-from flows import doctor as module
+from flows.cli import doctor as module
 from flows.cli.app import app
-from flows.doctor import Doctor
-from flows.prefect_environment import free_port
+from flows.cli.doctor import Doctor
+from flows.server.environment import free_port
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
@@ -183,8 +183,8 @@ def test_whatever_a_look_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_an_api_is_asked_and_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_API_SECONDS", 0.2)
-    monkeypatch.setattr("flows.operations.server.configured_api", lambda _: "http://127.0.0.1:1/api")
-    monkeypatch.setattr("flows.operations.server.require_answer", lambda _: time.sleep(30))
+    monkeypatch.setattr("flows.server.servers.configured_api", lambda _: "http://127.0.0.1:1/api")
+    monkeypatch.setattr("flows.server.servers.require_answer", lambda _: time.sleep(30))
     checks = found(code=1)
     assert statuses(checks) == {"Prefect's API": "failed"}
     assert "did not answer within 0 seconds" in checks["Prefect's API"]["found"]

@@ -28,10 +28,10 @@ from flows.cli.operations_display import (
     print_status,
     print_up,
 )
-from flows.operations import launching
-from flows.operations.home import Home, ProcessRecord
-from flows.operations.launching import Launched
-from flows.operations.status import (
+from flows.server import launching
+from flows.server.home import Home, ProcessRecord
+from flows.server.launching import Down, Launched
+from flows.server.status import (
     FlowRunStatus,
     ScheduleStatus,
     ServerStatus,
@@ -41,9 +41,8 @@ from flows.operations.status import (
     newest_run,
     status_here,
 )
-from flows.operations.stopping import Down
-from flows.operations.up import Up
-from flows.operations.working_folder import as_worker_sees, store_here
+from flows.server.up import Up
+from flows.server.working_folder import as_worker_sees, store_here
 
 FLOW_RUN_KEYS = [
     "id", "name", "run", "state", "message", "since", "active", "waiting", "suspended", "page"
@@ -56,7 +55,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("EIGEN_HOME", "EIGEN_STORE", "CLOUD_BUCKET", "PREFECT_API_URL"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("flows.operations.server._prefects_api", lambda: None)
+    monkeypatch.setattr("flows.server.servers._prefects_api", lambda: None)
     return tmp_path
 
 
@@ -143,7 +142,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
             launches.append((api, values, run, as_configured))
         return Launched("1", run, f"{api}/1")
 
-    monkeypatch.setattr("flows.operations.launching.launch", remember)
+    monkeypatch.setattr("flows.server.launching.launch", remember)
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
@@ -192,7 +191,7 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(
                 raise InputError("The server refuses the run.")
         return Launched("1", run, f"{api}/1")
 
-    monkeypatch.setattr("flows.operations.launching.launch", launch)
+    monkeypatch.setattr("flows.server.launching.launch", launch)
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))

@@ -1,0 +1,1 @@
+"""Server, worker and flow runs: what surrounds a training that Prefect runs, and its pages."""

@@ -1,0 +1,241 @@
+"""Which run a flow trains: the one that was named, the one that was asked for last, an unfinished one, or a new one."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from prefect.client.schemas.objects import State
+from prefect.exceptions import Pause, TerminationSignal
+from prefect.states import Completed
+
+from eigen_core.checkpoint import LeaseHeldError, RunLocation, RunLockedError
+from eigen_core.config import Config, merge
+from eigen_core.config.explain import flatten
+from eigen_core.config.loading import config_from_values, values_of_environment
+from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
+from eigen_core.config.running import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.store import StoreUnavailableError, store_from_environment
+from eigen_core.training.journals import (
+    count_attempt,
+    forget_attempts,
+    forget_stop,
+    is_stopped,
+    remember_stop,
+    withdraw_attempt,
+)
+from eigen_core.training.runs import Run, require_named, require_store, runs_in
+from flows.server.environment import NOTHING_NAME, RUNNING_NAME, SUSPENDED_NAME
+from flows.server.flow_run import name_flow_run
+from flows.server.flow_runs import TrainingRequest, is_automatic, last_request, own_deployment, own_run_name
+from flows.server.home import Home
+
+logger = logging.getLogger(__name__)
+
+STOP_REQUESTS = (TerminationSignal, Pause)
+"""What ends a training at a user's request: SIGTERM, or a suspension in Prefect's pages, noticed between two phases."""
+
+
+@dataclass(frozen=True)
+class ChosenRun:
+    """A run to train.
+
+    Attributes:
+        name: the run.
+        config: the configuration with which it is trained.
+        unnamed: it was not named but found, to be resumed.
+    """
+
+    name: str
+    config: Config
+    unnamed: bool = False
+
+    @property
+    def location(self) -> RunLocation:
+        """Where it is kept."""
+        return RunLocation.of(self.config.checkpoint, self.name)
+
+    @contextmanager
+    def attempt(self) -> Iterator[None]:
+        """Count the block as an attempt to resume the run, if it was not named.
+
+        Raises:
+            BlockedError: enough attempts have begun with this generation.
+        """
+        if not self.unnamed:
+            yield
+            return
+        count_attempt(self.location, Run(self.config.checkpoint, self.name).generation + 1)
+        try:
+            yield
+        except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
+            # A stop, another process that trains the run, or an unavailable store says nothing about the run.
+            withdraw_attempt(self.location)
+            raise
+
+
+def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | State[None]:
+    """Return the run to train, or the flow's end state if there is none.
+
+    Args:
+        config: of a new run; of one that is resumed, only what is this machine's own counts.
+        run: its name; None: a new one, or with `resume` the one that was asked for last; if that is complete, or none
+            was, and a user asks: the newest unfinished one of the store.
+        resume: the run must exist.
+
+    Raises:
+        InputError: the store or the run cannot be used.
+        StoreUnavailableError: the store does not answer.
+    """
+    if run is None and resume:
+        return _run_to_resume(config)
+    require_store(config.checkpoint)
+    chosen = _named(config, run or own_run_name(config), resume=resume)
+    if chosen.location.exists():
+        forget_attempts(chosen.location)
+        forget_stop(chosen.location)
+    return chosen
+
+
+def _named(config: Config, run: str, *, resume: bool) -> ChosenRun:
+    return ChosenRun(run, _resumed_config(config, run) if resume else config)
+
+
+def _run_to_resume(config: Config) -> ChosenRun | State[None]:
+    """Return the run that was asked for last, if that is neither complete nor stopped; else, for a user, another one.
+
+    What nobody has asked for is not trained because a schedule looks for something to resume.
+    """
+    request = last_request()
+    if request is not None and request.stopped is None and not request.is_complete:
+        return _requested_run(config, request)
+    stopped = None if request is None else request.stopped
+    if request is None or not is_automatic():
+        require_store(config.checkpoint)
+        for found in unfinished_runs(config.checkpoint.store, config.checkpoint.local):
+            known = request if request is not None and request.run == found.name else last_request(found.name)
+            if known is None or known.stopped is None:
+                return replace(_named(config, found.name, resume=True), unnamed=True)
+            request, stopped = known, stopped or known.stopped
+    if request is not None and request.is_suspended:
+        name_flow_run(f"{request.run} is suspended")
+        return Completed(name=SUSPENDED_NAME, message=stopped)
+    name_flow_run("nothing to resume")
+    nothing = "Every run that was asked for is complete" if request is not None else "Every run is complete or stopped"
+    return Completed(name=NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
+
+
+def _requested_run(config: Config, request: TrainingRequest) -> ChosenRun | State[None]:
+    """Return the run of a request whose process has ended: as it was asked for, until that is known in its store."""
+    if request.waits:
+        return Completed(name=RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it.")
+    asked = request.parameters or {}
+    given = with_own_settings(Config.model_validate(asked.get("config") or {}), request.run)
+    resume = bool(asked.get("resume"))
+    if request.begun or request.parameters is None:
+        # The prices of the run are where this machine knows them.
+        given, resume = given.model_copy(update={"market": config.market}), True
+    require_store(given.checkpoint)
+    return replace(_named(given, request.run, resume=resume), unnamed=True)
+
+
+def _resumed_config(given: Config, run: str) -> Config:
+    own = merge(machine_values(given.model_dump()), _launched(run))
+    found = Run.open(given.checkpoint.store, run, given.checkpoint.local, own)
+    return found.config_to_resume(given.market.data)
+
+
+def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
+    """Return the first of `unfinished_runs`, None if there is none."""
+    return next(iter(unfinished_runs(store, local)), None)
+
+
+def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[ChosenRun]:
+    """Return the runs of a store that are not complete and were not cancelled or suspended, the one trained last first.
+
+    The configurations are those that they had last, with this machine's locations for them (`configured_location`).
+    Runs whose configuration cannot be read are logged and passed over.
+
+    Raises:
+        InputError: the store cannot be used.
+        StoreUnavailableError: it does not answer.
+    """
+    candidates = []
+    for name in runs_in(store):
+        try:
+            run = Run.open(store, name, local)
+            config = run.config
+        except InputError as error:
+            logger.warning("Run '%s' is passed over. %s", name, error)
+            continue
+        if is_stopped(run.location):
+            logger.info("Run '%s' is passed over: it was cancelled or suspended.", name)
+        elif not run.is_complete(config):
+            written = "" if run.newest is None else run.newest[1].created
+            candidates.append((written, name, ChosenRun(name, config, unnamed=True)))
+    return [found for *_, found in sorted(candidates, key=lambda candidate: candidate[:2], reverse=True)]
+
+
+def keep_stop(run: str) -> None:
+    """Keep in its store that a user has cancelled a run, which a worker of this machine has trained."""
+    own = merge(values_of_environment(os.environ), _without_task(Home.of(os.environ).launched(run)))
+    config = _with_store_of_environment(config_from_values(merge(Config().model_dump(), own)))
+    location = RunLocation.of(config.checkpoint, run)
+    if location.exists():
+        remember_stop(location)
+
+
+def with_own_settings(config: Config, run: str | None) -> Config:
+    """Return the configuration of a flow run with this machine's own settings.
+
+    The parameters of a flow run that a worker was given are foreign: anyone who reaches the server gives them. Its own
+    settings are those of the worker's environment, and those with which `eigen launch` named the run on this machine.
+
+    Args:
+        config: as the flow was given it.
+        run: the run's name; None: it is not known yet.
+
+    Raises:
+        InputError: a parameter gives a setting of this machine, or a task of a module that it does not name; or the
+            environment's variables are at odds with each other.
+    """
+    if own_deployment() is not None:
+        launched = {} if run is None else _launched(run)
+        _require_parameters_of_a_run(config)
+        require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
+        own = merge(values_of_environment(os.environ), _without_task(launched))
+        workers = {} if own.get("scheduler") is None else {"workers": 0}
+        config = config_from_values(merge(config.model_dump(), {**own, **workers}))
+    return _with_store_of_environment(config)
+
+
+def _require_parameters_of_a_run(config: Config) -> None:
+    """Refuse parameters that give a setting of this machine."""
+    given, usual = (flatten(machine_values(one.model_dump(mode="json"))) for one in (config, Config()))
+    foreign = [key for key, value in given.items() if key != "task" and value != usual[key]]
+    if foreign:
+        raise InputError(
+            f"The parameters of this flow run give {' and '.join(foreign)}. These settings are the worker's own, and "
+            "no parameter chooses them: leave them out, and set "
+            f"{' and '.join(MACHINE_SETTINGS[key].variable for key in foreign)} in the worker's environment, or use "
+            "`eigen launch` there."
+        )
+
+
+def _launched(run: str) -> dict[str, Any]:
+    """Return what `eigen launch` was given of this machine's own settings for a run that this flow run trains."""
+    return Home.of(os.environ).launched(run) if own_deployment() is not None else {}
+
+
+def _without_task(launched: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in launched.items() if key != "task"}
+
+
+def _with_store_of_environment(config: Config) -> Config:
+    found = store_from_environment(os.environ)
+    if found is None or config.checkpoint.store != CheckpointConfig().store:
+        return config
+    return config_from_values(merge(config.model_dump(), {"checkpoint": {"store": found}}))

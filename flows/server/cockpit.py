@@ -1,0 +1,299 @@
+"""The pages of a training in Prefect: the run's own page and those beside it."""
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from types import TracebackType
+from typing import Self
+
+from prefect.exceptions import TerminationSignal
+from prefect.logging import get_run_logger
+
+from eigen_core.config import Config
+from eigen_core.generation import TrainingState
+from eigen_core.memory import MemoryGuard, MemoryReport, report_markdown
+from eigen_core.planning.run_plan import RunPlan
+from eigen_core.records import HoldoutResult, Telemetry
+from eigen_core.reporting import (
+    Overview,
+    Progress,
+    champion_card,
+    data_page,
+    holdout_sentence,
+    link_to_run,
+    picture_markdown,
+    plan_page,
+    plots_markdown,
+    population_table,
+    readable,
+    summary_page,
+    uploads_page,
+    uploads_sentence,
+)
+from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
+from eigen_core.reporting.tables import Row
+from eigen_core.training.goodput import Start, goodput
+from eigen_core.training.listener import Listener, Training
+from eigen_core.units import exact_clock, size
+from flows.server.reporter import Reporter, server_is_there
+from tasks.artifacts import Pages, artifact_key, show_memory
+
+# The rest is expected to take as long as these last generations.
+_RECENT = 5
+_TASK_LOGGER = logging.getLogger("prefect.task_runs")
+
+
+class Cockpit(Listener):
+    """Shows in Prefect's pages how one training goes; a context manager that also shows how it ended.
+
+    It holds texts and numbers, nothing of the training's state.
+
+    Args:
+        config: the run's.
+        run: its name.
+        reporter: sends the pages.
+    """
+
+    def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
+        self._config = config
+        self._run = run
+        self._reporter = reporter
+        self._pages = Pages()
+        self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
+        self._overview: Overview | None = None
+        self._champion: Row = {}
+        self._starts: Sequence[Start] = ()
+
+    def __enter__(self) -> Self:
+        _TASK_LOGGER.addFilter(_says_more_than_completed)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        _TASK_LOGGER.removeFilter(_says_more_than_completed)
+        if error is not None:
+            self.ended(_reason(error))
+
+    def refused(self, run_plan: RunPlan) -> None:
+        """Show the plan of a run that does not fit."""
+        self._show_plan(run_plan)
+
+    def begun(self, training: Training, starts: Sequence[Start]) -> None:
+        """Show that training begins or continues, with its data and its plan."""
+        self._starts = starts
+        self._stamps.append(time.monotonic())
+        session, state = training.session, training.state
+        newest = session.location.local.newest_manifest() if state.generation else None
+        written = None if newest is None else datetime.fromisoformat(newest.created)
+        overview = Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
+        self._overview = self._with_earlier_plots(overview, session.directory.plots)
+        self._renew(training)
+        held = training.data
+        data = data_page(self._run, held.size, held.lines, held.parts)
+        self._show_overview()
+        self._markdown("data", lambda: data, f"Data of run {self._run}")
+        self._show_plan(training.plan)
+
+    def checkpointed(self, training: Training) -> None:
+        """Show how the newest generation went."""
+        if self._overview is None:
+            return
+        state = training.state
+        self._stamps.append(time.monotonic())
+        self._overview = replace(self._overview, checkpoint=self._now())
+        self._renew(training)
+        self._show_overview()
+        self._show_population(state)
+        self._show_progress()
+        self._show_uploads(training)
+
+    def plotted(self, generation: int, paths: Sequence[Path]) -> None:
+        """Show the plots that were drawn after a generation."""
+        if self._overview is None or not paths:
+            return
+        self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
+        self._show_overview()
+
+    def uploaded(self, training: Training) -> None:
+        """Show how far the uploads are, at the end."""
+        self._show_uploads(training)
+
+    def completed(self, training: Training, result: HoldoutResult | None) -> None:
+        """Show that the run has all its generations, and what came of it."""
+        if self._overview is None:
+            return
+        state, now = training.state, self._now()
+        summary = summary_page(self._run, state.history, state.telemetry, result, self._link(training), now)
+        self._renew(training, is_complete=True)
+        if result is not None:
+            sentence = holdout_sentence(result)
+            self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
+        self._show_overview()
+        self._show_progress()
+        self._markdown("summary", lambda: summary, f"Summary of run {self._run}")
+        # What fails after this changes nothing about the run.
+        self._overview = None
+
+    def ended(self, reason: str) -> None:
+        """Show why the training ended before the run had all its generations."""
+        if self._overview is None:
+            return
+        progress = replace(self._overview.progress, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
+        self._overview = replace(self._overview, progress=progress)
+        self._show_overview()
+        self._show_progress()
+
+    def memory_reported(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
+        """Show a report of the memory guard at once: the training may be about to end."""
+        if server_is_there():
+            show_memory(Pages(), self._run, report_markdown(report), report.headline, list(pictures))
+
+    def _renew(self, training: Training, *, is_complete: bool = False) -> None:
+        """Take over what the newest generation has shown."""
+        assert self._overview is not None
+        state, uploads = training.state, training.session.uploads()
+        telemetry = state.telemetry[-SHOWN_GENERATIONS:]
+        sent = [] if uploads is None else [("Uploads", uploads_sentence(uploads))]
+        self._overview = replace(
+            self._overview,
+            progress=self._progress(training, is_complete=is_complete),
+            history=state.history[-2 * SHOWN_GENERATIONS :],
+            telemetry=telemetry,
+            champion=self._card(state),
+            notes=[*sent, *self._memory(training.guard, telemetry), *self._goodput()],
+        )
+
+    def _link(self, training: Training) -> str:
+        return link_to_run(training.session.location.store.url, self._run)
+
+    def _card(self, state: TrainingState) -> Row:
+        """The champion's card. Its line, which goes back to the first generation, is followed once."""
+        if not state.history:
+            return {}
+        newest = state.history[-1]
+        champion = f"agent {newest.champion_agent} of generation {newest.champion_generation}"
+        if self._champion.get("champion") != champion:
+            self._champion = champion_card(state.history)
+        age = newest.generation - newest.champion_generation
+        return {**self._champion, "age (generations)": age}
+
+    def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
+        """Return whether the memory suffices: its use against the nearest limit, and that of this training."""
+        pressure, lines = guard.pressure(), self._config.memory
+        verdict = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} a phase is ended"
+        facts = [("Memory", f"{verdict}: {pressure} are taken")]
+        if telemetry:
+            last = telemetry[-1]
+            highest = max(last.phases, key=lambda phase: phase.peak_bytes, default=None)
+            where = "" if highest is None else f" (in {highest.phase})"
+            took = f"{size(last.rss_bytes)} at the end of a generation, at most {size(last.rss_peak_bytes)}{where}"
+            facts.append(("This training", took))
+            if last.device_peak_bytes and guard.device_limit is not None:
+                facts.append(("GPU", f"at most {size(last.device_peak_bytes)} of {guard.device_limit}"))
+        return facts
+
+    def _goodput(self) -> list[tuple[str, str]]:
+        assert self._overview is not None
+        found = goodput(self._starts, self._overview.checkpoint)
+        return [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
+
+    def _progress(self, training: Training, *, is_complete: bool = False) -> Progress:
+        state = training.state
+        generations = max(self._config.generations, state.generation)
+        # All of a long history is looked through once, when it is shown.
+        looked_at = state.telemetry if state.generation == generations else ()
+        return Progress(
+            done=state.generation,
+            generations=generations,
+            now=self._now(),
+            began=self._starts[-1].moment,
+            seconds_each=self._seconds_each(state),
+            took=sum(entry.seconds for entry in looked_at),
+            holdout_is_left=self._config.holds_out and not is_complete,
+        )
+
+    def _seconds_each(self, state: TrainingState) -> float | None:
+        """The time of a generation with all that comes with it; at the beginning, of those of an earlier process."""
+        if len(self._stamps) > 1:
+            return (self._stamps[-1] - self._stamps[0]) / (len(self._stamps) - 1)
+        earlier = state.telemetry[-_RECENT:]
+        return fmean(entry.seconds for entry in earlier) if earlier else None
+
+    def _show_overview(self) -> None:
+        overview = self._overview
+        assert overview is not None
+        self._markdown("", overview.page, overview.line())
+
+    def _show_population(self, state: TrainingState) -> None:
+        newest, title = (
+            state.history[-2:],
+            f"Generation {state.generation}: the agents, the fittest first (run {self._run})",
+        )
+
+        def show() -> None:
+            rows = readable(population_table(newest))
+            self._pages.show_table(artifact_key(self._run, "population"), rows, title)
+
+        self._reporter.report("population", show)
+
+    def _show_progress(self) -> None:
+        assert self._overview is not None
+        progress = self._overview.progress
+        text = f"{progress.line()} (run {self._run})"
+        # The page cuts decimals off.
+        percent = float(round(100.0 * progress.share))
+        key = artifact_key(self._run, "progress")
+        self._reporter.report("progress", lambda: self._pages.show_progress(key, percent, text))
+
+    def _show_plan(self, run_plan: RunPlan) -> None:
+        page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
+        self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
+
+    def _show_uploads(self, training: Training) -> None:
+        status = training.session.uploads()
+        if status is not None:
+            self._markdown("uploads", lambda: uploads_page(status), f"Uploads of run {self._run}")
+
+    def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
+        """Show a text, which is made when it is sent."""
+        key = artifact_key(self._run, kind)
+        self._reporter.report(kind, lambda: self._pages.show_markdown(key, page(), description))
+
+    def _with_earlier_plots(self, overview: Overview, folder: Path) -> Overview:
+        """The page with the plots that an earlier process of the run has left on this machine."""
+        paths = sorted(folder.glob("*.png"))
+        if not paths:
+            return overview
+        drawn = datetime.fromtimestamp(paths[0].stat().st_mtime, UTC)
+        return self._with_plots(overview, f"drawn before this process began, {exact_clock(drawn)}", paths)
+
+    def _with_plots(self, overview: Overview, when: str, paths: Sequence[Path]) -> Overview:
+        try:
+            curve = "\n".join(picture_markdown(path) for path in paths if path.name == FITNESS_PLOT)
+            others = plots_markdown([path for path in paths if path.name != FITNESS_PLOT], level=3)
+        except OSError as error:
+            get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
+            return overview
+        return replace(overview, curve=curve, plots=f"## Plots, {when}\n\n{others}")
+
+    @staticmethod
+    def _now() -> datetime:
+        return datetime.now(UTC)
+
+
+def _reason(error: BaseException) -> str:
+    """Why a training ended, as a sentence."""
+    if isinstance(error, TerminationSignal | KeyboardInterrupt):
+        return "It was stopped."
+    return f"{type(error).__name__}: {error}".rstrip(": .") + "."
+
+
+def _says_more_than_completed(record: logging.LogRecord) -> bool:
+    """Whether a line of a task's log is more than Prefect's "Finished in state Completed()", after each phase's own."""
+    return not record.getMessage().startswith("Finished in state Completed")

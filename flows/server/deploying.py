@@ -1,0 +1,223 @@
+"""Bringing work pool, deployments and automations to a server: as often as one likes."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import version
+from importlib.resources import as_file, files
+from itertools import chain
+
+import httpx
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.objects import DeploymentSchedule
+from prefect.client.schemas.responses import DeploymentResponse
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPStatusError
+from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
+
+from eigen_core import __version__
+from eigen_core.code_digest import code_digest
+from eigen_core.errors import InputError
+from flows.endings import Stopped
+from flows.server.automations import automations_of, bring_automations, remove_alert
+from flows.server.environment import DEPLOYMENT, POOL, client_environment, ui_of
+from flows.server.flow_run import RESUME, schedule_of, set_schedule
+
+CLEANUP = "cleanup/weekly"
+DEPLOYMENTS = (DEPLOYMENT, CLEANUP)
+_DEPLOY_SECONDS = 300.0
+_SHOWN_LINES = 3
+_PACKAGES = ("eigen_core", "flows", "tasks", "deployments")
+_KINDS = (".py", ".yaml", ".toml")
+_DIGITS = 12
+
+
+@contextmanager
+def client_of(api: str) -> Iterator[SyncPrefectClient]:
+    """Open a client of the API at this URL, with the user's own settings otherwise.
+
+    Raises:
+        Stopped: the server does not answer a request inside the block.
+    """
+    with temporary_settings({PREFECT_API_URL: api}, set_defaults={PREFECT_UI_URL: ui_of(api)}):
+        try:
+            with get_client(sync_client=True) as client:
+                yield client
+        except PrefectHTTPStatusError as error:
+            answer = f"{error.response.status_code} {error.response.reason_phrase}"
+            asked = f"{error.request.method} {error.request.url.path}"
+            raise Stopped(f"The server at {api} answers {answer} to {asked}. Try again; its log says more.") from error
+        except httpx.HTTPError as error:
+            raise Stopped(f"The server at {api} does not answer ({type(error).__name__}). Try again.") from error
+
+
+def deploy(api: str) -> None:
+    """Bring pool, deployments and automations to the server at `api`.
+
+    Schedules that were switched on or off stay so.
+
+    Raises:
+        InputError: the server has a pool of the same name for something else.
+        Stopped: Prefect refuses; its own words say why.
+    """
+    with client_of(api) as client:
+        require_pool(client)
+        before = {name: _activity(client, name) for name in DEPLOYMENTS}
+        try:
+            _run_prefect_deploy(api)
+        finally:
+            # It may have got half-way: a schedule that is off by mistake would let a crash cost the night.
+            for name, active in before.items():
+                _restore(client, name, active)
+        bring_automations(client, client.read_deployment_by_name(DEPLOYMENT).id)
+        for name in DEPLOYMENTS:
+            deployment = client.read_deployment_by_name(name)
+            client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
+
+
+def remove(client: SyncPrefectClient) -> None:
+    """Remove from the server what `deploy` has brought, with the schedules; the history of flow runs stays."""
+    for name in DEPLOYMENTS:
+        with suppress(ObjectNotFound):
+            deployment = client.read_deployment_by_name(name).id
+            for found in chain(*automations_of(client, deployment).values()):
+                client.delete_automation(found.id)
+            remove_alert(client, deployment)
+            client.delete_deployment(deployment)
+    with suppress(ObjectNotFound):
+        client.delete_work_pool(POOL)
+
+
+def is_deployed(client: SyncPrefectClient) -> bool:
+    """Whether the server has all that `deploy` brings, if perhaps as another version of Eigen has brought it."""
+    return bool(_versions(client)) and all(automations_of(client, find_deployment(client).id).values())
+
+
+def is_up_to_date(client: SyncPrefectClient) -> bool:
+    """Whether the server has all that `deploy` brings, as this very code has brought it."""
+    return is_deployed(client) and set(_versions(client)) == {code_version()} and resume_schedule(client) is not None
+
+
+def _versions(client: SyncPrefectClient) -> list[str | None]:
+    """Return the versions of the deployments; none if one of them is missing."""
+
+    try:
+        return [client.read_deployment_by_name(name).version for name in DEPLOYMENTS]
+    except ObjectNotFound:
+        return []
+
+
+def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> DeploymentResponse:
+    """Return a deployment.
+
+    Raises:
+        InputError: the server has none of this name.
+    """
+
+    try:
+        return client.read_deployment_by_name(name)
+    except ObjectNotFound:
+        raise InputError(
+            f"The server at {client.api_url} has no deployment {name}: bring it there with `eigen deploy`."
+        ) from None
+
+
+def resume_schedule(client: SyncPrefectClient) -> DeploymentSchedule | None:
+    """Return the schedule that resumes, None if it was removed."""
+    return schedule_of(find_deployment(client))
+
+
+def set_resuming(client: SyncPrefectClient, active: bool) -> None:
+    """Switch the schedule that resumes on or off.
+
+    Raises:
+        InputError: the server has no such deployment or schedule.
+    """
+    deployment = find_deployment(client)
+    require_schedule(deployment)
+    set_schedule(client, deployment, active)
+
+
+def require_schedule(deployment: DeploymentResponse) -> None:
+    """Refuse a deployment without the schedule that resumes.
+
+    Raises:
+        InputError: it was removed.
+    """
+    if schedule_of(deployment) is None:
+        raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
+
+
+def require_pool(client: SyncPrefectClient) -> None:
+    """Make the work pool if it is missing.
+
+    Raises:
+        InputError: there is one of its name for something else.
+    """
+
+    # It takes a second to import.
+    from prefect.workers.process import ProcessWorker
+
+    try:
+        pool = client.read_work_pool(POOL)
+    except ObjectNotFound:
+        template = ProcessWorker.get_default_base_job_template()
+        with suppress(ObjectAlreadyExists):
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
+        return
+    if pool.type != "process":
+        raise InputError(
+            f"The server has a work pool '{POOL}' of type {pool.type}: rename or remove that, Eigen needs one of type "
+            "process."
+        )
+
+
+def code_version() -> str:
+    """Return the version of Eigen and a hash of all code and settings that a deployment depends on.
+
+    Prefect shows it as the version of the deployment.
+    """
+    return f"{__version__}+{code_digest(_PACKAGES, _KINDS, version('prefect'))[:_DIGITS]}"
+
+
+def _activity(client: SyncPrefectClient, name: str) -> dict[str, bool]:
+    """Return which schedules of a deployment are on, by their slugs; none if there is no such deployment."""
+
+    try:
+        schedules = client.read_deployment_by_name(name).schedules
+    except ObjectNotFound:
+        return {}
+    return {found.slug: found.active for found in schedules if found.slug is not None}
+
+
+def _restore(client: SyncPrefectClient, name: str, active: dict[str, bool]) -> None:
+    if not active:
+        return
+    deployment = client.read_deployment_by_name(name)
+    for schedule in deployment.schedules:
+        wanted = active.get(schedule.slug or "", schedule.active)
+        if wanted != schedule.active:
+            # A change that does not name the parameters removes them: it would begin new runs instead of resuming.
+            client.update_deployment_schedule(deployment.id, schedule.id, active=wanted, parameters=schedule.parameters)
+
+
+def _run_prefect_deploy(api: str) -> None:
+    """Let Prefect's own command line deploy, so that both ways to do it make the same of the file."""
+    with as_file(files("deployments") / "prefect.yaml") as path:
+        command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(path), "--all"]
+        try:
+            ended = subprocess.run(
+                command,
+                env=client_environment(os.environ, api),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_DEPLOY_SECONDS,
+            )
+        except subprocess.TimeoutExpired:
+            raise Stopped(f"Prefect has not deployed {path} within {_DEPLOY_SECONDS:.0f} s. Try again.") from None
+    if ended.returncode != 0:
+        said = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
+        raise Stopped(f"Prefect cannot deploy {path}: {' '.join(said[-_SHOWN_LINES:])}")

@@ -1,0 +1,195 @@
+"""The environment of processes that run flows: names, file modes, Prefect quiet and offline, server and worker."""
+
+import json
+import os
+import re
+import socket
+import sys
+import warnings
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eigen_core.errors import InputError
+from flows.server.prefect_internals import LEASES_IN_FILES
+
+FINISHED_NAME = "AlreadyFinished"
+RUNNING_NAME = "AlreadyRunning"
+NOTHING_NAME = "NothingToDo"
+SUSPENDED_NAME = "StillSuspended"
+GUARD_NAME = "MemoryGuard"
+PLAN_NAME = "MemoryPlan"
+BLOCKED_NAME = "Blocked"
+
+SCHEDULED_TAG = "auto-scheduled"
+"""Prefect's own tag of a flow run that was created by a schedule: those here resume."""
+
+SUSPENDED_EVENT = "eigen.flow-run.suspended"
+"""The process of a suspended flow run ends."""
+
+_RUN = "run:"
+
+
+def run_tag(run: str) -> str:
+    """Return the tag of the flow runs that train a run."""
+    return f"{_RUN}{run}"
+
+
+def tagged_run(tags: Iterable[str]) -> str | None:
+    """Return the run that a flow run with these tags trains; None if no tag names one."""
+    return next((tag.removeprefix(_RUN) for tag in tags if tag.startswith(_RUN)), None)
+
+
+def default_run_name(preset: str, moment: datetime | None = None) -> str:
+    """Return a name for a run that was given none: its preset and the time, which is now unless another is given."""
+    return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+# Each state of a task run is recorded from an event, which Prefect would keep for a week beside it: three quarters of
+# what a training adds to the database. Events of tasks that fail, of flow runs and of workers stay for that week.
+_ROUTINE_EVENTS = tuple(f"prefect.task-run.{state}" for state in ("Pending", "Running", "Completed"))
+_ROUTINE_SECONDS = 60
+_VACUUM = "PREFECT_SERVER_SERVICES_DB_VACUUM"
+
+_RECORDER = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER"
+_FLOW_DEFAULTS = {
+    # A server records states of task runs that come within a second in one transaction, not each in one of its own,
+    # which takes a fifth to a third of what it computes beside a training.
+    f"{_RECORDER}_BATCH_SIZE": "100",
+    f"{_RECORDER}_READ_BATCH_SIZE": "100",
+    f"{_RECORDER}_FLUSH_INTERVAL": "1",
+    f"{_VACUUM}_EVENT_RETENTION_OVERRIDES": json.dumps(dict.fromkeys(_ROUTINE_EVENTS, _ROUTINE_SECONDS)),
+    f"{_VACUUM}_LOOP_SECONDS": f"{_ROUTINE_SECONDS}",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "1",
+    # A cache key would be computed by pickling gigabytes of training state.
+    "PREFECT_TASKS_DEFAULT_NO_CACHE": "true",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "eigen_core",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    # A tracker's server that does not answer is reported while it can be seen why: MLflow itself waits for minutes.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "WARNING",
+    # Few arenas of the C library: a server has many threads and few allocations, a training must give memory back.
+    "MALLOC_ARENA_MAX": "2",
+}
+
+_UMASK = "EIGEN_UMASK"
+_OWNER_ALONE = "077"
+
+
+def prepare_environment() -> None:
+    """Set the environment of Prefect and the C library where the user has not set it."""
+    # What the C library reads as a process starts concerns those that this one starts.
+    os.environ.update(flow_environment(os.environ))
+    # Where Prefect's home is needed, `require_home` says so in a sentence.
+    warnings.filterwarnings("ignore", message="Failed to create the Prefect home directory")
+
+
+def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return `environ` with what every process that runs flows needs, where the user has not set it."""
+    return {**_FLOW_DEFAULTS, **environ}
+
+
+def set_umask(environ: Mapping[str, str]) -> None:
+    """Let only the owner read what this process and its children write, or others too as EIGEN_UMASK says.
+
+    Raises:
+        InputError: EIGEN_UMASK is no umask.
+    """
+    text = environ.get(_UMASK, "") or _OWNER_ALONE
+    if not re.fullmatch(r"0?[0-7]{3}", text):
+        raise InputError(f"{_UMASK} is '{text}', which is no umask: write three octal digits, such as 027.")
+    os.umask(int(text, 8))
+
+
+def free_port() -> int:
+    """Return a port of this machine at which nothing listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+HOST = "127.0.0.1"
+"""Where the server listens by default, and where it is asked on its own machine."""
+CORS_VARIABLE = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
+"""Prefect's setting of the pages that a browser lets ask the server, by their origins."""
+VARIABLE = "EIGEN_FOLDER"
+"""Names the folder in which the flows of a worker work."""
+POOL = "eigen-gpu"
+"""A name that no pool has which a user has made for other flows."""
+DEPLOYMENT = "train/gpu"
+"""The flow and the deployment that trains."""
+POLL_SECONDS = 2.0
+"""How often the worker asks for work; half of it passes, on average, before a launched run begins."""
+
+_SERVICES = ("SCHEDULER", "LATE_RUNS", "TRIGGERS", "FOREMAN", "TASK_RUN_RECORDER", "EVENT_PERSISTER", "REPOSSESSOR")
+
+
+def api_at(port: int) -> str:
+    """Return the URL of the API of a server of our own, wherever else it listens."""
+    return f"http://{HOST}:{port}/api"
+
+
+def ui_of(api: str) -> str:
+    """Return the address of the pages that belong to an API."""
+    return api.rstrip("/").removesuffix("/api")
+
+
+def server_command(port: int, host: str = HOST) -> list[str]:
+    """Return the command of the server; it stays in the foreground."""
+    return [sys.executable, "-P", "-m", "flows.server.guarded_server", host, str(port)]
+
+
+def own_origins(environ: Mapping[str, str], port: int) -> str:
+    """Return the origins of the pages of a server of our own, separated by commas."""
+    here = [f"http://{name}:{port}" for name in (HOST, "localhost", "[::1]")]
+    named = [urlsplit(environ.get(name, "")) for name in ("PREFECT_UI_API_URL", "PREFECT_UI_URL")]
+    return ",".join(dict.fromkeys([*here, *(f"{url.scheme}://{url.netloc}" for url in named if url.netloc)]))
+
+
+def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
+    """Return the environment of the server: no telemetry, leases that outlive it, every service that healing needs."""
+    kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
+    return {
+        # Prefect's pages draw a flow run's tasks on a time line, and do not respond while they draw thousands.
+        "PREFECT_SERVER_FLOW_RUN_GRAPH_MAX_NODES": "1000",
+        **flow_environment(kept),
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES_IN_FILES,
+        # The pages would ask port 4200. A proxy before them has another address, which only the user knows.
+        # By itself Prefect lets every page that a browser has open here ask it, and whoever asks it can run code.
+        CORS_VARIABLE: environ.get(CORS_VARIABLE, own_origins(environ, port)),
+        "PREFECT_UI_API_URL": environ.get("PREFECT_UI_API_URL", api_at(port)),
+        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "true" for name in _SERVICES},
+    }
+
+
+def worker_command(name: str) -> list[str]:
+    """Return the command of a worker; it stays in the foreground."""
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+    # One run at a time. A limit of the pool would do it too, but a run whose process has vanished holds that for ever.
+    return [*command, "--limit", "1", "--name", name]
+
+
+def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process that asks an API: the password of a server of our own is known here."""
+    password = environ.get("PREFECT_SERVER_API_AUTH_STRING")
+    given = {} if password is None else {"PREFECT_API_AUTH_STRING": password}
+    return {**given, **flow_environment(environ)}
+
+
+def client_environment(environ: Mapping[str, str], api: str) -> dict[str, str]:
+    """Return the environment of a process that asks the API at `api`."""
+    return {"PREFECT_UI_URL": ui_of(api), **own_environment(environ), "PREFECT_API_URL": api}
+
+
+def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> dict[str, str]:
+    """Return the environment of the worker and, with it, of the flows that it starts; they work in `folder`."""
+    return {
+        "PREFECT_WORKER_QUERY_SECONDS": f"{POLL_SECONDS:g}",
+        **client_environment(environ, api),
+        VARIABLE: str(folder),
+    }

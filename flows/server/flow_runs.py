@@ -1,0 +1,360 @@
+"""The flow runs of the deployment that trains, and their worker, as the server knows them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import psutil
+from prefect import runtime
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import (
+    DeploymentFilter,
+    DeploymentFilterName,
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterDeploymentId,
+    FlowRunFilterExpectedStartTime,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+    WorkerFilter,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.sorting import FlowRunSort
+from prefect.context import FlowRunContext
+from prefect.exceptions import ObjectNotFound
+from prefect.states import Cancelled, Crashed
+
+from eigen_core.config import Config
+from flows.server.environment import DEPLOYMENT, POOL, RUNNING_NAME, SCHEDULED_TAG, default_run_name, tagged_run
+from flows.server.home import ProcessRecord
+from flows.server.prefect_internals import LIMIT_REACHED
+from flows.server.processes import this_machine
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun, State
+
+# More than any process takes to begin, and as long as the server keeps a slot for it.
+_PENDING_SECONDS = 300.0
+_WORKER_LABEL = "prefect.worker.name"
+_VARIABLE = "PREFECT__FLOW_RUN_ID"
+_ENGINE = "prefect.engine"
+_FLOW, _DEPLOYMENT = DEPLOYMENT.split("/")
+TRAININGS = FlowFilter(name=FlowFilterName(any_=[_FLOW]))
+
+
+def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
+    """Return the flow run that trains, or is about to; None if there is none."""
+    found = active_flow_runs(client)
+    # A run that waits for its process comes after one that has it.
+    begun = [run for run in found if run.state_type != StateType.PENDING]
+    return next(iter([*begun, *(run for run in found if is_beginning(run))]), None)
+
+
+def active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
+    """Return the flow runs that have, or are about to have, a process, as far as the server knows."""
+    return _flow_runs(client, StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
+
+
+def begun_by_hand(client: SyncPrefectClient) -> list[FlowRun]:
+    """Return the flow runs of `eigen train` that this server takes for running."""
+    without_deployment = FlowRunFilter(
+        deployment_id=FlowRunFilterDeploymentId(is_null_=True), state=_in_state(StateType.RUNNING)
+    )
+    return list(client.read_flow_runs(flow_filter=TRAININGS, flow_run_filter=without_deployment, limit=10))
+
+
+def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
+    """Return the flow run that was suspended last and waits to be resumed in its page, None if none does."""
+    return next(iter(_flow_runs(client, StateType.PAUSED)), None)
+
+
+def last_flow_run(client: SyncPrefectClient) -> FlowRun | None:
+    """Return the flow run that has ended last, None if none has."""
+    ended = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
+    return next(iter(_flow_runs(client, *ended, sort=FlowRunSort.END_TIME_DESC)), None)
+
+
+def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
+    """Return the flow run that is due next, None if there is none."""
+    found = _flow_runs(client, StateType.SCHEDULED, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC)
+    # No worker of ours takes what waits in the pool that an earlier version of Eigen has used.
+    return next((run for run in found if run.work_pool_name == POOL), None)
+
+
+def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
+    """Return the flow run that is to train a run which was named for it, and waits for a worker; None if none does."""
+    found = next_flow_run(client)
+    due = None if found is None else found.next_scheduled_start_time
+    if found is None or due is None or due > datetime.now(UTC):
+        return None
+    return found if trained_run(found) is not None else None
+
+
+def trained_run(flow_run: FlowRun) -> str | None:
+    """Return the name of the run that a flow run trains, None if none was given and it has not chosen one yet."""
+    given = flow_run.parameters.get("run")
+    return tagged_run(flow_run.tags) or (given if isinstance(given, str) else None)
+
+
+def is_choosing(flow_run: FlowRun) -> bool:
+    """Whether a flow run has yet to find out which run it goes on with, if any."""
+    return trained_run(flow_run) is None and (bool(flow_run.parameters.get("resume")) or SCHEDULED_TAG in flow_run.tags)
+
+
+def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
+    """Return when the server heard of the worker of this name last, None if it never has."""
+    try:
+        found = client.read_workers_for_work_pool(POOL, worker_filter=WorkerFilter())
+    except ObjectNotFound:
+        return None
+    return next((known.last_heartbeat_time for known in found if known.name == worker), None)
+
+
+def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: str) -> list[FlowRun]:
+    """Report to the server the flow runs of a worker that has ended which have no process any more, and return them.
+
+    They were killed together with it. Prefect itself would not know until their heartbeats have been missed for a
+    while. Not reported are flow runs that may have a process which cannot be seen: on another machine, in another
+    container, or under another worker.
+
+    Args:
+        client: of the server.
+        worker: the record of the worker that has ended, None if there is none.
+        name: what the server calls it.
+    """
+    if worker is None or worker.process.is_alive() or worker.machine is None or worker.machine != this_machine():
+        return []
+    theirs = [found for found in active_flow_runs(client) if found.labels.get(_WORKER_LABEL) == name]
+    lost = [found for found in theirs if not has_process(found.id)]
+    for found in lost:
+        ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
+        client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
+    return lost
+
+
+def has_process(flow_run_id: UUID) -> bool:
+    """Whether a process of this machine works for a flow run; one of which that is not known is taken to."""
+    return any(_may_work_for(process, str(flow_run_id)) for process in psutil.process_iter())
+
+
+def _may_work_for(process: psutil.Process, flow_run_id: str) -> bool:
+    try:
+        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
+            return False
+        try:
+            return process.environ().get(_VARIABLE) == flow_run_id
+        except psutil.AccessDenied:
+            # Another user's process, whose environment is hidden.
+            return _ENGINE in process.cmdline()
+    except psutil.AccessDenied:
+        return True
+    except psutil.NoSuchProcess:
+        return False
+
+
+def is_beginning(pending: FlowRun) -> bool:
+    """Whether a flow run that is to begin will: not so if its worker has ended before its process was there."""
+    if pending.state is None:
+        return False
+    return (datetime.now(UTC) - pending.state.timestamp).total_seconds() < _PENDING_SECONDS
+
+
+def _in_state(*types: StateType) -> FlowRunFilterState:
+    return FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))
+
+
+def _flow_runs(
+    client: SyncPrefectClient, *types: StateType, sort: FlowRunSort = FlowRunSort.START_TIME_DESC
+) -> list[FlowRun]:
+    """Return the first flow runs of the deployment, by `sort`, in states of these types."""
+    return list(
+        client.read_flow_runs(
+            flow_filter=TRAININGS,
+            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=[_DEPLOYMENT])),
+            flow_run_filter=FlowRunFilter(state=_in_state(*types)),
+            sort=sort,
+            limit=10,
+        )
+    )
+
+
+BEGUN_LABEL = "eigen.begun"
+"""Label of a flow run whose run is in its store: when that was so, in seconds since 1970."""
+
+_PAGE = 200
+_MOST_PAGES = 5
+_AUTOMATION = "AUTOMATION"
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """A request to train a run, and what has become of it.
+
+    Attributes:
+        run: the run.
+        flow_run: the last flow run that was to train it.
+        parameters: those of the flow run with which a user has asked for it; None: not known.
+        begun: a process has put it into its store.
+        stopped: the user has cancelled or suspended it, as a sentence; None: not so.
+    """
+
+    run: str
+    flow_run: "FlowRun"
+    parameters: Mapping[str, Any] | None
+    begun: bool
+    stopped: str | None
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its page can resume it."""
+        return _state(self.flow_run).is_paused()
+
+    @property
+    def waits(self) -> bool:
+        """Whether its flow run will begin by itself."""
+        return self.flow_run.state_type == StateType.SCHEDULED or (
+            self.flow_run.state_type == StateType.PENDING and is_beginning(self.flow_run)
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the run was trained to its end."""
+        return self.flow_run.state_type == StateType.COMPLETED and self.flow_run.state_name != RUNNING_NAME
+
+
+def is_automatic() -> bool:
+    """Whether the schedule or an automation has asked for this flow run, rather than a user."""
+    context = FlowRunContext.get()
+    created_by = None if context is None or context.flow_run is None else context.flow_run.created_by
+    return SCHEDULED_TAG in runtime.flow_run.tags or (created_by is not None and created_by.type == _AUTOMATION)
+
+
+def own_run() -> str | None:
+    """Return the run that this flow run has trained before: it was suspended, and its page has resumed it."""
+    return tagged_run(runtime.flow_run.tags)
+
+
+def own_run_name(config: Config) -> str:
+    """Return the name of a new run of this flow run: the same each time that its request is tried again."""
+    context = FlowRunContext.get()
+    flow_run = None if context is None else context.flow_run
+    return default_run_name(config.preset, None if flow_run is None else flow_run.created)
+
+
+def last_request(run: str | None = None) -> TrainingRequest | None:
+    """Return the request that was last begun, or made, of the deployment of this flow run.
+
+    Flow runs that only look for something to resume ask for none, and neither does one that was cancelled because
+    another one trained. Of the deployment's flow runs the newest 1,000 are looked at.
+
+    Args:
+        run: that it is to train; None: any.
+
+    Raises:
+        httpx.HTTPError, PrefectException: the server does not answer.
+    """
+    deployment = own_deployment()
+    if deployment is None:
+        return None
+    with get_client(sync_client=True) as client:
+        known = sorted(_requests(client, deployment), key=_moment, reverse=True)
+        of_run = [found for found in known if run is None or _run_of(found) == run]
+        if not of_run:
+            return None
+        last = of_run[0]
+        name = _run_of(last)
+        of_run = [found for found in known if _run_of(found) == name]
+        asked = next((place for place, found in enumerate(of_run) if _names_its_run(found)), None)
+        since = of_run if asked is None else of_run[: asked + 1]
+        return TrainingRequest(
+            run=name,
+            flow_run=last,
+            parameters=None if asked is None else of_run[asked].parameters,
+            begun=any(BEGUN_LABEL in found.labels for found in since),
+            stopped=_stopped(client, last, name),
+        )
+
+
+def _requests(client: "SyncPrefectClient", deployment: UUID) -> Iterator["FlowRun"]:
+    due = FlowRunFilter(
+        deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
+        expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
+    )
+    for page in range(_MOST_PAGES):
+        found = client.read_flow_runs(
+            flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_PAGE, offset=page * _PAGE
+        )
+        yield from (flow_run for flow_run in found if _is_request(flow_run))
+        if len(found) < _PAGE:
+            break
+
+
+def _is_request(flow_run: "FlowRun") -> bool:
+    state = flow_run.state
+    if state is None or not (_names_its_run(flow_run) or tagged_run(flow_run.tags)):
+        return False
+    if state.is_scheduled() and flow_run.work_pool_name not in (None, POOL):
+        # No worker of ours takes what waits in the pool that an earlier version of Eigen has used.
+        return False
+    return not (state.is_cancelled() and str(state.message or "").startswith(LIMIT_REACHED))
+
+
+def _names_its_run(flow_run: "FlowRun") -> bool:
+    """Whether its parameters say what to train; else it has looked for that."""
+    parameters = flow_run.parameters
+    return bool(parameters.get("run")) or not (parameters.get("resume") or SCHEDULED_TAG in flow_run.tags)
+
+
+def _run_of(flow_run: "FlowRun") -> str:
+    named = tagged_run(flow_run.tags) or flow_run.parameters.get("run")
+    if named:
+        return str(named)
+    config = flow_run.parameters.get("config")
+    preset = config.get("preset") if isinstance(config, dict) else None
+    return default_run_name(preset if isinstance(preset, str) else Config().preset, flow_run.created)
+
+
+def _moment(flow_run: "FlowRun") -> float:
+    """Return when a flow run was due or, if that was later because it was suspended, has begun (seconds since 1970)."""
+    due = 0.0 if flow_run.expected_start_time is None else flow_run.expected_start_time.timestamp()
+    begun = flow_run.labels.get(BEGUN_LABEL)
+    return max(due, float(begun)) if isinstance(begun, int | float) else due
+
+
+def _stopped(client: "SyncPrefectClient", flow_run: "FlowRun", run: str) -> str | None:
+    state = _state(flow_run)
+    go_on = f"`eigen launch --run {run}` continues it."
+    if state.is_paused():
+        end = state.state_details.pause_timeout
+        until = "" if end is None else f" until {end:%d %b %H:%M} UTC"
+        return f"Flow run {flow_run.name} is suspended{until}: resume it in its page. {go_on}"
+    if state.is_cancelled() or state.is_cancelling():
+        return f"Run '{run}' was cancelled: {go_on}"
+    if state.is_failed():
+        before = sorted(client.read_flow_run_states(flow_run.id), key=lambda found: found.timestamp)[:-1]
+        if before and before[-1].is_paused():
+            return f"Run '{run}' was suspended, and not resumed in its page in time: {go_on}"
+    return None
+
+
+def _state(flow_run: "FlowRun") -> "State[Any]":
+    assert flow_run.state is not None
+    return flow_run.state
+
+
+def own_deployment() -> UUID | None:
+    """Return the deployment of this flow run, or of the one that began it; the server is asked once if it has none."""
+    flow_run = runtime.flow_run.id
+    found = runtime.deployment.id if flow_run is None else _deployment_of(flow_run)
+    return None if found is None else UUID(found)
+
+
+@cache
+def _deployment_of(flow_run: str) -> str | None:  # noqa: ARG001 - the key: Prefect itself asks each time
+    found: str | None = runtime.deployment.id
+    return found

@@ -1,0 +1,260 @@
+"""The folder with what `eigen up` knows of its processes: `.eigen` in the working directory, or EIGEN_HOME."""
+
+import hashlib
+import json
+import math
+import os
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from eigen_core.errors import InputError
+from eigen_core.locks import FileLock
+from eigen_core.store import check_run_name
+from eigen_core.store.files import explained, replacing
+from flows.server.processes import ProcessId, Started, start, this_machine
+
+Component = Literal["server", "worker"]
+COMPONENTS: tuple[Component, ...] = ("server", "worker")
+
+
+FOLDER = ".eigen"
+
+ProcessName = Component | Literal["supervisor"]
+"""A process that `eigen up` starts: a component, or what restarts those that have ended."""
+
+
+class ProcessRecord(BaseModel):
+    """A process that was started, and where it is found."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    process: ProcessId
+    api: str
+    """URL of Prefect's API: the server's own, or the one that the worker asks."""
+    log: Path
+    folder: Path
+    """Working directory: where the store `runs` is."""
+    store: str | None
+    """The store that its environment names."""
+    machine: str | None
+    """Where its process number counts; None if that is not known."""
+    host: str | None = None
+    """Address at which a server listens; None: it is no server."""
+
+
+class Home:
+    """What runs here, in one small file for each process.
+
+    Attributes:
+        path: the folder, absolute; it need not exist.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @classmethod
+    def of(cls, environ: Mapping[str, str]) -> "Home":
+        """Return the folder that EIGEN_HOME names, else `.eigen` in the working directory."""
+        given = environ.get("EIGEN_HOME", "").strip()
+        return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / FOLDER)
+
+    @property
+    def worker_name(self) -> str:
+        """The name of the worker of this folder: the same each time, so that the server lists it once."""
+        return f"{socket.gethostname()}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:6]}"
+
+    def log(self, name: ProcessName) -> Path:
+        """Return the log file of a process."""
+        return self.path / f"{name}.log"
+
+    def start(
+        self,
+        name: ProcessName,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        api: str,
+        store: str | None = None,
+        host: str | None = None,
+    ) -> tuple[ProcessRecord, Started]:
+        """Start a process in the working directory, and record it. Its other arguments are those of the record.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        folder, log = Path.cwd(), self.log(name)
+        started = start(command, environment, log, folder)
+        record = ProcessRecord(
+            process=started.process, api=api, log=log, folder=folder, store=store, machine=this_machine(), host=host
+        )
+        self.write(name, record)
+        return record, started
+
+    def read(self, name: ProcessName) -> ProcessRecord | None:
+        """Return what is known of a process; None if it was not started from here, or was stopped.
+
+        Raises:
+            InputError: the file that says so cannot be read.
+        """
+        path = self._file(name)
+        try:
+            return ProcessRecord.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise InputError(f"{self.path} is no folder: rename it, or set EIGEN_HOME to a folder.") from error
+        except (OSError, ValidationError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is damaged"
+            raise InputError(
+                f"{path} cannot be read ({reason}): it says which {name} runs. Look for that with `ps`, stop it, and "
+                "remove the file."
+            ) from error
+
+    def running(self, name: ProcessName) -> ProcessRecord | None:
+        """Return what is known of a process that is alive, None if there is none."""
+        record = self.read(name)
+        return record if record is not None and record.process.is_alive() else None
+
+    def write(self, name: ProcessName, record: ProcessRecord) -> None:
+        """Record a process, in one step.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        self._replace(self._file(name), json.dumps(record.model_dump(mode="json"), indent=2))
+
+    def port(self) -> int | None:
+        """Return the port of the server that was started here last, None if that is not known."""
+        try:
+            return int((self.path / "port").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def remember_port(self, port: int) -> None:
+        """Remember the port of a server that was started here: the next one listens there too.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        self._replace(self.path / "port", str(port))
+
+    def launched(self, run: str) -> dict[str, Any]:
+        """Return this machine's own settings with which a run was launched here, nested; empty: there are none.
+
+        Raises:
+            InputError: the file that holds them cannot be read.
+        """
+        path = self._launched(run)
+        if path is None:
+            return {}
+        try:
+            found = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(f"{path} cannot be read: remove it, and launch run '{run}' again.") from error
+        return found if isinstance(found, dict) else {}
+
+    def remember_launched(self, run: str, own: Mapping[str, Any]) -> None:
+        """Remember this machine's own settings of a run, for the flow runs that train it here.
+
+        The parameters of a flow run are foreign and give none of them.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        path = self._launched(run)
+        if path is not None and own != self.launched(run):
+            self._replace(path, json.dumps(own))
+
+    @contextmanager
+    def launching(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
+        """Remember this machine's own settings of a run while it is launched, and for good unless that is refused.
+
+        Raises:
+            InputError: see `remember_launched`; or the block has raised it, and what was known before is known again.
+        """
+        path, before = self._launched(run), self.launched(run)
+        is_new = path is not None and not path.exists()
+        self.remember_launched(run, own)
+        try:
+            yield
+        except InputError:
+            self.remember_launched(run, before)
+            if path is not None and is_new:
+                path.unlink(missing_ok=True)
+                with suppress(OSError):  # those of other runs are in there
+                    path.parent.rmdir()
+            raise
+
+    def _launched(self, run: str) -> Path | None:
+        """Return the file with what a run was launched with; None: no run has this name."""
+        try:
+            return self.path / "launched" / f"{check_run_name(run)}.json"
+        except InputError:
+            return None
+
+    def use_server(self) -> None:
+        """Mark this process, until it ends, as one that asks the server that was started here (`is_server_used`).
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        with self._explained():
+            # Prefect prepares a flow run in the process that then becomes its engine, by `exec`.
+            FileLock(self.path / "users").acquire(math.inf, shared=True, inherited=True)
+
+    def is_server_used(self) -> bool:
+        """Whether a training asks the server that was started here, or would if that answered.
+
+        Raises:
+            InputError: the folder cannot be written to.
+        """
+        lock = FileLock(self.path / "users")
+        with self._explained():
+            is_free = lock.acquire(0.0)
+            lock.release()
+        return not is_free
+
+    def forget(self, name: ProcessName) -> None:
+        """Forget a process that was stopped; its log stays."""
+        with self._explained():
+            self._file(name).unlink(missing_ok=True)
+
+    @contextmanager
+    def alone(self, timeout_seconds: float = 0.0) -> Iterator[None]:
+        """Make the folder, and let no other `eigen up` or `eigen down` begin meanwhile.
+
+        Args:
+            timeout_seconds: how long to wait for one that is under way.
+
+        Raises:
+            InputError: one is under way, or the folder cannot be written to.
+        """
+        with self._explained():
+            self.path.mkdir(parents=True, exist_ok=True)
+            # Logs and environments of processes: of no use to git, and private.
+            (self.path / ".gitignore").write_text("*\n")
+            lock = FileLock(self.path / "lock")
+            is_free = lock.acquire(timeout_seconds)
+        if not is_free:
+            raise InputError(f"Another `eigen up` or `eigen down` is at work in {self.path}: wait until it has ended.")
+        try:
+            yield
+        finally:
+            lock.release()
+
+    def _explained(self) -> AbstractContextManager[None]:
+        return explained("write to", self.path, "set EIGEN_HOME to another folder")
+
+    def _file(self, name: ProcessName) -> Path:
+        return self.path / f"{name}.json"
+
+    def _replace(self, path: Path, text: str) -> None:
+        with self._explained(), replacing(path) as file:
+            file.write(f"{text}\n".encode())

@@ -1,0 +1,75 @@
+"""All that Eigen uses of Prefect beside its documented interface, with the reason for each.
+
+None of it is promised to stay. Before another release of Prefect is pinned, look through this file; the test of it
+fails until `RELEASE` names the new one. Prefect is imported inside functions: its environment is prepared first."""
+
+import re
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+RELEASE = "3.8.8"
+"""Release of Prefect that this file was written for."""
+
+LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
+"""Module that keeps the server's concurrency leases in files. By default they are in its memory: the leases of a
+running training would end with the server, and the training with them."""
+
+SERVER_IN_MEMORY = "prefect-in-memory"
+"""Host name by which the server calls itself, as when an automation resumes what has crashed. The guard against web
+pages must let it pass."""
+
+LIMIT_REACHED = "Deployment concurrency limit reached"
+"""Beginning of the message of a flow run that the server cancelled because another one trains. Nothing else tells it
+from one that a user cancelled, which must not be resumed."""
+
+_MIGRATIONS = Path("server", "database", "_migrations", "versions", "sqlite")
+_REVISION = re.compile(r"_([0-9a-f]{12})_")
+
+
+def keep_training_without_slot() -> None:
+    """Let a flow run go on whose concurrency slot cannot be renewed, as while the server is unavailable.
+
+    Prefect's engine ends it, and has no setting for that. A training holds a lease of its own on what it writes, and
+    the worker begins nothing beside it. Call this before the flow is called: the engine takes the slot first.
+    """
+    import prefect.flow_engine
+    from prefect.concurrency._leases import maintain_concurrency_lease
+
+    def keep_slot(
+        lease_id: UUID,
+        lease_duration: float,
+        raise_on_lease_renewal_failure: bool = False,  # noqa: ARG001 - the signature of Prefect's own
+    ) -> AbstractContextManager[None]:
+        return maintain_concurrency_lease(lease_id, lease_duration, raise_on_lease_renewal_failure=False)
+
+    vars(prefect.flow_engine)["maintain_concurrency_lease"] = keep_slot
+
+
+def server_app() -> "FastAPI":
+    """Return the application of Prefect's server, with its logging set up, as `prefect server start` serves it.
+
+    That command has no option for a middleware that refuses foreign web pages.
+    """
+    from prefect.logging.configuration import setup_logging
+    from prefect.server.api.server import create_app
+
+    setup_logging()
+    return create_app(final=True)
+
+
+def known_revisions() -> set[str]:
+    """Return the revisions of the server's SQLite database that this release can use.
+
+    A server that meets another one ends with a traceback.
+    """
+    spec = find_spec("prefect")
+    assert spec is not None
+    assert spec.origin is not None
+    names = (path.name for path in (Path(spec.origin).parent / _MIGRATIONS).glob("*.py"))
+    return {found[1] for name in names if (found := _REVISION.search(name))}

@@ -1,0 +1,346 @@
+"""Which of Prefect's servers is meant, and starting one of our own."""
+
+import json
+import os
+import re
+import socket
+import sqlite3
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from eigen_core.errors import InputError
+from flows.endings import Stopped
+from flows.server.environment import HOST, api_at, own_environment, server_command, server_environment, ui_of
+from flows.server.home import Home, ProcessRecord
+from flows.server.prefect_internals import known_revisions
+
+_SQLITE = re.compile(r"sqlite(?:\+\w+)?:///(?P<path>/[^?]+)")
+_ADVICE = "move it away or set PREFECT_HOME to another folder. It holds the history of Prefect alone: no run needs it."
+
+
+def require_home(environ: Mapping[str, str]) -> None:
+    """Make the folder of Prefect, as Prefect does when it is imported.
+
+    Raises:
+        InputError: it cannot be made or written to.
+    """
+    home = Path(os.path.expanduser(environ.get("PREFECT_HOME") or "~/.prefect"))
+    advice = "set PREFECT_HOME to a folder that can be written to."
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        reason = error.strerror
+        raise InputError(f"Prefect's folder {home} cannot be made ({reason}): correct HOME, or {advice}") from error
+    if not os.access(home, os.W_OK | os.X_OK):
+        raise InputError(f"Prefect's folder {home} cannot be written to: change its permissions, or {advice}")
+
+
+def require_database() -> None:
+    """Refuse a database file that a server which is started here could not use. Nothing is written.
+
+    Raises:
+        InputError: it is no database of Prefect, or one of a version that is not known.
+    """
+    from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
+
+    found = _SQLITE.fullmatch(str(PREFECT_API_DATABASE_CONNECTION_URL.value()).partition("?")[0])
+    path = None if found is None else Path(found["path"])
+    if path is None or not path.exists():
+        return
+    try:
+        tables, revisions = _content(path)
+    except sqlite3.OperationalError:
+        # Locked by a server, or a folder that cannot be written to: that says nothing of its content.
+        return
+    except sqlite3.DatabaseError as error:
+        raise InputError(f"{path} should be the database of Prefect and cannot be read ({error}): {_ADVICE}") from error
+    if tables and not revisions:
+        raise InputError(f"{path} is a database, but none of Prefect: {_ADVICE}")
+    unknown = revisions - known_revisions()
+    if unknown:
+        raise InputError(
+            f"{path} is the database of another version of Prefect (its revision {min(unknown)} is not known here): "
+            f"{_ADVICE}"
+        )
+
+
+def _content(path: Path) -> tuple[set[str], set[str]]:
+    """Return the names of the tables of a database, and the revisions of Prefect's that it is at."""
+    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+        tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if "alembic_version" not in tables or "flow_run" not in tables:
+            return tables, set()
+        return tables, {str(number) for (number,) in connection.execute("SELECT version_num FROM alembic_version")}
+
+
+_ANSWER_SECONDS = 5.0
+
+
+def is_up(home: Home) -> bool:
+    """Whether the worker runs, its server answers, and what restarts them has not ended."""
+    worker = home.running("worker")
+    return worker is not None and is_supervised(home) and answers(worker.api)
+
+
+def is_supervised(home: Home) -> bool:
+    """Whether the supervisor that was started here, if any was, has not ended."""
+    return home.read("supervisor") is None or home.running("supervisor") is not None
+
+
+def answers(api: str, seconds: float = _ANSWER_SECONDS) -> bool:
+    """Whether Prefect's API at this URL says that it is well."""
+    return _get(f"{api}/health", seconds) is True
+
+
+def is_reachable(api: str, seconds: float) -> bool:
+    """Whether anything answers at the URL of an API, be it that who asks is not known to it."""
+    try:
+        with urllib.request.urlopen(f"{api}/health", timeout=seconds):
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except urllib.error.URLError as error:
+        return isinstance(error.reason, ssl.SSLError)
+    except OSError:
+        return False
+
+
+def version(api: str) -> str | None:
+    """Return the version of the server at this URL, None if it says none."""
+    found = _get(f"{api}/admin/version", _ANSWER_SECONDS)
+    return found if isinstance(found, str) else None
+
+
+def is_taken(host: str, port: int) -> bool:
+    """Whether some process listens at a port of this machine."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError:
+            return True
+    return False
+
+
+def _get(url: str, seconds: float) -> object:
+    try:
+        # The address is the user's own setting, and nothing but JSON is made of the answer.
+        with urllib.request.urlopen(url, timeout=seconds) as answer:
+            found: object = json.load(answer)
+            return found
+    except (OSError, ValueError, urllib.error.URLError):
+        return None
+
+
+DEFAULT_PORT = 4200
+START_SECONDS = 180.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Listening:
+    """Where a server of our own is to listen.
+
+    Attributes:
+        host: the address of this machine; 0.0.0.0: all of them.
+        port: the port that was asked for, None if none was.
+        without_password: other machines may reach it though it has no password.
+    """
+
+    host: str = HOST
+    port: int | None = None
+    without_password: bool = False
+
+
+_HERE = Listening()
+
+
+def known_server(home: Home, environ: Mapping[str, str]) -> str:
+    """Return the URL of the API to ask: that of PREFECT_API_URL or a profile, else that which `eigen up` has started.
+
+    Raises:
+        InputError: there is none, or it does not answer.
+    """
+    record = home.running("server")
+    given = configured_api(environ)
+    if given is not None and (record is None or not _is_same(given, record.api)):
+        if not answers(given):
+            raise InputError(
+                f"Prefect's API at {given} does not answer. Start it, or take PREFECT_API_URL out of environment and "
+                "profile and start one here with `eigen up`."
+            )
+        return given
+    if record is None:
+        raise InputError(
+            f"No server runs here: start one with `eigen up`, or set PREFECT_API_URL. (Looked in {home.path}; "
+            "EIGEN_HOME names another folder.)"
+        )
+    if not answers(record.api):
+        raise InputError(
+            f"The server at {record.api} (process {record.process.pid}) does not answer. Its log is {record.log}; "
+            "`eigen down` and `eigen up` start it anew."
+        )
+    return record.api
+
+
+def server_for_training(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return what to add to the environment so that a training of this process uses the server that runs here.
+
+    An embedded server beside it would write to the same database, and act on the same crashes. Nothing is added if the
+    user names an API, or none that `eigen up` has started here answers. To be called before Prefect is imported.
+
+    Raises:
+        InputError: what `eigen up` has noted cannot be read.
+    """
+    if names_an_api(environ):
+        return {}
+    record = home.running("server")
+    if record is None or not answers(record.api):
+        return {}
+    home.use_server()
+    return {**own_environment(environ), "PREFECT_API_URL": record.api, "PREFECT_UI_URL": ui_of(record.api)}
+
+
+def configured_api(environ: Mapping[str, str]) -> str | None:
+    """Return the URL of the API that environment or Prefect's profile names, None if they name none."""
+    if url := environ.get("PREFECT_API_URL", "").strip():
+        return url.rstrip("/")
+    found = _prefects_api()
+    return found.rstrip("/") if found else None
+
+
+def require_answer(api: str) -> None:
+    """Refuse an API that does not answer.
+
+    Raises:
+        InputError: so it is.
+    """
+    if not is_reachable(api, _ANSWER_SECONDS):
+        raise InputError(
+            f"Prefect's API at {api} does not answer. Start it, or take its URL out of environment and profile to "
+            "train without a server."
+        )
+
+
+def wanted_port(
+    given: int | None, configured: str | None, environ: Mapping[str, str], last: int | None = None
+) -> int | None:
+    """Return the port at which a server of our own belongs; None if the server is elsewhere.
+
+    If nothing names one it is the `last` one: trainings that have lost their server wait for it there.
+
+    An address of this machine at which nothing answers is where `eigen up` starts one: `eigen up` itself asks the user
+    to set it.
+
+    Raises:
+        InputError: `given` contradicts PREFECT_API_URL.
+    """
+    if configured is None:
+        return given or _port_in(environ) or last or DEFAULT_PORT
+    parts = urlsplit(configured)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    local = parts.hostname in _LOOPBACK and parts.scheme == "http"
+    if given is not None and not (local and given == port):
+        raise InputError(
+            f"PREFECT_API_URL names the server at {configured}, and --port asks for one here at port {given}: leave "
+            "out --port, or unset PREFECT_API_URL."
+        )
+    return None if not local or answers(configured) else port
+
+
+def start_server(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> ProcessRecord:
+    """Start a server at a port of this machine, and return when it answers.
+
+    Args:
+        home: where it is remembered.
+        environ: its environment, beside what it needs.
+        port: of it.
+        listening: at which address of this machine.
+
+    Raises:
+        InputError: the port is taken, a training waits for the server at another one, other machines could reach it
+            though it has no password, or the log cannot be written to.
+        Stopped: the server ended, or did not answer in time.
+    """
+    require_startable(home, environ, port, listening)
+    api = api_at(port)
+    command, environment = server_command(port, listening.host), server_environment(environ, port)
+    record, started = home.start("server", command, environment, api=api, host=listening.host)
+    try:
+        started.wait_until_ready("server", lambda: answers(api), START_SECONDS)
+    except Stopped:
+        started.stop()
+        raise
+    home.remember_port(port)
+    return record
+
+
+def require_startable(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> None:
+    """Refuse to start a server as `start_server` would; nothing is written.
+
+    Raises:
+        InputError: the port is taken, a training waits for the server at another one, other machines could reach it
+            though it has no password, or its database is none of this version of Prefect.
+    """
+    host = listening.host
+    if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
+        raise InputError(
+            f"At {host} other machines reach the server, and who reaches it can run code here: set "
+            "PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password if a firewall or a published port "
+            "protects it."
+        )
+    last = home.port()
+    if last not in (None, port) and home.is_server_used():
+        raise InputError(
+            f"A training still runs that asks the server at port {last}: start it there with `eigen up --port {last}`, "
+            "or stop the training first."
+        )
+    require_home(environ)
+    require_database()
+    if is_taken(host, port):
+        raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
+
+
+def _prefects_api() -> str | None:
+    """Return the URL that Prefect's active profile names."""
+    from prefect.settings import PREFECT_API_URL
+
+    url: str | None = PREFECT_API_URL.value()
+    return url
+
+
+def _has_password(environ: Mapping[str, str]) -> bool:
+    """Whether environment or Prefect's profile give a server a password."""
+    from prefect.settings import get_current_settings
+
+    return bool(environ.get("PREFECT_SERVER_API_AUTH_STRING") or get_current_settings().server.api.auth_string)
+
+
+def names_an_api(environ: Mapping[str, str]) -> bool:
+    """Whether the environment names an API, or a profile of Prefect's may; Prefect is not imported for it."""
+    if environ.get("PREFECT_API_URL", "").strip():
+        return True
+    home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
+    profiles = Path(os.path.expanduser(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")))
+    try:
+        return "PREFECT_API_URL" in profiles.read_text(encoding="utf-8")
+    except OSError:
+        return False
+
+
+def _port_in(environ: Mapping[str, str]) -> int | None:
+    text = environ.get("PREFECT_SERVER_API_PORT", "").strip()
+    return int(text) if text.isdecimal() else None
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two URLs of this machine mean the same API."""
+    first, second = urlsplit(one), urlsplit(other)
+    local = first.hostname in _LOOPBACK and second.hostname in _LOOPBACK
+    return one == other or (local and first.port == second.port)

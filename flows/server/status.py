@@ -1,0 +1,381 @@
+"""What runs here and how far it is, and what was logged."""
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    LogFilter,
+    LogFilterFlowRunId,
+    LogFilterTimestamp,
+)
+from prefect.client.schemas.objects import FlowRun
+from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
+
+from eigen_core.config.running import CheckpointConfig
+from eigen_core.errors import InputError
+from eigen_core.store import StoreUnavailableError
+from eigen_core.training.journals import ABORTS, ATTEMPTS
+from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
+from flows.server.deploying import client_of, resume_schedule
+from flows.server.environment import run_tag, ui_of
+from flows.server.flow_runs import (
+    TRAININGS,
+    last_flow_run,
+    last_heartbeat,
+    next_flow_run,
+    running_flow_run,
+    suspended_flow_run,
+    trained_run,
+    waiting_flow_run,
+)
+from flows.server.home import Home, ProcessRecord
+from flows.server.launching import page_of, run_page_of
+from flows.server.servers import answers, configured_api, version
+from flows.server.working_folder import store_here
+
+Moment = Annotated[
+    datetime,
+    PlainSerializer(lambda moment: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}", when_used="json-unless-none"),
+]
+
+
+class _Document(BaseModel):
+    """A part of what `eigen status --json` prints: the names of fields are a contract. What is not known is None."""
+
+    model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True)
+
+
+class ServerStatus(_Document):
+    """The server."""
+
+    api: str
+    """URL of its API."""
+    ui: str
+    """Address of the pages."""
+    answers: bool
+    """Whether it says that it is well."""
+    version: str | None = None
+    """Of Prefect; None if it does not answer."""
+    pid: int | None = None
+    """Its process, if `eigen up` has started it here and it has not ended."""
+    log: Path | None = None
+
+
+class WorkerStatus(_Document):
+    """The worker of this folder."""
+
+    name: str
+    """What the server calls it."""
+    running: bool = False
+    pid: int | None = None
+    folder: Path | None = None
+    log: Path | None = None
+    heard_of: Moment | None = None
+    """When the server has heard of it last; None if it never has, or cannot be asked."""
+
+
+class SupervisorStatus(_Document):
+    """What restarts server and worker."""
+
+    running: bool
+    pid: int
+    log: Path
+
+
+class FlowRunStatus(_Document):
+    """A flow run."""
+
+    id: str
+    name: str
+    run: str | None
+    """The run that it trains, if that is known."""
+    store: str | None = Field(default=None, exclude=True)
+    """The store that it was given; None: the default."""
+    state: str
+    """The name of its state, such as Running or AlreadyFinished."""
+    message: str | None = None
+    """What the state says, if it says anything."""
+    since: Moment
+    """When it entered that state."""
+    active: bool = False
+    """It trains, or is about to."""
+    waiting: bool = False
+    """It waits for a worker."""
+    suspended: bool = False
+    """It waits to be resumed, or cancelled, in its page."""
+    page: str
+    """Address of its page."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is in its last state."""
+        return not (self.active or self.waiting or self.suspended)
+
+
+class ScheduleStatus(_Document):
+    """The schedule that resumes."""
+
+    active: bool
+    next: Moment | None
+    """When it, or a user, has asked for the next flow run."""
+
+
+class Status(_Document):
+    """What runs here, and how far it is."""
+
+    server: ServerStatus | None
+    """None if there is none: `eigen up` has started none here and PREFECT_API_URL names none."""
+    worker: WorkerStatus
+    supervisor: SupervisorStatus | None = None
+    """None if none was started here."""
+    flow_run: FlowRunStatus | None = None
+    """The one that trains, else the one that waits for a worker, else the one that is suspended, else the one that has
+    ended last."""
+    schedule: ScheduleStatus | None = None
+    run: InstanceOf[RunStatus] | None = None
+    """The run that the flow run trains, as its store knows it; None if it is yet to begin."""
+    problem: str | None = None
+    """Why the run is not known, as a sentence."""
+    run_page: str | None = Field(default=None, exclude=True)
+    """Address of the page of the run that the flow run trains."""
+
+    @property
+    def up(self) -> bool:
+        """Whether the server answers, the worker runs, and what restarts them has not ended."""
+        supervised = self.supervisor is None or self.supervisor.running
+        return self.server is not None and self.server.answers and self.worker.running and supervised
+
+    def document(self) -> dict[str, Any]:
+        """Return what `eigen status --json` prints."""
+        return {"up": self.up, **self.model_dump(mode="json")}
+
+    @field_serializer("run")
+    def _run_document(self, run: RunStatus | None) -> dict[str, Any] | None:
+        if run is None:
+            return None
+        return {
+            "run": run.run,
+            "state": run.state,
+            "generation": run.generation,
+            "generations": run.config.generations,
+            "store": run.store,
+            "folder": str(run.folder),
+            "uploads": run.uploads and run.uploads.model_dump(mode="json"),
+        }
+
+
+def status_here(home: Home) -> Status:
+    """Return what runs here, and how far it is.
+
+    Raises:
+        InputError: what `eigen up` has recorded cannot be read.
+    """
+    worker, supervisor = home.running("worker"), home.read("supervisor")
+    server = _server(home, worker)
+    flow_run = schedule = run_page = heard_of = None
+    if server is not None and server.answers:
+        with client_of(server.api) as client:
+            heard_of = last_heartbeat(client, home.worker_name)
+            flow_run = _flow_run(client, server.api, home)
+            schedule = _schedule(client)
+            if flow_run is not None and flow_run.run is not None:
+                run_page = run_page_of(client, server.api, flow_run.run)
+    run, problem = _run(worker, flow_run)
+    return Status(
+        server=server,
+        worker=WorkerStatus(
+            name=home.worker_name,
+            running=worker is not None,
+            pid=worker and worker.process.pid,
+            folder=worker and worker.folder,
+            log=worker and worker.log,
+            heard_of=heard_of,
+        ),
+        supervisor=supervisor
+        and SupervisorStatus(running=supervisor.process.is_alive(), pid=supervisor.process.pid, log=supervisor.log),
+        flow_run=flow_run,
+        schedule=schedule,
+        run=run,
+        problem=problem,
+        run_page=run_page,
+    )
+
+
+def _server(home: Home, worker: ProcessRecord | None) -> ServerStatus | None:
+    record = home.running("server")
+    api = configured_api(os.environ) or (record.api if record else None) or (worker.api if worker else None)
+    if api is None:
+        return None
+    well, ours = answers(api), record if record and record.api == api else None
+    return ServerStatus(
+        api=api,
+        ui=ui_of(api),
+        answers=well,
+        version=version(api) if well else None,
+        pid=ours and ours.process.pid,
+        log=ours and ours.log,
+    )
+
+
+def _flow_run(client: SyncPrefectClient, api: str, home: Home) -> FlowRunStatus | None:
+    active = running_flow_run(client)
+    waiting = None if active is not None else waiting_flow_run(client)
+    found = active or waiting or suspended_flow_run(client) or last_flow_run(client)
+    if found is None or found.state is None:
+        return None
+    run = trained_run(found)
+    return FlowRunStatus(
+        id=str(found.id),
+        name=found.name,
+        run=run,
+        store=None if run is None else home.launched(run).get("checkpoint", {}).get("store"),
+        state=found.state.name or str(found.state.type.value),
+        message=found.state.message or None,
+        since=found.state.timestamp,
+        active=active is not None,
+        waiting=waiting is not None,
+        suspended=found.state.is_paused(),
+        page=page_of(api, str(found.id)),
+    )
+
+
+def _schedule(client: SyncPrefectClient) -> ScheduleStatus | None:
+    try:
+        schedule = resume_schedule(client)
+    except InputError:
+        return None
+    if schedule is None:
+        return None
+    due = next_flow_run(client)
+    return ScheduleStatus(active=schedule.active, next=due and due.next_scheduled_start_time)
+
+
+def last_trained(home: Home, worker: ProcessRecord | None) -> RunStatus | None:
+    """Return the run that was trained last in the store of a worker, None if that is not known."""
+    return _run(worker or home.read("worker"), None)[0]
+
+
+def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
+    """Return the run that a flow run trains, else the one that was trained last; or why that is not known.
+
+    One that is yet to be begun is none: another run of the store says nothing about it.
+    """
+    try:
+        store = store_here(worker, None if flow_run is None else flow_run.store)
+        name = None if flow_run is None else flow_run.run
+        if name is None or not Run(CheckpointConfig(store=store), name).exists:
+            name = newest_run(store) if flow_run is None or flow_run.has_ended or name is None else None
+        return (None if name is None else status_of(store, name)), None
+    except (InputError, StoreUnavailableError) as error:
+        return None, str(error)
+
+
+def newest_run(store: str) -> str | None:
+    """Return the run of a store that was trained last, None if it has none.
+
+    Raises:
+        InputError: the store cannot be used.
+        StoreUnavailableError: it does not answer.
+    """
+    written = []
+    for name in runs_in(store):
+        newest = Run(CheckpointConfig(store=store), name).newest
+        written.append(("" if newest is None else newest[1].created, name))
+    return max(written)[1] if written else None
+
+
+T = TypeVar("T")
+
+_PAGE = 200
+# Logs reach the server in batches, from several processes: an older line may come after a newer one.
+_LATE = timedelta(minutes=1)
+
+
+@dataclass(frozen=True)
+class LogLine:
+    """A line of a flow run's log.
+
+    Attributes:
+        moment: when it was logged.
+        flow_run: the flow run, as the server knew it when the line was read.
+        level: its level, such as INFO.
+        message: what it says.
+    """
+
+    moment: datetime
+    flow_run: FlowRun
+    level: str
+    message: str
+
+
+class RunLogs:
+    """The logs of a run's flow runs, on the worker and by `eigen train`.
+
+    Args:
+        client: of the server.
+        run: the name of the run.
+    """
+
+    def __init__(self, client: SyncPrefectClient, run: str) -> None:
+        self._client = client
+        self._run = run
+        self._seen: dict[UUID, datetime] = {}
+
+    def new_lines(self) -> Iterator[LogLine]:
+        """Yield what was logged since the last call, oldest first."""
+        flow_runs = {found.id: found for found in self._flow_runs()}
+        since = max(self._seen.values(), default=None)
+        after = None if since is None else since - _LATE
+        self._seen = {number: moment for number, moment in self._seen.items() if after is None or moment > after}
+        wanted = LogFilter(
+            flow_run_id=LogFilterFlowRunId(any_=list(flow_runs)),
+            timestamp=None if after is None else LogFilterTimestamp(after_=after),
+        )
+        for log in _all(partial(self._client.read_logs, wanted)) if flow_runs else ():
+            if log.id not in self._seen and log.flow_run_id is not None:
+                self._seen[log.id] = log.timestamp
+                flow_run = flow_runs[log.flow_run_id]
+                yield LogLine(log.timestamp, flow_run, logging.getLevelName(log.level), log.message)
+
+    def _flow_runs(self) -> Iterator[FlowRun]:
+        # One that has ended before it began has no tag: `eigen launch` has named it.
+        either = {"operator": "or_", "tags": {"all_": [run_tag(self._run)]}, "name": {"any_": [self._run]}}
+        theirs = FlowRunFilter.model_validate(either)
+        return _all(partial(self._client.read_flow_runs, flow_filter=TRAININGS, flow_run_filter=theirs))
+
+
+def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
+    """Yield what the server has, page by page."""
+    offset = 0
+    while page := read(limit=_PAGE, offset=offset):
+        offset += len(page)
+        yield from page
+
+
+def kept_events(store: str, run: str) -> list[tuple[str, str]]:
+    """Return what a run keeps of its past: moments (ISO 8601, UTC) and what happened, oldest first.
+
+    Raises:
+        InputError: there is no such run, or it cannot be read.
+        StoreUnavailableError: the store does not answer.
+    """
+    there = Run.open(store, run)
+    location, config = there.location, there.config
+    found = [(entry.moment, f"resumed by schedule, generation {entry.generation}") for entry in ATTEMPTS.read(location)]
+    found += [
+        (entry.moment, f"stopped in generation {entry.generation}: {entry.reason}") for entry in ABORTS.read(location)
+    ]
+    newest = there.newest
+    if newest is not None:
+        manifest = newest[1]
+        found.append((manifest.created, f"last checkpoint: generation {manifest.generation} of {config.generations}"))
+    return sorted(found)

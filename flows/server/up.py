@@ -1,0 +1,170 @@
+"""Starting server, deployments and worker with one command."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prefect.client.orchestration import SyncPrefectClient
+
+from eigen_core.errors import InputError
+from eigen_core.store import store_from_environment
+from flows.endings import Stopped
+from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
+from flows.server.environment import api_at, ui_of, worker_command, worker_environment
+from flows.server.flow_runs import last_heartbeat, report_lost
+from flows.server.home import Component, Home, ProcessRecord
+from flows.server.processes import last_words
+from flows.server.servers import (
+    Listening,
+    configured_api,
+    known_server,
+    require_startable,
+    start_server,
+    wanted_port,
+)
+from flows.server.supervisor import ensure_supervisor
+
+Say = Callable[[str], None]
+
+# A service that starts beside another one waits until that has started.
+_LOCK_TIMEOUT_SECONDS = 180.0
+_WORKER_SECONDS = 120.0
+_POLL_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Up:
+    """What runs.
+
+    Attributes:
+        api: URL of the server's API.
+        server: the server's process, None if it is elsewhere.
+        worker: the worker of this folder, None if there is to be none.
+        began: what was started just now.
+    """
+
+    api: str
+    server: ProcessRecord | None
+    worker: ProcessRecord | None
+    began: tuple[Component, ...] = ()
+
+    @property
+    def components(self) -> tuple[Component, ...]:
+        """What of it runs as processes of this folder."""
+        server: tuple[Component, ...] = () if self.server is None else ("server",)
+        return server if self.worker is None else (*server, "worker")
+
+
+def bring_up(
+    home: Home,
+    environ: Mapping[str, str],
+    listening: Listening,
+    say: Say,
+    *,
+    only: Component | None = None,
+    waits: bool = False,
+    supervised: bool = False,
+) -> Up:
+    """Start what is missing of server, deployments and worker, and return when all of it is ready.
+
+    Args:
+        home: where it is recorded.
+        environ: the environment of the processes, beside what they need.
+        listening: where the server listens; its port if none was asked for: that of PREFECT_API_URL, else the one it
+            had last, else 4200.
+        say: called with what is being done.
+        only: start this component alone; a worker needs a server that answers.
+        waits: wait for another `eigen up` that is at work.
+        supervised: start what restarts server and worker, too, if that does not run.
+
+    Raises:
+        InputError: the port is taken, another `eigen up` is at work, or the server elsewhere does not answer.
+        Stopped: a process ended, or was not ready in time.
+    """
+    if not home.path.exists():
+        # What is refused leaves no folder behind.
+        port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
+        if port is not None:
+            require_startable(home, environ, port, listening)
+    with home.alone(_LOCK_TIMEOUT_SECONDS if waits or home.running("supervisor") is not None else 0.0):
+        brought = _brought(home, environ, listening, say, only)
+        if supervised:
+            ensure_supervisor(home, environ, brought.api, anew=bool(brought.began))
+        return brought
+
+
+def _brought(home: Home, environ: Mapping[str, str], listening: Listening, say: Say, only: Component | None) -> Up:
+    began: tuple[Component, ...] = ()
+    port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
+    if port is not None:
+        say("starting the server")
+        start_server(home, environ, port, listening)
+        began = ("server",)
+    api, server = known_server(home, environ), home.running("server")
+    server = server if server is not None and server.api == api else None
+    if only == "server":
+        return Up(api, server, None, began)
+    with client_of(api) as client:
+        worker = home.running("worker")
+        if worker is None:
+            return Up(api, server, _start_worker(client, home, environ, api, say), (*began, "worker"))
+        # A server that is busy with a training is not sent again what it has.
+        if not is_deployed(client):
+            say("bringing the deployments")
+            deploy(api)
+        return Up(api, server, worker, began)
+
+
+def watch(home: Home, components: tuple[Component, ...], stopping: Callable[[], bool]) -> None:
+    """Return when `stopping` says so.
+
+    Raises:
+        Stopped: one of the components has ended by itself.
+    """
+    while not stopping():
+        for component in components:
+            if home.running(component) is None:
+                raise Stopped(f"The {component} has ended. {last_words(home.log(component))}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _port_of_missing_server(home: Home, environ: Mapping[str, str], port: int | None) -> int | None:
+    """Return the port at which a server is to be started; None if one runs here, or the server is elsewhere."""
+    record = home.running("server")
+    if record is not None and port is not None and record.api != api_at(port):
+        raise InputError(
+            f"A server runs here already, at {ui_of(record.api)}: leave out --port, or stop it with `eigen down`."
+        )
+    return wanted_port(port, configured_api(environ), environ, home.port()) if record is None else None
+
+
+def _start_worker(
+    client: SyncPrefectClient, home: Home, environ: Mapping[str, str], api: str, say: Say
+) -> ProcessRecord:
+    """Start a worker whose flows work in the working directory, and return when the server has heard of it."""
+    up_to_date = is_up_to_date(client)
+    say("starting the worker" + ("" if up_to_date else ", bringing the deployments"))
+    # All that the worker needs: it starts while Prefect loads the flows for the rest.
+    require_pool(client)
+    name = home.worker_name
+    # Before the new worker can begin anything.
+    report_lost(client, home.read("worker"), name)
+    environment, store = worker_environment(environ, api, Path.cwd()), store_from_environment(environ)
+    record, started = home.start("worker", worker_command(name), environment, api=api, store=store)
+
+    def is_heard_of() -> bool:
+        heard_of = last_heartbeat(client, name)
+        return heard_of is not None and heard_of >= datetime.fromtimestamp(record.process.started, UTC)
+
+    try:
+        if not up_to_date:
+            deploy(api)
+        started.wait_until_ready("worker", is_heard_of, _WORKER_SECONDS)
+    except BaseException:
+        # Whatever ends this, Ctrl-C too, leaves no worker behind that is not recorded.
+        started.stop()
+        home.forget("worker")
+        raise
+    return record

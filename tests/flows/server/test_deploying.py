@@ -1,0 +1,561 @@
+"""Pool, deployments and automations reach a server, as often as they are brought there; runs are launched on it."""
+
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
+
+import pytest
+from flow_cases import SMALL, small_flow_config
+from folder_digest import digest
+from operation_cases import record_of, sleeping
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.events import AutomationCore
+from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.exceptions import ObjectNotFound
+from prefect.server.events.schemas import automations as server_automations
+from prefect.server.events.schemas import events as server_events
+from prefect.server.events.schemas.events import ReceivedEvent
+from prefect.settings import PREFECT_API_URL
+from prefect.states import Cancelled, Cancelling, Pending, Running
+
+from eigen_core.checkpoint import RunDirectory
+from eigen_core.errors import InputError
+from flows.endings import Stopped
+from flows.server import deploying, launching
+from flows.server.automations import (
+    ALERT_NAME,
+    RESUME_NAME,
+    SILENT_SECONDS,
+    ZOMBIE_NAME,
+    automations_of,
+    bring_automations,
+    remove_alert,
+    resume_automation,
+    set_alert,
+    zombie_automation,
+)
+from flows.server.deploying import (
+    CLEANUP,
+    client_of,
+    deploy,
+    find_deployment,
+    is_deployed,
+    is_up_to_date,
+    remove,
+    require_pool,
+    resume_schedule,
+    set_resuming,
+)
+from flows.server.environment import DEPLOYMENT, POOL, SUSPENDED_EVENT
+from flows.server.flow_runs import (
+    begun_by_hand,
+    last_flow_run,
+    next_flow_run,
+    running_flow_run,
+    trained_run,
+    waiting_flow_run,
+)
+from flows.server.home import Home
+from flows.server.launching import Down, bring_down, launch, require_free, resume, run_page_of
+from flows.server.status import RunLogs, status_here
+from tasks.artifacts import artifact_key
+
+
+@pytest.fixture(scope="module")
+def api(request: pytest.FixtureRequest) -> str:
+    """A server that nothing was brought to yet."""
+    request.getfixturevalue("prefect_api")
+    url = PREFECT_API_URL.value()
+    assert url is not None
+    return str(url)
+
+
+@pytest.fixture(scope="module")
+def deployed(api: str) -> str:
+    """A server that has all."""
+    with client_of(api) as client:
+        assert not is_deployed(client)
+        with pytest.raises(InputError, match="has no deployment train/gpu: bring it there with `eigen deploy`"):
+            find_deployment(client)
+    deploy(api)
+    return api
+
+
+@pytest.fixture
+def client(deployed: str) -> Iterator[SyncPrefectClient]:
+    """A client of that server; flow runs end with the test."""
+    with client_of(deployed) as client:
+        yield client
+        while (left := running_flow_run(client) or next_flow_run(client)) is not None:
+            client.set_flow_run_state(left.id, Cancelled(), force=True)
+
+
+def create(client: SyncPrefectClient, parameters: dict[str, Any], **more: Any) -> FlowRun:
+    """A flow run of the deployment."""
+    return client.create_flow_run_from_deployment(find_deployment(client).id, parameters=parameters, **more)
+
+
+def assert_resuming(client: SyncPrefectClient) -> None:
+    """The schedule is on, and resumes rather than begins."""
+    schedule = resume_schedule(client)
+    assert schedule is not None
+    assert schedule.active
+    assert schedule.parameters == {"resume": True}
+
+
+@pytest.mark.thorough
+def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
+    assert is_deployed(client)
+    assert client.read_work_pool(POOL).type == "process"
+    # A limit of the pool would be held for ever by a run whose process has vanished.
+    assert client.read_work_pool(POOL).concurrency_limit is None
+    train = client.read_deployment_by_name(DEPLOYMENT)
+    assert train.entrypoint == "flows.train.train_flow"
+    assert train.work_pool_name == POOL
+    assert train.global_concurrency_limit is not None
+    assert train.global_concurrency_limit.limit == 1
+    assert train.concurrency_options is not None
+    assert train.concurrency_options.collision_strategy.value == "CANCEL_NEW"
+    assert train.job_variables == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
+    assert train.pull_steps == [{"flows.server.working_folder.enter": {}}]
+    (schedule,) = train.schedules
+    assert (schedule.slug, schedule.active, schedule.parameters) == ("resume", False, {"resume": True})
+    assert schedule.schedule.interval.total_seconds() == 600  # type: ignore[union-attr] # the kind that has one
+    cleanup = client.read_deployment_by_name(CLEANUP)
+    assert [found.active for found in cleanup.schedules] == [True]
+    assert cleanup.entrypoint == "flows.cleanup.cleanup_flow"
+
+
+def test_the_form_describes_every_setting(client: SyncPrefectClient) -> None:
+    schema = client.read_deployment_by_name(DEPLOYMENT).parameter_openapi_schema
+    assert schema is not None
+    learner = schema["definitions"]["Config"]["properties"]["learner"]["properties"]
+    assert all(found.get("description") for found in learner.values())
+
+
+def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -> None:
+    deployment = find_deployment(client)
+    found = {automation.name: automation for automation in client.read_automations()}
+    assert set(found) == {RESUME_NAME, ZOMBIE_NAME}
+    trigger = found[ZOMBIE_NAME].trigger
+    assert isinstance(trigger, EventTrigger)
+    assert trigger.posture == Posture.Proactive
+    assert trigger.within.total_seconds() == SILENT_SECONDS
+    assert trigger.for_each == {"prefect.resource.id"}
+    assert str(deployment.id) in str(trigger.match_related)
+    assert trigger.expect == {"prefect.flow-run.*", SUSPENDED_EVENT}
+    # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
+    heartbeat = float(deployment.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    assert 3 * heartbeat <= SILENT_SECONDS < 300
+    resuming = found[RESUME_NAME]
+    assert [action.type for action in resuming.actions] == ["run-deployment"]
+    assert resuming.actions[0].parameters == {"resume": True}  # type: ignore[union-attr] # of this type
+
+
+@pytest.mark.parametrize(
+    ("make", "event"),
+    [(resume_automation, "prefect.flow-run.Crashed"), (zombie_automation, "prefect.flow-run.heartbeat")],
+)
+@pytest.mark.parametrize("ours", [True, False])
+def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
+    client: SyncPrefectClient, make: Callable[[UUID], AutomationCore], event: str, ours: bool
+) -> None:
+    deployment = find_deployment(client).id
+    found = server_automations.AutomationCore.model_validate(make(deployment).model_dump(mode="json"))
+    number = deployment if ours else uuid4()
+    role, name = {"prefect.resource.role": "deployment"}, {"prefect.resource.name": "gpu"}
+    crash = ReceivedEvent(
+        occurred=datetime.now(UTC),
+        event=event,
+        resource=server_events.Resource({"prefect.resource.id": f"prefect.flow-run.{uuid4()}"}),
+        related=[
+            server_events.RelatedResource({"prefect.resource.id": f"prefect.deployment.{number}", **role, **name})
+        ],
+        id=uuid4(),
+    )
+    trigger = found.trigger
+    assert isinstance(trigger, server_automations.EventTrigger)
+    assert trigger.covers_resources(crash.resource, crash.related) is ours
+
+
+def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClient) -> None:
+    deployment = find_deployment(client).id
+    assert not bring_automations(client, deployment)
+    for name, make in ((ZOMBIE_NAME, zombie_automation), (RESUME_NAME, resume_automation)):
+        changed = make(deployment).model_copy(update={"enabled": False})
+        client.update_automation(client.read_automations_by_name(name)[0].id, changed)
+        client.create_automation(make(deployment))
+    others = client.create_automation(resume_automation(uuid4()))
+    assert bring_automations(client, deployment)
+    assert bring_automations(client, deployment) is False
+    for found in automations_of(client, deployment).values():
+        assert [automation.enabled for automation in found] == [True]
+        assert all(automation.description for automation in found)
+    assert others in [automation.id for automation in client.read_automations_by_name(RESUME_NAME)]
+    client.delete_automation(others)
+
+
+def test_what_waits_in_the_pool_of_an_earlier_version_holds_nothing_up(
+    client: SyncPrefectClient, deployed: str
+) -> None:
+    client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
+    deployment = find_deployment(client).id
+    client.update_deployment(deployment, DeploymentUpdate(work_pool_name="gpu"))
+    earlier = create(client, {"run": "earlier"})
+    client.update_deployment(deployment, DeploymentUpdate(work_pool_name=POOL))
+    assert next_flow_run(client) is None
+    set_resuming(client, True)
+    assert resume(deployed) is not None
+    client.delete_flow_run(earlier.id)
+
+
+def test_what_this_code_has_brought_is_up_to_date(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert is_up_to_date(client)
+    for name, value in (("code_version", "another"), ("resume_schedule", None)):
+        with monkeypatch.context() as patch:
+            patch.setattr(deploying, name, lambda *_, value=value: value)
+            assert (is_deployed(client), is_up_to_date(client)) == (True, False)
+
+
+@pytest.mark.thorough
+def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
+    client: SyncPrefectClient, deployed: str
+) -> None:
+    set_resuming(client, True)
+    cleanup = client.read_deployment_by_name(CLEANUP)
+    client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
+    before = {automation.name for automation in client.read_automations()}
+    client.delete_automation(client.read_automations_by_name(RESUME_NAME)[0].id)
+    assert (is_deployed(client), is_up_to_date(client)) == (False, False)
+    deploy(deployed)
+    assert is_up_to_date(client)
+    assert_resuming(client)
+    assert [found.active for found in client.read_deployment_by_name(CLEANUP).schedules] == [False]
+    assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
+
+
+def test_the_version_of_the_code_is_another_after_any_change_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"flows/train.py": "a", "flows/cli/app.py": "b", "deployments/prefect.yaml": "c", "tasks/plot.py": "d"}
+
+    def found() -> str:
+        for name, content in files.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(content)
+        return deploying.code_version()
+
+    monkeypatch.setattr("eigen_core.code_digest.files", lambda package: tmp_path / package)
+    (tmp_path / "eigen_core").mkdir()
+    seen = [found()]
+    for name in tuple(files):
+        files[name] += "!"
+        seen.append(found())
+    (tmp_path / "flows" / "readme.txt").write_text("no code")
+    assert found() == seen[-1]
+    assert len(set(seen)) == 1 + len(files)
+
+
+def test_switched_off_and_on_the_schedule_still_resumes(client: SyncPrefectClient) -> None:
+    for active in (False, True, False, True):
+        set_resuming(client, active)
+        schedule = resume_schedule(client)
+        assert schedule is not None
+        assert schedule.active is active
+    assert_resuming(client)
+    # The switch on Prefect's own page removes the parameters; the next launch sets them right.
+    deployment = find_deployment(client)
+    client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
+    assert find_deployment(client).schedules[0].parameters == {}
+    set_resuming(client, True)
+    assert_resuming(client)
+
+
+def test_a_deploy_that_fails_half_way_changes_no_switch(
+    client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    set_resuming(client, True)
+
+    def half(api: str) -> None:
+        assert api == deployed
+        set_resuming(client, False)
+        raise Stopped("half-way")
+
+    monkeypatch.setattr(deploying, "_run_prefect_deploy", half)
+    with pytest.raises(Stopped, match="half-way"):
+        deploy(deployed)
+    assert_resuming(client)
+
+
+@pytest.mark.thorough
+def test_what_prefect_says_is_passed_on(deployed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deploying, "files", lambda _: Path(deploying.__file__).parent / "nowhere")
+    with pytest.raises(Stopped, match=r"Prefect cannot deploy .*prefect\.yaml"):
+        deploy(deployed)
+
+
+def test_a_pool_of_another_type_is_a_sentence(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.create_work_pool(WorkPoolCreate(name="other", type="kubernetes"))
+    monkeypatch.setattr(deploying, "POOL", "other")
+    with pytest.raises(InputError, match="work pool 'other' of type kubernetes: rename or remove that"):
+        require_pool(client)
+
+
+def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
+    set_resuming(client, False)
+    values = {**SMALL, "generations": 2}
+    launched = launch(deployed, values, "mine", print)
+    found = client.read_flow_run(launched.id)  # type: ignore[arg-type] # it takes the text of one too
+    assert found.parameters == {"config": values, "run": "mine", "resume": False}
+    assert found.name == trained_run(found) == "mine"
+    assert launched.page == f"{deployed.removesuffix('/api')}/runs/flow-run/{launched.id}"
+    assert_resuming(client)
+
+
+@pytest.mark.usefixtures("client")
+def test_a_wrong_setting_is_refused_by_the_server_and_leaves_nothing(deployed: str, tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    home.remember_launched("other", {"scheduler": "tcp://a:1"})
+    before = digest(tmp_path)
+    with pytest.raises(InputError, match=r"The server refuses the run: .*nonsense"):
+        launch(deployed, {"nonsense": 1}, "mine", print, remembering=home.launching("mine", {"task": "portfolio"}))
+    assert digest(tmp_path) == before
+
+
+@pytest.mark.parametrize("state", [Pending(), Running()])
+def test_one_at_a_time_is_launched(client: SyncPrefectClient, deployed: str, state: Any) -> None:
+    active = create(client, {"resume": True}, tags=["run:other"], state=state)
+    said: list[str] = []
+    assert active.state_type in (StateType.PENDING, StateType.RUNNING)
+    with pytest.raises(InputError, match=rf"Run 'other' is being trained .*flow-run cancel {active.id}"):
+        launch(deployed, {}, "mine", said.append)
+    assert said == []
+    assert resume(deployed) is None
+
+
+def test_what_was_launched_and_waits_for_a_worker_is_known(
+    client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    # What a schedule asks for is no reason to refuse a launch.
+    create(client, {"resume": True})
+    assert waiting_flow_run(client) is None
+    client.set_flow_run_state(next_flow_run(client).id, Cancelled(), force=True)  # type: ignore[union-attr] # that one
+    first = launch(deployed, {}, "first", print)
+    with pytest.raises(InputError, match=f"Run 'first' was launched before and waits for a worker .*{first.id}"):
+        require_free(deployed, print)
+    monkeypatch.chdir(tmp_path)
+    home = Home(tmp_path)
+    with sleeping() as process:
+        home.write("worker", record_of(home, process.pid, deployed))
+        RunDirectory.create(tmp_path / "runs", "earlier", small_flow_config(Path("runs")).model_dump(mode="json"))
+        found = status_here(home)
+    assert found.flow_run is not None
+    assert (found.flow_run.id, found.flow_run.run, found.flow_run.waiting) == (first.id, "first", True)
+    assert found.run is None
+    assert found.problem is None
+
+
+@pytest.mark.parametrize(
+    ("given", "state", "words"),
+    [
+        ({"parameters": {"resume": True}}, Pending(), "looks for something to resume"),
+        ({"parameters": {}, "tags": ["auto-scheduled"]}, Running(), "looks for something to resume"),
+        ({"parameters": {"run": "other"}, "state": Running()}, Cancelling(), "is being cancelled"),
+    ],
+)
+@pytest.mark.thorough
+def test_a_launch_waits_for_what_ends_in_a_moment(
+    client: SyncPrefectClient,
+    deployed: str,
+    monkeypatch: pytest.MonkeyPatch,
+    given: dict[str, Any],
+    state: Any,
+    words: str,
+) -> None:
+    ending = create(client, name="ending", **given)
+    # Without a process, Prefect takes what is to be cancelled for cancelled.
+    client.update_flow_run(ending.id, infrastructure_pid="1")
+    client.set_flow_run_state(ending.id, state, force=True)
+    monkeypatch.setattr(launching, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(launching, "_ENDING_TIMEOUT_SECONDS", 0.0)
+    with pytest.raises(InputError, match=f"^Flow run ending {words}, and has not ended yet .*: try again"):
+        launch(deployed, {}, "mine", print)
+    monkeypatch.undo()
+    said: list[str] = []
+
+    def end_at_the_second_look(what: str) -> None:
+        if len(said) == 1:
+            client.set_flow_run_state(ending.id, Cancelled(), force=True)
+        said.append(what)
+
+    monkeypatch.setattr(launching, "_POLL_SECONDS", 0.0)
+    launched = launch(deployed, {}, "mine", end_at_the_second_look)
+    assert said == [f"waiting: flow run ending {words}"] * 2
+    assert client.read_flow_run(launched.id).name == "mine"  # type: ignore[arg-type] # it takes the text of one too
+
+
+def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_training(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(client, {"resume": True}, state=Pending())
+    assert running_flow_run(client) is not None
+    monkeypatch.setattr("flows.server.flow_runs._PENDING_SECONDS", 0.0)
+    assert running_flow_run(client) is None
+    running = create(client, {"resume": True}, state=Running())
+    found = running_flow_run(client)
+    assert found is not None
+    assert found.id == running.id
+    monkeypatch.undo()
+
+
+def test_going_on_asks_for_the_newest_unfinished_run(client: SyncPrefectClient, deployed: str) -> None:
+    set_resuming(client, False)
+    page = resume(deployed)
+    assert page is not None
+    found = client.read_flow_run(page.rsplit("/", 1)[1])  # type: ignore[arg-type] # it takes the text of one too
+    assert found.parameters["resume"] is True
+    assert trained_run(found) is None
+    assert_resuming(client)
+
+
+def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefectClient, deployed: str) -> None:
+    set_resuming(client, False)
+    assert resume(deployed, always=False) is None
+    set_resuming(client, True)
+    assert resume(deployed, always=False) is not None
+    assert resume(deployed, always=False) is None
+
+
+def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
+    client: SyncPrefectClient, deployed: str, tmp_path: Path
+) -> None:
+    home = Home(tmp_path)
+    with sleeping() as process:
+        home.write("worker", record_of(home, process.pid, deployed))
+    mine, others = (create(client, {"run": name}, state=Running()) for name in ("mine", "others"))
+    client.update_flow_run_labels(mine.id, {"prefect.worker.name": home.worker_name})
+    assert bring_down(home, print) == Down(None, None, 0, ())
+    assert client.read_flow_run(mine.id).state_type == StateType.CRASHED
+    assert client.read_flow_run(others.id).state_type == StateType.RUNNING
+    assert home.read("worker") is None
+
+
+def test_the_flow_runs_of_commands_are_told_from_those_of_the_worker(client: SyncPrefectClient) -> None:
+    create(client, {"run": "worker"}, state=Running())
+    # Other tests of this server have killed trainings that still count as running.
+    before = {found.id for found in begun_by_hand(client)}
+    flow = client.read_deployment_by_name(DEPLOYMENT).flow_id
+    body = {"flow_id": str(flow), "name": "by hand", "state": {"type": "RUNNING", "name": "Running"}}
+    assert client.request("POST", "/flow_runs/", json=body).status_code == 201
+    assert [found.name for found in begun_by_hand(client) if found.id not in before] == ["by hand"]
+
+
+def test_the_last_flow_run_is_the_one_that_ended_last(client: SyncPrefectClient) -> None:
+    first, second = (create(client, {"run": name}) for name in ("first", "second"))
+    for flow_run in (first, second, first):
+        client.set_flow_run_state(flow_run.id, Running(), force=True)
+        client.set_flow_run_state(flow_run.id, Cancelled(), force=True)
+    last = last_flow_run(client)
+    assert last is not None
+    assert trained_run(last) == "first"
+
+
+def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(client: SyncPrefectClient) -> None:
+    first = create(client, {"run": "told"}, name="told gen 1-2", tags=["run:told"])
+    second = create(client, {"run": "told"}, name="told")
+    other = create(client, {"run": "other"}, name="other", tags=["run:other"])
+    began = datetime.now(UTC) - timedelta(minutes=5)
+
+    def log(flow_run: FlowRun, second: int, message: str, task_run: UUID | None = None) -> None:
+        moment = began + timedelta(seconds=second)
+        entry = {"name": "x", "level": 20, "message": message, "timestamp": moment.isoformat()}
+        numbers = {"flow_run_id": str(flow_run.id), "task_run_id": task_run and str(task_run)}
+        assert client.request("POST", "/logs/", json=[{**entry, **numbers}]).status_code == 201
+
+    log(second, 30, "d")
+    for number, message in enumerate("abc"):
+        log(first, number, message, uuid4() if number else None)
+    log(other, 1, "not of this run")
+    run_logs = RunLogs(client, "told")
+    lines = list(run_logs.new_lines())
+    assert [(line.flow_run.name, line.message) for line in lines] == [
+        *(("told gen 1-2", message) for message in "abc"),
+        ("told", "d"),
+    ]
+    assert lines[0].moment == began
+    assert lines[0].level == "INFO"
+    assert list(run_logs.new_lines()) == []
+    # It has taken longer on its way than a newer line.
+    log(first, 20, "late")
+    log(second, 31, "e")
+    assert [line.message for line in run_logs.new_lines()] == ["late", "e"]
+    assert list(RunLogs(client, "unknown").new_lines()) == []
+
+
+def test_many_lines_come_in_pages(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.server.status._PAGE", 3)
+    flow_run = create(client, {"run": "long"}, name="long", tags=["run:long"])
+    began = datetime.now(UTC)
+    entries = [
+        {"name": "x", "level": 20, "message": str(n), "timestamp": (began + timedelta(seconds=n)).isoformat()}
+        for n in range(10)
+    ]
+    body = [{**entry, "flow_run_id": str(flow_run.id)} for entry in entries]
+    assert client.request("POST", "/logs/", json=body).status_code == 201
+    assert [line.message for line in RunLogs(client, "long").new_lines()] == [str(n) for n in range(10)]
+
+
+def test_a_run_has_the_newest_of_its_pages(client: SyncPrefectClient, deployed: str) -> None:
+    assert run_page_of(client, deployed, "My run") is None
+    for text in ("old", "new"):
+        body = {"key": artifact_key("My run"), "type": "markdown", "data": text}
+        number = client.request("POST", "/artifacts/", json=body).json()["id"]
+    assert run_page_of(client, deployed, "My run") == f"{deployed.removesuffix('/api')}/artifacts/artifact/{number}"
+
+
+def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectClient) -> None:
+    deployment = find_deployment(client).id
+    for url in ("http://127.0.0.1:1/first", "http://127.0.0.1:1/second"):
+        set_alert(client, deployment, url)
+    (found,) = client.read_automations_by_name(ALERT_NAME)
+    assert isinstance(found.trigger, EventTrigger)
+    assert str(deployment) in str(found.trigger.match_related)
+    block = client.read_block_document_by_name("eigen-alert", "webhook", include_secrets=True)
+    assert block.data["url"] == "http://127.0.0.1:1/second"
+    with pytest.raises(InputError, match="'nonsense' cannot be called"):
+        set_alert(client, deployment, "nonsense")
+    for _ in range(2):
+        remove_alert(client, deployment)
+        assert client.read_automations_by_name(ALERT_NAME) == []
+        with pytest.raises(ObjectNotFound):
+            client.read_block_document_by_name("eigen-alert", "webhook")
+
+
+@pytest.mark.thorough
+def test_all_that_was_brought_can_be_removed(client: SyncPrefectClient, deployed: str) -> None:
+    others = client.create_automation(resume_automation(uuid4()))
+    set_alert(client, find_deployment(client).id, "http://127.0.0.1:1/")
+    for _ in range(2):
+        remove(client)
+        assert not is_deployed(client)
+        assert [found.id for found in client.read_automations()] == [others]
+        for name in (DEPLOYMENT, CLEANUP):
+            with pytest.raises(ObjectNotFound):
+                client.read_deployment_by_name(name)
+        with pytest.raises(ObjectNotFound):
+            client.read_work_pool(POOL)
+    client.delete_automation(others)
+    deploy(deployed)
+    assert is_up_to_date(client)
+
+
+def test_a_server_that_does_not_answer_is_a_sentence() -> None:
+    with (
+        pytest.raises(Stopped, match=r"The server at http://127\.0\.0\.1:1/api does not answer"),
+        client_of("http://127.0.0.1:1/api") as client,
+    ):
+        client.read_work_pools()

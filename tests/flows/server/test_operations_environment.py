@@ -1,0 +1,263 @@
+"""What server and worker are told, and which server is meant."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from operation_cases import answering, record_of, sleeping
+
+from eigen_core.errors import InputError
+from flows.server.environment import (
+    client_environment,
+    flow_environment,
+    server_command,
+    server_environment,
+    worker_command,
+    worker_environment,
+)
+from flows.server.home import Home
+from flows.server.servers import (
+    Listening,
+    answers,
+    is_taken,
+    is_up,
+    known_server,
+    server_for_training,
+    start_server,
+    version,
+    wanted_port,
+)
+from flows.server.working_folder import folder_of
+
+NOWHERE = "http://127.0.0.1:1/api"
+
+
+def test_the_server_has_what_healing_needs_whatever_the_environment_says() -> None:
+    given = {
+        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
+        "PREFECT_API_URL": "http://elsewhere/api",
+        "PREFECT_HOME": "/home/prefect",
+        "PATH": "/bin",
+    }
+    environment = server_environment(given, 4300)
+    assert environment["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] == "true"
+    assert environment["PREFECT_SERVER_SERVICES_REPOSSESSOR_ENABLED"] == "true"
+    assert environment["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
+    assert environment["PREFECT_UI_API_URL"] == "http://127.0.0.1:4300/api"
+    assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
+    assert "PREFECT_API_URL" not in environment
+    # These are for the server that lives inside `eigen train`.
+    assert "PREFECT_SERVER_LOGGING_LEVEL" not in environment
+    assert environment["PREFECT_HOME"] == "/home/prefect"
+    assert environment["PATH"] == "/bin"
+    assert (
+        server_environment({"PREFECT_UI_API_URL": "https://proxy/api"}, 4300)["PREFECT_UI_API_URL"]
+        == "https://proxy/api"
+    )
+
+
+def test_a_user_may_have_more_tasks_drawn() -> None:
+    given = {"PREFECT_SERVER_FLOW_RUN_GRAPH_MAX_NODES": "9000"}
+    assert given.items() <= server_environment(given, 4300).items()
+
+
+def test_the_settings_are_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from prefect.settings import Settings
+
+    for name, value in server_environment({}, 4300).items():
+        monkeypatch.setenv(name, value)
+    server = Settings().server
+    assert server.concurrency.lease_storage == "prefect.server.concurrency.lease_storage.filesystem"
+    assert server.ui.api_url == "http://127.0.0.1:4300/api"
+    assert not server.analytics_enabled
+    services = server.services
+    assert all(kept.total_seconds() <= 60 for kept in services.db_vacuum.event_retention_overrides.values())
+    assert services.db_vacuum.enabled_vacuum_types == {"events"}
+    assert server.flow_run_graph.max_nodes == 1_000
+    assert all(
+        service.enabled
+        for service in (
+            services.scheduler,
+            services.late_runs,
+            services.triggers,
+            services.foreman,
+            services.task_run_recorder,
+            services.event_persister,
+            services.repossessor,
+        )
+    )
+
+
+def test_the_worker_and_its_flows_have_what_every_flow_needs(tmp_path: Path) -> None:
+    environment = worker_environment({"MALLOC_ARENA_MAX": "7", "PREFECT_API_URL": "old"}, NOWHERE, tmp_path)
+    assert flow_environment({}).items() - environment.items() == {("MALLOC_ARENA_MAX", "2")}
+    assert environment["MALLOC_ARENA_MAX"] == "7"
+    assert environment["PREFECT_API_URL"] == NOWHERE
+    assert environment["PREFECT_UI_URL"] == "http://127.0.0.1:1"
+    assert environment["EIGEN_FOLDER"] == str(tmp_path)
+    assert environment["PREFECT_TASKS_DEFAULT_NO_CACHE"] == "true"
+
+
+def test_the_password_of_an_own_server_is_known_to_those_that_ask_it() -> None:
+    environment = client_environment({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, NOWHERE)
+    assert environment["PREFECT_API_AUTH_STRING"] == "me:secret"
+    given = {"PREFECT_SERVER_API_AUTH_STRING": "me:secret", "PREFECT_API_AUTH_STRING": "you:other"}
+    assert client_environment(given, NOWHERE)["PREFECT_API_AUTH_STRING"] == "you:other"
+
+
+def test_no_command_shows_a_secret_or_a_shell() -> None:
+    assert server_command(4300)[1:] == ["-P", "-m", "flows.server.guarded_server", "127.0.0.1", "4300"]
+    assert worker_command("me")[-4:] == ["--limit", "1", "--name", "me"]
+
+
+def test_flows_work_where_the_worker_was_started(tmp_path: Path) -> None:
+    assert folder_of({"EIGEN_FOLDER": str(tmp_path), "PWD": "/"}) == tmp_path
+    assert folder_of({"PWD": str(tmp_path)}) == tmp_path
+    assert folder_of({"EIGEN_FOLDER": str(tmp_path / "gone"), "PWD": str(tmp_path)}) == tmp_path
+    with pytest.raises(RuntimeError, match="start it with `eigen up`"):
+        folder_of({})
+
+
+def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The server of this session's flows, if there is one.
+    monkeypatch.setattr("flows.server.servers._prefects_api", lambda: None)
+    home = Home(tmp_path)
+    with pytest.raises(InputError, match=r"start one with `eigen up`, or set PREFECT_API_URL"):
+        known_server(home, {})
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        assert known_server(home, {}) == api
+        assert known_server(home, {"PREFECT_API_URL": api.replace("127.0.0.1", "localhost")}) == api
+        with pytest.raises(InputError, match=r"http://127.0.0.1:1/api does not answer"):
+            known_server(home, {"PREFECT_API_URL": NOWHERE})
+        home.write("server", record_of(home, process.pid, NOWHERE))
+        assert known_server(home, {"PREFECT_API_URL": f"{api}/"}) == known_server(
+            Home(tmp_path / "other"), {"PREFECT_API_URL": api}
+        )
+        with pytest.raises(InputError, match=r"does not answer. Its log is .*some\.log"):
+            known_server(home, {})
+
+
+def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_another(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    environ = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": "me:secret"}
+    assert server_for_training(home, environ) == {}
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        found = server_for_training(home, environ)
+        assert found["PREFECT_API_URL"] == api
+        assert found["PREFECT_API_AUTH_STRING"] == "me:secret"
+        assert server_for_training(home, {**environ, "PREFECT_API_URL": NOWHERE}) == {}
+        (tmp_path / "prefect").mkdir()
+        (tmp_path / "prefect" / "profiles.toml").write_text(f'[profiles.far]\nPREFECT_API_URL = "{NOWHERE}"\n')
+        assert server_for_training(home, environ) == {}
+        assert server_for_training(home, {"PREFECT_PROFILES_PATH": str(tmp_path / "none")})["PREFECT_API_URL"] == api
+        home.write("server", record_of(home, process.pid, NOWHERE))
+        assert server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
+    home.write("server", record_of(home, os.getpid(), NOWHERE).model_copy(update={"api": api}))
+    assert server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "configured", "environ", "last", "wanted"),
+    [
+        (None, None, {}, None, 4200),
+        (None, None, {"PREFECT_SERVER_API_PORT": "4201"}, 4300, 4201),
+        (4300, None, {}, 4201, 4300),
+        (None, "http://localhost:9/api", {}, 4300, 9),
+        (9, "http://127.0.0.1:9/api", {}, None, 9),
+        (None, "https://elsewhere.example:4200/api", {}, 4300, None),
+        (None, None, {}, 4300, 4300),
+    ],
+)
+def test_where_a_server_of_our_own_belongs(
+    given: int | None, configured: str | None, environ: dict[str, str], last: int | None, wanted: int | None
+) -> None:
+    assert wanted_port(given, configured, environ, last) == wanted
+
+
+def test_a_server_does_not_move_while_a_training_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Home(tmp_path)
+    home.remember_port(4300)
+    monkeypatch.chdir(tmp_path)
+    asks = {"EIGEN_HOME": str(tmp_path), "EIGEN_FOLDER": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:4300/api"}
+    enter = ("from flows.server.working_folder import enter", "enter()")
+    elsewhere = {**asks, "PREFECT_API_URL": NOWHERE}
+    with sleeping(f"import os; os.environ.update({elsewhere!r})", *enter):
+        assert not home.is_server_used()
+    # As Prefect does: the process becomes another program once the folder is entered.
+    sleep = "print('ready', flush=True); import time; time.sleep(60)"
+    with (
+        sleeping(
+            f"import os; os.environ.update({asks!r})",
+            *enter,
+            f"os.execv({sys.executable!r}, ['python', '-c', {sleep!r}])",
+        ),
+        pytest.raises(InputError, match="A training still runs that asks the server at port 4300: start it there"),
+    ):
+        start_server(home, {}, 4301)
+    assert home.port() == 4300
+    assert home.read("server") is None
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::"])
+def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    with pytest.raises(
+        InputError, match=r"set PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password"
+    ):
+        start_server(Home(tmp_path), {}, 4300, Listening(host))
+    assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
+    for environ, listening in (
+        ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, Listening(host)),
+        ({}, Listening(host, without_password=True)),
+    ):
+        with pytest.raises(InputError, match="Port 4300 is taken"):
+            start_server(Home(tmp_path), environ, 4300, listening)
+
+
+def test_a_server_of_this_machine_that_answers_is_elsewhere_to_us() -> None:
+    with answering() as api:
+        assert wanted_port(None, api, {}) is None
+        assert answers(api)
+        assert version(api) == "3.8.8"
+
+
+@pytest.mark.parametrize("configured", ["http://127.0.0.1:4200/api", "http://elsewhere.example/api"])
+def test_a_port_that_contradicts_the_environment_is_a_sentence(configured: str) -> None:
+    with pytest.raises(InputError, match="leave out --port, or unset PREFECT_API_URL"):
+        wanted_port(4300, configured, {})
+
+
+def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+    with answering() as api:
+        port = int(api.split(":")[2].removesuffix("/api"))
+        assert is_taken("127.0.0.1", port)
+        with pytest.raises(
+            InputError, match=f"Port {port} is taken by another process: choose another one with --port"
+        ):
+            start_server(Home(tmp_path), {}, port)
+    assert not is_taken("127.0.0.1", port)
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert not is_up(home)
+    with answering() as api, sleeping() as process:
+        home.write("worker", record_of(home, process.pid, api))
+        assert is_up(home)
+        home.write("worker", record_of(home, process.pid, NOWHERE))
+        assert not is_up(home)
+        home.write("worker", record_of(home, process.pid, api))
+        with sleeping() as supervisor:
+            home.write("supervisor", record_of(home, supervisor.pid, api))
+            assert is_up(home)
+        assert not is_up(home)
+        home.forget("supervisor")
+        process.kill()
+        process.wait()
+        assert not is_up(home)

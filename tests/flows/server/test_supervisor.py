@@ -1,0 +1,128 @@
+"""What has ended by itself is restarted where it was, with growing pauses; what was stopped stays so."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from operation_cases import operator_environment, record_of, sleeping
+
+from flows.server.home import Home
+from flows.server.processes import ProcessId
+from flows.server.supervisor import ensure_supervisor, stop_supervisor, supervise
+
+API = "http://127.0.0.1:4300/api"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    """The home of parts that have ended; nothing supervises it afterwards."""
+    found = Home(tmp_path)
+    yield found
+    stop_supervisor(found)
+
+
+def ended(home: Home, *parts: str) -> None:
+    """Let parts have been started and have ended by themselves."""
+    with sleeping() as process:
+        for part in parts:
+            record = record_of(home, process.pid, API)
+            host = "0.0.0.0" if part == "server" else None
+            home.write(part, record.model_copy(update={"host": host}))  # type: ignore[arg-type] # one of them
+
+
+def looks(count: int) -> Callable[[float], bool]:
+    """Wait no time, and stop after so many looks."""
+    left = iter([False] * count)
+    return lambda _: next(left, True)
+
+
+@pytest.mark.parametrize(
+    ("parts", "arguments"),
+    [
+        (["worker"], ["--only", "worker"]),
+        (["server"], ["--only", "server", "--host", "0.0.0.0", "--port", "4300", "--without-password"]),
+        (["server", "worker"], ["--host", "0.0.0.0", "--port", "4300", "--without-password"]),
+    ],
+)
+def test_what_has_ended_is_restarted_where_it_was(home: Home, parts: list[str], arguments: list[str]) -> None:
+    ended(home, *parts)
+    asked: list[tuple[list[str], Path]] = []
+
+    def restart(given: list[str], folder: Path) -> bool:
+        asked.append((given, folder))
+        for part in parts:
+            home.write(part, record_of(home, os.getpid(), API))  # type: ignore[arg-type] # one of them
+        return True
+
+    supervise(home, restart, looks(6))
+    assert asked == [(arguments, home.path.parent)]
+
+
+def test_one_of_two_that_has_ended_is_restarted(home: Home) -> None:
+    ended(home, "server", "worker")
+    home.write("server", record_of(home, os.getpid(), API))
+    asked: list[list[str]] = []
+
+    def restart(given: list[str], _: Path) -> bool:
+        asked.append(given)
+        return True
+
+    supervise(home, restart, looks(2))
+    assert asked == [[]]
+
+
+def test_what_runs_or_was_stopped_is_left_alone(home: Home) -> None:
+    home.write("server", record_of(home, os.getpid(), API))
+    ended(home, "worker")
+    home.forget("worker")
+    supervise(home, lambda *_: pytest.fail("restarted"), looks(6))
+
+
+def test_a_restart_that_fails_is_tried_again_with_growing_pauses(home: Home) -> None:
+    ended(home, "worker")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return len(waits) > 20
+
+    def restart(*_: object) -> bool:
+        # A start that fails forgets what it has stopped.
+        home.forget("worker")
+        return False
+
+    supervise(home, restart, wait)
+    assert waits[1::2] == [0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
+
+
+def test_it_is_one_process_that_is_replaced_only_when_something_has_begun(home: Home) -> None:
+    environ = operator_environment(home.path / "prefect")
+    seen: list[ProcessId] = []
+    for anew in (False, False, True):
+        ensure_supervisor(home, environ, API, anew=anew)
+        found = home.running("supervisor")
+        assert found is not None
+        seen.append(found.process)
+    assert seen[0] == seen[1] != seen[2]
+    assert not seen[1].is_alive()
+    stop_supervisor(home)
+    assert not seen[2].is_alive()
+    assert home.read("supervisor") is None
+
+
+@pytest.mark.thorough
+def test_as_a_process_it_calls_eigen_up_and_ends_when_it_is_told_to(home: Home, tmp_path: Path) -> None:
+    ended(home, "worker")
+    environ = {**operator_environment(tmp_path / "prefect"), "EIGEN_HOME": str(home.path)}
+    command = [sys.executable, "-m", "flows.server.supervisor"]
+    with subprocess.Popen(command, env=environ, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        said = iter(process.stderr.readline, "")
+        assert any("restarting: eigen up --only worker" in line for line in said)
+        assert any("No server runs here" in line for line in said)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60.0) == 0
