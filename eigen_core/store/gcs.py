@@ -133,22 +133,19 @@ class GcsStore(Store):
 
     def _download(self, name: str, file: BinaryIO, limit: int | None = None, moved: Progress | None = None) -> None:
         """Write one generation of an object to a file, in blocks, until it is undamaged."""
+        path = self._root + name
         for _ in range(_ATTEMPTS):
             entry, checksum = self._entry(name), 0
-            size = int(entry["size"])
+            size, generation = int(entry["size"]), entry["generation"]
             if limit is not None and size > limit:
                 raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes")
             file.seek(0)
             file.truncate()
             with suppress(MissingObjectError):  # it was replaced meanwhile
                 for first in range(0, size, gcs_client.BLOCK):
-                    part = {
-                        "start": first,
-                        "end": min(first + gcs_client.BLOCK, size),
-                        "generation": entry["generation"],
-                    }
+                    last = min(first + gcs_client.BLOCK, size)
                     with self._client.store_errors(name) as files:
-                        block = files.cat_file(self._root + name, timeout=CALL_SECONDS, **part)
+                        block = files.cat_file(path, first, last, generation=generation, timeout=CALL_SECONDS)
                     file.write(block)
                     checksum = crc32c(block, checksum)
                     if moved is not None:
@@ -158,12 +155,11 @@ class GcsStore(Store):
         raise self._damaged(f"read {name}")
 
     def holds(self, name: str, path: Path) -> bool:
-        try:
+        with suppress(MissingObjectError):
             entry = self._entry(checked_name(name))
-        except MissingObjectError:
-            return False
-        size = int(entry["size"])
-        return size == path.stat().st_size and (size, entry["crc32c"]) == _described(*file_checksum(path))
+            size = int(entry["size"])
+            return size == path.stat().st_size and (size, entry["crc32c"]) == _described(*file_checksum(path))
+        return False
 
     def stat(self, name: str) -> StoredObject | None:
         with suppress(MissingObjectError):

@@ -92,14 +92,10 @@ class GcsClient:
     def upload(
         self, key: str, file: BinaryIO | BufferedIOBase, size: int, generation: int | None
     ) -> tuple[int, str, int] | None:
-        """Upload a file of `size` bytes through Google's client.
+        """Return size (bytes), CRC-32C (base64) and generation of the new object; None if it must be uploaded again.
 
-        Uploads of gcsfs send no checksum that the service compares before the object is visible, take no precondition
-        for large files, and report progress in the thread that serves all requests.
-
-        Returns:
-            size (bytes), CRC-32C (base64) and generation of the new object; None if the service refused what arrived
-            or has ended the upload, which must be started again.
+        Through Google's client: uploads of gcsfs send no checksum that the service compares before the object is
+        visible, take no precondition for large files, and report progress in the thread that serves all requests.
 
         Raises:
             ObjectExistsError: the bucket does not have `generation` of the object (0: none), and that is not None.
