@@ -37,10 +37,10 @@ from eigen_core.checkpoint.names import (
     ATTACHMENTS_NAME,
     BLOBS,
     CONFIG_NAME,
+    DELETED_MARK,
     HOLDOUT,
     MANIFESTS,
     PLOTS,
-    WITHDRAWN,
     blob_name,
     generation_of,
 )
@@ -220,10 +220,10 @@ class RunContents:
 
     def _is_withdrawn(self, stored: StoredObject) -> bool:
         """Whether a manifest's name is occupied, so that it cannot be created too late (see `Lease`)."""
-        if stored.bytes != len(WITHDRAWN):
+        if stored.bytes != len(DELETED_MARK):
             return False
         with suppress(MissingObjectError):
-            return self.store.read(stored.name, len(WITHDRAWN)) == WITHDRAWN
+            return self.store.read(stored.name, len(DELETED_MARK)) == DELETED_MARK
         return True
 
     def _relative(self, stored: StoredObject) -> str:

@@ -20,7 +20,7 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from eigen_core.checkpoint.names import LEASES, MANIFESTS, WITHDRAWN
+from eigen_core.checkpoint.names import DELETED_MARK, LEASES, MANIFESTS
 from eigen_core.errors import InputError
 from eigen_core.locks import ProcessIdentity, this_process
 from eigen_core.store import (
@@ -268,7 +268,7 @@ class Lease:
         for match in announced.values():
             if match is not None:
                 with suppress(ObjectExistsError):
-                    self._store.create(f"{self._run}/{MANIFESTS}{match[1]}", WITHDRAWN)
+                    self._store.create(f"{self._run}/{MANIFESTS}{match[1]}", DELETED_MARK)
         return [name for name, match in announced.items() if match is not None]
 
     def _prune(self, names: list[str]) -> None:

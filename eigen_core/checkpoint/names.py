@@ -14,7 +14,7 @@ BEFORE_A_RUN = (LOCK_NAME, ATTEMPTS_NAME, LEASES.rstrip("/"))
 """What may lie in a run's folder before there is a run."""
 PLOTS = "plots/"
 HOLDOUT = "holdout/"
-WITHDRAWN = b"withdrawn\n"
+DELETED_MARK = b"withdrawn\n"
 """What stands under the name of a manifest that will never be there."""
 
 _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")

@@ -15,7 +15,6 @@ import eigen_core.checkpoint
 from eigen_core.checkpoint import DamagedFileError, FileEntry, Manifest, RingEntry, ShardEntry, Snapshot, TensorFacts
 from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
-from eigen_core.checkpoint.names import blob_name, generation_of, holdout_name, manifest_name
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA = json.loads(resources.files(eigen_core.checkpoint).joinpath("manifest.schema.json").read_bytes())
@@ -111,24 +110,3 @@ def test_a_document_with_a_checksum_notices_every_change(data: st.DataObject) ->
 def test_what_is_no_document_with_a_checksum_is_said(content: bytes) -> None:
     with pytest.raises(DamagedFileError, match=r"is not JSON|has no checksum|does not match its own checksum"):
         parse_checksummed(content)
-
-
-def test_a_checksum_is_not_added_twice() -> None:
-    with pytest.raises(ValueError, match="checksum"):
-        checksummed({"checksum": 1})
-
-
-@given(st.integers(0, 10**9), st.text("0123456789abcdef", min_size=64, max_size=64))
-def test_names_tell_what_they_name(generation: int, checksum: str) -> None:
-    name = manifest_name(generation, checksum)
-    assert generation_of(name) == generation_of(name.removeprefix("manifests/")) == generation
-    assert blob_name(checksum) == f"blobs/{checksum[:2]}/{checksum}"
-    assert holdout_name(generation) == f"holdout/{generation:06d}.json"
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["000001.json", "1-00000000.json", "0000001-00000000.json", "000001-0000000g.json", "x/000001-00000000.json", ""],
-)
-def test_other_names_are_no_manifests(name: str) -> None:
-    assert generation_of(name) is None

@@ -1,11 +1,10 @@
 """Names and stores: what can be used is used, everything else gets a sentence and leaves nothing behind."""
 
 import os
-import resource
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import CONFIG, files_of, generations_of, new_run, sample, work_in_progress
+from checkpoint_samples import CONFIG, new_run, sample
 
 from eigen_core.checkpoint import RunDirectory, list_runs
 from eigen_core.errors import InputError
@@ -84,23 +83,6 @@ def test_a_run_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> 
     with pytest.raises(InputError, match=r"no run 'gone' in .*: it holds one, two\."):
         RunDirectory.open(tmp_path, "gone")
     assert list_runs(LocalStore(tmp_path / "nowhere")) == []
-
-
-def test_a_file_that_gets_too_large_is_a_sentence_and_leaves_nothing(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
-    before = files_of(run)
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(InputError, match=r"Cannot save generation 2 in .* larger than is allowed"):
-            run.save(sample(2, size=5_000))
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert generations_of(run) == [1]
-    assert work_in_progress(run) == []
-    run.clean(1, 0)
-    assert files_of(run) == before
 
 
 def test_files_can_be_read_by_those_whom_the_umask_allows(tmp_path: Path) -> None:

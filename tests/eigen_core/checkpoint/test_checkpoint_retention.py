@@ -208,29 +208,6 @@ def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
     assert contents.verify() == []
 
 
-def test_a_manifest_is_read_once_however_often_old_ones_are_removed(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    for generation in (1, 2, 3):
-        run.save(sample(generation))
-    store, contents = elsewhere(run)
-    for _ in range(3):
-        contents.clean(2, 0)
-    assert len([name for operation, name in store.done if operation == "read"]) == 3
-
-
-@given(st.sets(st.integers(1, 60)), st.integers(1, 5), st.integers(0, 7), st.integers(0, 60))
-def test_the_rule_is_the_union_of_its_parts(stored: set[int], last: int, every: int, champion: int) -> None:
-    rising = sorted(stored)
-    newest = rising[-last:]
-    kept = kept_generations(rising, newest, every, champion)
-    expected = set(newest)
-    if champion in stored:
-        expected.add(champion)
-    if every:
-        expected |= {generation for generation in stored if generation % every == 0}
-    assert kept == expected
-
-
 @given(st.data())
 def test_what_retention_keeps_is_missed_and_nothing_else(data: st.DataObject) -> None:
     rule = KeepRule(data.draw(st.integers(1, 4)), data.draw(st.integers(0, 4)))

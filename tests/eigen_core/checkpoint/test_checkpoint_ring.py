@@ -14,10 +14,10 @@ from checkpoint_samples import assert_same_ring, blob_of, new_run, ring_of, samp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eigen_core.checkpoint import Manifest, Ring, RingEntry, RunDirectory, Saved, ShardEntry, Snapshot
+from eigen_core.checkpoint import Manifest, Ring, RingEntry, RunDirectory, Saved, Snapshot
 from eigen_core.checkpoint import ring as ring_module
 from eigen_core.checkpoint.integrity import checksummed
-from eigen_core.checkpoint.ring import plan_shards, ring_columns
+from eigen_core.checkpoint.ring import ring_columns
 from eigen_core.memory import unwritten_zeros
 from eigen_core.memory.process import own_resident_bytes
 
@@ -233,27 +233,6 @@ def test_a_lost_or_cut_shard_is_made_good_by_the_next_save(tmp_path: Path) -> No
         assert newest is not None
         assert newest.damages == []
         assert newest.snapshot.generation == 2
-
-
-@given(st.integers(1, 30), st.lists(st.integers(0, 40), max_size=12))
-def test_shards_always_cover_the_rows_that_are_there(capacity: int, appends: list[int]) -> None:
-    known: list[ShardEntry] = []
-    written = 0
-    for count in appends:
-        written += count
-        ring = ring_of(written, capacity)
-        kept, new = plan_shards(ring, 10, known, lambda _shard: True)
-        rows = [row for shard in kept for row in range(shard.first, shard.stop)]
-        rows += [row for first, length in new for row in range(first, first + length)]
-        assert rows == list(range(rows[0], written)) if rows else ring.size == 0
-        if rows:
-            assert rows[0] <= written - ring.size
-            assert all(shard.stop > written - ring.size for shard in kept)
-        assert sum(length for _, length in new) == min(count, ring.size)
-        known = kept + [
-            ShardEntry(first=first, count=length, bytes=1, sha256="0" * 64, raw_bytes=1, compression="none")
-            for first, length in new
-        ]
 
 
 def test_a_ring_that_is_none_is_refused() -> None:

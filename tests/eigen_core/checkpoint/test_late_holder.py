@@ -20,7 +20,7 @@ from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, sna
 from eigen_core.checkpoint import RunLocation, create_run, lease, open_session
 from eigen_core.checkpoint.integrity import Damage
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
-from eigen_core.checkpoint.names import CONFIG_NAME, MANIFESTS, WITHDRAWN
+from eigen_core.checkpoint.names import CONFIG_NAME, DELETED_MARK, MANIFESTS
 from eigen_core.config import CheckpointConfig
 from eigen_core.store import StoreUnavailableError
 
@@ -173,7 +173,7 @@ def test_a_manifest_that_comes_too_late_finds_its_name_taken_and_is_no_generatio
     with pytest.raises(LeaseLostError, match="taken over"):
         machine.uploader.step()
     (taken,) = machine.memory.objects(f"{RUN}/{MANIFESTS}")
-    assert machine.memory.content[taken.name] == WITHDRAWN
+    assert machine.memory.content[taken.name] == DELETED_MARK
     assert (machine.target.manifest_names(), machine.target.verify()) == ([], [MISSING_CONFIG])
     assert [name for name in machine.memory.content if ".json" in name] == [taken.name], "no announcement is left"
 
@@ -186,7 +186,7 @@ def test_a_manifest_that_was_withdrawn_is_written_by_its_machine_once_it_holds_t
     machine.lease.announce(manifest.name)
     machine.lease.release()
     again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
-    assert machine.memory.content[f"{RUN}/{manifest.name}"] == WITHDRAWN
+    assert machine.memory.content[f"{RUN}/{manifest.name}"] == DELETED_MARK
     again.drain()
     assert again.stored() == [1]
 
@@ -205,7 +205,7 @@ def test_a_taker_that_fails_before_the_names_are_occupied_leaves_that_to_the_nex
     with pytest.raises(StoreUnavailableError):
         Lease.acquire(machine.memory, RUN, 90.0)
     assert Lease.acquire(machine.memory, RUN, 90.0).epoch == 3
-    assert machine.memory.content[f"{RUN}/{manifest.name}"] == WITHDRAWN
+    assert machine.memory.content[f"{RUN}/{manifest.name}"] == DELETED_MARK
 
 
 def test_what_is_announced_and_was_created_in_time_stays(machine: Machine) -> None:
@@ -222,7 +222,7 @@ def test_a_damaged_manifest_as_short_as_a_withdrawn_one_is_still_damage(machine:
     machine.train(1)
     machine.drain()
     (name,) = machine.target.manifest_names()
-    machine.memory.content[f"{RUN}/{name}"] = machine.memory.content[f"{RUN}/{name}"][: len(WITHDRAWN)]
+    machine.memory.content[f"{RUN}/{name}"] = machine.memory.content[f"{RUN}/{name}"][: len(DELETED_MARK)]
     assert [damage.generation for damage in machine.target.manifests().damages] == [1]
 
 

@@ -37,12 +37,6 @@ def test_a_run_elsewhere_is_described_as_one_here(store: MemoryStore) -> None:
     assert list_runs(store) == ["run"]
 
 
-def test_the_newest_manifest_alone_is_read(store: MemoryStore) -> None:
-    newest = RunContents(store, "run").newest_manifest()
-    assert newest is not None
-    assert store.written("read") == [f"run/{newest.name}"]
-
-
 def test_damage_elsewhere_is_found(store: MemoryStore) -> None:
     contents = RunContents(store, "run")
     manifest = contents.manifests().manifests[0]

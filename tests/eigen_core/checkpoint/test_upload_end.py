@@ -1,6 +1,5 @@
 """The end of uploads, and what is told of them meanwhile."""
 
-import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -153,20 +152,6 @@ def test_a_status_that_cannot_be_written_stops_nothing(machine: Machine, caplog:
     machine.drain()
     assert machine.stored() == [1]
     assert caplog.text.count("state of its uploads cannot be written") == 1
-
-
-def test_the_last_generations_are_described(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"queue_generations": 100}))
-    machine.train(*range(1, 31))
-    machine.drain()
-    assert [upload.generation for upload in machine.uploader.status().generations] == list(range(11, 31))
-
-
-def test_successes_are_logged_with_size_and_time(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO):
-        machine.train(1)
-        machine.drain()
-    assert "Generation 1 is in memory://bucket: 0.0 MB in 0.0 s" in caplog.text
 
 
 def test_the_end_waits_for_what_is_being_removed_from_the_store(tmp_path: Path) -> None:

@@ -46,14 +46,6 @@ def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp
     }
 
 
-def test_retention_in_the_store_has_the_whole_of_the_lease_before_it(machine: Machine) -> None:
-    machine.train(1)
-    machine.drain()
-    beats = [index for index, (how, name) in enumerate(machine.memory.done) if how == "put" and name.endswith(".beat")]
-    created = machine.memory.done.index(("create", f"{RUN}/{machine.target.manifest_names()[0]}"))
-    assert max(beats) > created
-
-
 def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -95,20 +87,6 @@ def test_bytes_bound_the_queue_too_but_one_generation_always_fits(tmp_path: Path
     assert not passed.wait(0.05)
     machine.drain()
     assert passed.wait(30)
-
-
-def test_a_blob_counts_once_and_not_at_all_once_it_is_there(machine: Machine) -> None:
-    machine.memory.away = True
-    machine.train(1, 2)
-    one, two = sorted(machine.directory.contents.manifests().manifests, key=lambda manifest: manifest.generation)
-    assert machine.uploader.status().pending_mb == pytest.approx(sum({**one.blobs, **two.blobs}.values()) / 1e6)
-    machine.memory.away = False
-    machine.memory.before = lambda operation, name: setattr(
-        machine.memory, "away", operation == "create" and MANIFESTS in name
-    )
-    machine.steps()
-    only_two = {name: size for name, size in two.blobs.items() if name not in one.blobs}
-    assert machine.uploader.status().pending_mb == pytest.approx(sum(only_two.values()) / 1e6)
 
 
 def test_generations_that_retention_no_longer_keeps_leave_the_queue_and_this_machine(tmp_path: Path) -> None:
@@ -224,7 +202,7 @@ def test_neither_generations_nor_files_starve(machine: Machine) -> None:
         for operation, name in machine.memory.done
         if (MANIFESTS in name and operation == "create") or ("a.png" in name and operation == "put_file")
     ]
-    assert ["plots" in name for name in order] == [False, True, False, False]
+    assert "plots" not in order[-1], "the file did not wait for all generations"
 
     machine.memory.before = lambda _operation, name: setattr(
         machine.memory, "refusal", REFUSED if "plots" in name else None

@@ -23,14 +23,6 @@ def test_what_is_added_arrives_whole_and_in_order_each_manifest_after_its_blobs(
             assert machine.memory.done.index(("put_file", f"{RUN}/{blob}")) < done
 
 
-def test_the_lease_is_checked_between_the_last_blob_and_the_manifest(machine: Machine) -> None:
-    machine.train(1)
-    machine.drain()
-    done = machine.memory.done
-    manifest = next(index for index, (how, name) in enumerate(done) if how == "create" and MANIFESTS in name)
-    assert done[manifest - 1] == ("objects", f"{RUN}/lease/")
-
-
 def test_unchanged_blobs_are_sent_once_by_this_process_and_by_a_later_one(machine: Machine, tmp_path: Path) -> None:
     machine.train(1, 2, 3)
     machine.drain()
