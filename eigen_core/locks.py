@@ -7,6 +7,7 @@ import stat
 import time
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -45,11 +46,27 @@ class ProcessIdentity(BaseModel):
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        """Return the identity of the process of this machine that has this number now."""
+        status = _status(pid) if _sees_itself() else None
+        return cls(
+            host=socket.gethostname(),
+            pid=pid,
+            boot=_boot(),
+            namespace=_namespace(),
+            started=None if status is None else status[1],
+        )
+
+    def is_alive(self) -> bool:
+        """Whether it certainly runs, on this machine."""
+        status = self._status_here()
+        # A process that was killed keeps its number until its parent asks how it ended.
+        return status is not None and status[1] == self.started and status[0] not in _ENDED
+
     def has_ended(self) -> bool:
         """Whether it has certainly ended: it ran on this machine, and its number is free or another's by now."""
-        if self.boot is None or self.namespace is None or self.started is None or self.pid <= 0:
-            return False
-        if self.boot != _boot() or self.namespace != _namespace() or not _sees_itself():
+        if not self._is_of_this_machine():
             return False
         try:
             # A process of another user is hidden in some /proc, but not from this question.
@@ -58,25 +75,19 @@ class ProcessIdentity(BaseModel):
             return True
         except (PermissionError, OverflowError):
             return False
-        status = _status(self.pid)
-        if status is None:
-            return False
-        state, started = status
-        # A process that was killed keeps its number until its parent asks how it ended.
-        return started != self.started or state in _ENDED
+        return self._status_here() is not None and not self.is_alive()
+
+    def _is_of_this_machine(self) -> bool:
+        known = None not in (self.boot, self.namespace, self.started) and self.pid > 0
+        return known and (self.boot, self.namespace) == (_boot(), _namespace()) and _sees_itself()
+
+    def _status_here(self) -> tuple[str, int] | None:
+        return _status(self.pid) if self._is_of_this_machine() else None
 
 
 def this_process() -> ProcessIdentity:
     """Return the identity of the calling process."""
-    pid = os.getpid()
-    status = _status(pid) if _sees_itself() else None
-    return ProcessIdentity(
-        host=socket.gethostname(),
-        pid=pid,
-        boot=_boot(),
-        namespace=_namespace(),
-        started=None if status is None else status[1],
-    )
+    return ProcessIdentity.of(os.getpid())
 
 
 class FileLock:

@@ -63,7 +63,7 @@ class _ClosedError(Exception):
 
 
 class _Status(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
 
 class GenerationUpload(_Status):
@@ -74,10 +74,6 @@ class GenerationUpload(_Status):
     bytes: int
     """Size of all its files, those included that the store has already."""
     attempts: int = 0
-    queued: datetime
-    """When it was committed on this machine (UTC)."""
-    ended: datetime | None = None
-    """When it left the queue (UTC)."""
     error: str | None = None
     """Why the last attempt failed."""
 
@@ -106,8 +102,6 @@ class UploadStatus(_Status):
     """For how long the oldest pending generation has waited (seconds)."""
     last_error: str | None = None
     """Why the last attempt failed; None if it did not."""
-    last_error_at: datetime | None = None
-    """When the last attempt failed (UTC)."""
     generations: tuple[GenerationUpload, ...] = ()
     """The last ones that left the queue, then those that wait."""
 
@@ -209,7 +203,7 @@ class Uploader:
         # Read and written with the condition held.
         self._changed = threading.Condition()
         self._queue: deque[_Generation | _File] = deque()
-        self._status = UploadStatus(run=self._name, store=self._url, updated=_now())
+        self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
         self._ended: deque[GenerationUpload] = deque(maxlen=_ENDED_IN_STATUS)
         self._in_store: set[int] | None = None
         """Generations that have a manifest in the store; None until it was listed."""
@@ -313,7 +307,7 @@ class Uploader:
             waiting = self._generations()
             return self._status.model_copy(
                 update={
-                    "updated": _now(),
+                    "updated": datetime.now(UTC),
                     "pending": len(waiting),
                     "pending_mb": self._waiting_bytes() / 1e6,
                     "pending_files": len(self._queue) - len(waiting),
@@ -351,7 +345,7 @@ class Uploader:
                 item.update(state="pending")
         with self._changed:
             self._failures = 0
-            self._set(state="idle", last_error=None, last_error_at=None)
+            self._set(state="idle", last_error=None)
         self._save_status()
         return 0.0
 
@@ -403,7 +397,7 @@ class Uploader:
         self._safe.discard(number)
         self._ended = deque((one for one in self._ended if one.generation != number), _ENDED_IN_STATUS)
         older = [item for item in self._generations() if item.manifest.generation == number]
-        upload = GenerationUpload(generation=number, bytes=manifest.bytes, queued=_now())
+        upload = GenerationUpload(generation=number, bytes=manifest.bytes)
         self._queue = deque(item for item in self._queue if item not in older)
         self._queue.append(_Generation(manifest, found, self._clock(), upload))
 
@@ -467,7 +461,7 @@ class Uploader:
                 return False
             self._queue.remove(item)
             if isinstance(item, _Generation):
-                item.update(state=state, ended=_now(), error=error or item.upload.error)
+                item.update(state=state, error=error or item.upload.error)
                 self._ended.append(item.upload)
                 if state != "failed":
                     self._safe.add(item.upload.generation)
@@ -606,7 +600,7 @@ class Uploader:
             elif item is not None:
                 self._files_first = False
             self._drop_unneeded()
-            self._set(state="waiting", failed=self._status.failed + 1, last_error=str(error), last_error_at=_now())
+            self._set(state="waiting", failed=self._status.failed + 1, last_error=str(error))
         logger.warning("Run '%s', next attempt in %.0f s: %s", self._name, pause, self.status().waiting)
         self._save_status()
         return pause
@@ -654,7 +648,3 @@ class Uploader:
                 if not self._is_status_refused:
                     logger.warning("Run '%s': the state of its uploads cannot be written: %s", self._name, error)
                 self._is_status_refused = True
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)

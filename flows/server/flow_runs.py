@@ -32,7 +32,6 @@ from eigen_core.config import Config
 from flows.server.environment import DEPLOYMENT, POOL, RUNNING_NAME, SCHEDULED_TAG, default_run_name, tagged_run
 from flows.server.home import ProcessRecord
 from flows.server.prefect_internals import LIMIT_REACHED
-from flows.server.processes import this_machine
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -127,7 +126,7 @@ def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: s
         worker: the record of the worker that has ended, None if there is none.
         name: what the server calls it.
     """
-    if worker is None or worker.process.is_alive() or worker.machine is None or worker.machine != this_machine():
+    if worker is None or not worker.process.has_ended():
         return []
     theirs = [found for found in active_flow_runs(client) if found.labels.get(_WORKER_LABEL) == name]
     lost = [found for found in theirs if not has_process(found.id)]

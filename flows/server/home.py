@@ -16,7 +16,7 @@ from eigen_core.errors import InputError
 from eigen_core.locks import FileLock
 from eigen_core.store import check_run_name
 from eigen_core.store.files import explained, replacing
-from flows.server.processes import ProcessId, Started, start, this_machine
+from flows.server.processes import LocalProcess, Started, start
 
 Component = Literal["server", "worker"]
 COMPONENTS: tuple[Component, ...] = ("server", "worker")
@@ -33,7 +33,7 @@ class ProcessRecord(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    process: ProcessId
+    process: LocalProcess
     api: str
     """URL of Prefect's API: the server's own, or the one that the worker asks."""
     log: Path
@@ -41,8 +41,6 @@ class ProcessRecord(BaseModel):
     """Working directory: where the store `runs` is."""
     store: str | None
     """The store that its environment names."""
-    machine: str | None
-    """Where its process number counts; None if that is not known."""
     host: str | None = None
     """Address at which a server listens; None: it is no server."""
 
@@ -89,9 +87,7 @@ class Home:
         """
         folder, log = Path.cwd(), self.log(name)
         started = start(command, environment, log, folder)
-        record = ProcessRecord(
-            process=started.process, api=api, log=log, folder=folder, store=store, machine=this_machine(), host=host
-        )
+        record = ProcessRecord(process=started.process, api=api, log=log, folder=folder, store=store, host=host)
         self.write(name, record)
         return record, started
 

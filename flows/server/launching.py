@@ -29,7 +29,7 @@ from flows.server.flow_runs import (
     waiting_flow_run,
 )
 from flows.server.home import COMPONENTS, Component, Home, ProcessRecord
-from flows.server.processes import ProcessId, wait_until
+from flows.server.processes import LocalProcess, wait_until
 from flows.server.servers import answers
 
 _SOON_SECONDS = 30.0
@@ -289,7 +289,7 @@ def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple
     Returns how many trainings were asked to stop, and whether they or the worker had to be killed.
     """
     process = worker.process
-    asked: list[ProcessId] = []
+    asked: list[LocalProcess] = []
     end = time.monotonic() + grace_seconds
     killed = False
     try:

@@ -6,52 +6,28 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Self
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
+from eigen_core.locks import ProcessIdentity
 from eigen_core.store.files import explained
 from flows.endings import Stopped
 
-_BOOT = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACE = Path("/proc/self/ns/pid")
 _POLL_SECONDS = 0.1
 _READY_POLL_SECONDS = 0.2
 _KILLED_SECONDS = 10.0
-# The clock may be set between two readings of a process's start.
-_SAME_START_SECONDS = 1.0
 _MOST_TAIL_BYTES = 64 << 10
 
 
-class ProcessId(BaseModel):
-    """A process, distinguished from any later one that has its number."""
+class LocalProcess(ProcessIdentity):
+    """A process of this machine, which can be looked at and stopped."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    pid: int
-    started: float
-    """When it began (seconds since 1970)."""
-
-    @classmethod
-    def of(cls, pid: int) -> Self:
-        """Return the process that has this number now.
-
-        Raises:
-            psutil.NoSuchProcess: there is none.
-        """
-        return cls(pid=pid, started=psutil.Process(pid).create_time())
-
-    def is_alive(self) -> bool:
-        """Whether it has not ended."""
-        return self._process() is not None
-
-    def children(self, *, recursive: bool = False) -> list["ProcessId"]:
+    def children(self, *, recursive: bool = False) -> list["LocalProcess"]:
         """Return the processes that it has started and that have not ended; `recursive`: those of its children too."""
         process = self._process()
         try:
             children = [] if process is None else process.children(recursive=recursive)
-            return [ProcessId(pid=child.pid, started=child.create_time()) for child in children]
+            return [LocalProcess.of(child.pid) for child in children]
         except psutil.NoSuchProcess:
             return []
 
@@ -92,25 +68,12 @@ class ProcessId(BaseModel):
         return all(process.wait(_KILLED_SECONDS) for process in everything)
 
     def _process(self) -> psutil.Process | None:
+        """Return it as psutil does, which sends a signal to no later process with its number; None if it has ended."""
         try:
             process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < _SAME_START_SECONDS
-            # A process that was not waited for still has its number.
-            ended = process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
         except psutil.NoSuchProcess:
             return None
-        return process if same and not ended else None
-
-
-def this_machine() -> str | None:
-    """Return where process numbers count: on this machine until it is restarted, and in this container of it.
-
-    None if that is not known.
-    """
-    try:
-        return f"{_BOOT.read_text().strip()} {os.readlink(_NAMESPACE)}"
-    except OSError:
-        return None
+        return process if self.is_alive() else None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> bool:
@@ -153,7 +116,7 @@ class Started:
         self._process = process
         self._log = log
         # Until this process asks how it ended, its number is not given to another.
-        self.process = ProcessId.of(process.pid)
+        self.process = LocalProcess.of(process.pid)
 
     def ended(self) -> int | None:
         """Return its exit status, None while it runs."""
@@ -172,7 +135,7 @@ class Started:
             raise Stopped(f"The {name} {how}. {last_words(self._log)}")
 
     def stop(self, seconds: float = _KILLED_SECONDS) -> None:
-        """Stop it as `ProcessId.stop` does."""
+        """Stop it as `LocalProcess.stop` does."""
         self.process.stop(seconds)
         self._process.wait()
 

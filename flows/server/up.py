@@ -152,11 +152,12 @@ def _start_worker(
     # Before the new worker can begin anything.
     report_lost(client, home.read("worker"), name)
     environment, store = worker_environment(environ, api, Path.cwd()), store_from_environment(environ)
+    began = datetime.now(UTC)
     record, started = home.start("worker", worker_command(name), environment, api=api, store=store)
 
     def is_heard_of() -> bool:
         heard_of = last_heartbeat(client, name)
-        return heard_of is not None and heard_of >= datetime.fromtimestamp(record.process.started, UTC)
+        return heard_of is not None and heard_of >= began
 
     try:
         if not up_to_date:

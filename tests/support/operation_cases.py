@@ -12,7 +12,7 @@ from pathlib import Path
 from flow_cases import eigen_environment
 
 from flows.server.home import Home, ProcessRecord
-from flows.server.processes import ProcessId, this_machine
+from flows.server.processes import LocalProcess
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,9 +60,7 @@ def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
 def record_of(home: Home, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None) -> ProcessRecord:
     """What `eigen up` would note of a process."""
     log, folder = home.path / "some.log", home.path.parent
-    return ProcessRecord(
-        process=ProcessId.of(pid), api=api, log=log, folder=folder, store=store, machine=this_machine()
-    )
+    return ProcessRecord(process=LocalProcess.of(pid), api=api, log=log, folder=folder, store=store)
 
 
 def operator_environment(home: Path, **extra: str) -> dict[str, str]:

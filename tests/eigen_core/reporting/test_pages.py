@@ -28,7 +28,7 @@ def part(name: str, host: float, device: float = 0.0) -> dict[str, str | float]:
 
 
 def status(**given: object) -> UploadStatus:
-    done = GenerationUpload(generation=3, state="done", bytes=2_500_000, attempts=1, queued=NOW, ended=NOW, error=None)
+    done = GenerationUpload(generation=3, state="done", bytes=2_500_000, attempts=1, error=None)
     values: dict[str, object] = {
         "run": "mine",
         "store": "gs://bucket/runs",
@@ -42,7 +42,6 @@ def status(**given: object) -> UploadStatus:
         "mb_per_second": 12.34,
         "oldest_seconds": None,
         "last_error": None,
-        "last_error_at": None,
         "generations": (done,),
     }
     return UploadStatus.model_validate(values | given)

@@ -75,8 +75,8 @@ def test_what_has_no_process_is_told_and_only_that(ended: ProcessRecord, engine:
 
 def test_nothing_is_told_of_a_worker_that_lives_or_is_elsewhere(ended: ProcessRecord, tmp_path: Path) -> None:
     client = Client([flow_run(NAME)])
-    elsewhere = ended.model_copy(update={"machine": "another"})
-    unknown = ended.model_copy(update={"machine": None})
+    processes = (ended.process.model_copy(update={"boot": boot}) for boot in ("another", None))
+    elsewhere, unknown = (ended.model_copy(update={"process": process}) for process in processes)
     with sleeping() as process:
         lives = record_of(Home(tmp_path), process.pid)
         for worker in (None, lives, elsewhere, unknown):

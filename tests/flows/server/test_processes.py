@@ -12,14 +12,15 @@ import pytest
 from operation_cases import sleeping
 
 from eigen_core.errors import InputError
-from flows.server.processes import ProcessId, last_lines, start
+from flows.server.processes import LocalProcess, last_lines, start
 
 
 def test_a_number_alone_means_nothing() -> None:
     with sleeping() as process:
-        found = ProcessId.of(process.pid)
+        found = LocalProcess.of(process.pid)
         assert found.is_alive()
-        later = found.model_copy(update={"started": found.started + 60.0})
+        assert found.started is not None
+        later = found.model_copy(update={"started": found.started + 1})
         assert not later.is_alive()
         later.send(signal.SIGKILL)
         assert later.kill()
@@ -29,7 +30,7 @@ def test_a_number_alone_means_nothing() -> None:
 
 def test_a_process_that_was_not_waited_for_has_ended() -> None:
     with sleeping() as process:
-        found = ProcessId.of(process.pid)
+        found = LocalProcess.of(process.pid)
         process.kill()
         assert found.wait(5.0)
         assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
@@ -38,7 +39,7 @@ def test_a_process_that_was_not_waited_for_has_ended() -> None:
 
 def test_waiting_ends_in_time() -> None:
     with sleeping() as process:
-        assert not ProcessId.of(process.pid).wait(0.2)
+        assert not LocalProcess.of(process.pid).wait(0.2)
 
 
 def test_children_are_told_by_their_commands_and_killed_with_their_parent() -> None:
@@ -48,7 +49,7 @@ def test_children_are_told_by_their_commands_and_killed_with_their_parent() -> N
         "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', 'prefect.engineer'])",
     )
     with sleeping(*code) as process:
-        parent = ProcessId.of(process.pid)
+        parent = LocalProcess.of(process.pid)
         children = parent.children()
         assert len(children) == 2
         assert [child.runs("prefect.engine") for child in children].count(True) == 1
@@ -108,6 +109,6 @@ print(start(command, os.environ, folder / "some.log", folder).process.model_dump
 """
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert ended.returncode == 0, ended.stderr
-    process = ProcessId.model_validate_json(ended.stdout)
+    process = LocalProcess.model_validate_json(ended.stdout)
     assert process.is_alive()
     assert process.kill()

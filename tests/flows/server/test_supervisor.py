@@ -11,7 +11,7 @@ import pytest
 from operation_cases import operator_environment, record_of, sleeping
 
 from flows.server.home import Home
-from flows.server.processes import ProcessId
+from flows.server.processes import LocalProcess
 from flows.server.supervisor import ensure_supervisor, stop_supervisor, supervise
 
 API = "http://127.0.0.1:4300/api"
@@ -101,7 +101,7 @@ def test_a_restart_that_fails_is_tried_again_with_growing_pauses(home: Home) -> 
 
 def test_it_is_one_process_that_is_replaced_only_when_something_has_begun(home: Home) -> None:
     environ = operator_environment(home.path / "prefect")
-    seen: list[ProcessId] = []
+    seen: list[LocalProcess] = []
     for anew in (False, False, True):
         ensure_supervisor(home, environ, API, anew=anew)
         found = home.running("supervisor")
