@@ -69,17 +69,17 @@ class Listing(NamedTuple):
 
 
 class KeepRule(NamedTuple):
-    """What stays of a run, beside its champion's generation."""
+    """A rule of retention; the champion's generation always stays."""
 
     keep_last: int
-    """So many of the newest generations."""
+    """Number of newest generations that stay."""
     keep_every: int
-    """Every so many generations one; 0: none."""
+    """Generations whose number is a multiple of this stay; 0: none."""
 
 
 @dataclass(frozen=True)
 class CleanReport:
-    """What was removed, or would be.
+    """The result of `RunContents.clean`: what it removed, or would remove in a dry run.
 
     Attributes:
         generations: numbers of the generations that are gone, rising.
@@ -95,7 +95,7 @@ class CleanReport:
 
 
 class ManifestSummary(NamedTuple):
-    """What cleaning needs of a manifest; one is kept in memory for each generation that stays.
+    """The fields of a manifest that retention needs; one is kept in memory for each generation that stays.
 
     The manifest itself would take ten times as much, and a long run keeps hundreds of generations.
     """
@@ -132,7 +132,7 @@ class _AttachmentList(BaseModel):
 
 
 class RunContents:
-    """What a run holds in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
+    """The content of a run in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
 
     Args:
         store: where runs are kept.
@@ -149,7 +149,7 @@ class RunContents:
         self._known: dict[StoredObject, ManifestSummary] = {}
 
     def object_name(self, relative: str) -> str:
-        """Return the name in the store of what has a name relative to the run's folder."""
+        """Return the name in the store for a name relative to the run's folder."""
         return f"{self.name}/{relative}"
 
     def exists(self) -> bool:
@@ -176,7 +176,7 @@ class RunContents:
         return newest.config
 
     def begun_config(self) -> dict[str, JsonValue] | Damage:
-        """Return the configuration that the run began with, or what is wrong with the file that holds it."""
+        """Return the configuration that the run began with, or the damage of its file."""
         try:
             config = parse_checksummed(self._read(CONFIG_NAME, _CONFIG_LIMIT)).get("config")
             if not isinstance(config, dict):
@@ -230,7 +230,7 @@ class RunContents:
         return stored.name.removeprefix(f"{self.name}/")
 
     def manifest(self, name: str) -> Manifest | Damage:
-        """Return a manifest if it is whole, else what is wrong with it; what it refers to is not looked at.
+        """Return a manifest if it is whole, else its damage; its blobs are not looked at.
 
         Args:
             name: as `manifest_names` gives it.
@@ -257,7 +257,7 @@ class RunContents:
         return listing
 
     def newest_first(self) -> Iterator[Manifest | Damage]:
-        """Yield the manifests, or what is wrong with them, the newest first; of a generation the damaged ones first.
+        """Yield the manifests, or their damages, the newest first; of a generation the damaged ones first.
 
         A generation's manifests are read when it is their turn.
         """
@@ -321,7 +321,7 @@ class RunContents:
             raise DamagedFileError(_MISSING) from error
 
     def fetch_generation(self, manifest: Manifest, local: "RunContents") -> None:
-        """Copy to this machine what its run directory lacks of a generation, the manifest last.
+        """Copy the missing parts of a generation to this machine, the manifest last.
 
         Every blob is compared with its SHA-256; those that are whole on this machine are not fetched. The caller holds
         the run directory's lock. Progress is reported as "download", in bytes.
@@ -359,7 +359,7 @@ class RunContents:
             logger.info("Run '%s': fetched generation %d, %s", self.name, manifest.generation, in_mb(total))
 
     def damages(self, manifest: Manifest, *, deep: bool = False) -> list[Damage]:
-        """Return what is wrong with a generation: sizes, with `deep` also the SHA-256 of all that it refers to."""
+        """Return the damages of a generation: sizes, with `deep` also the SHA-256 of all its blobs."""
         return self._damages([manifest], deep=deep)
 
     def verify(self, *, deep: bool = True) -> list[Damage]:
@@ -588,14 +588,14 @@ class RunContents:
 
 
 def age_key(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
-    """Return what is higher for a manifest that `RunContents.newest_first` yields earlier."""
+    """Return a sort key: higher for a manifest that `RunContents.newest_first` yields earlier."""
     if isinstance(found, Damage):
         return found.generation or 0, True, (0, "", found.path)
     return found.generation, False, age_of(found)
 
 
 def _size_damage(found: int | None, size: int) -> str | None:
-    """Return what is wrong with a blob's size, if anything; None: there is no blob (bytes)."""
+    """Compare the size of a blob (bytes; None: there is no blob) and return the damage, None if there is none."""
     if found is None:
         return _MISSING
     return None if found == size else f"has {found:,} bytes instead of {size:,}"
@@ -667,7 +667,7 @@ def missing_damages(present: Collection[int], champion_generation: int, rules: C
 
 
 def age_of(manifest: Manifest) -> tuple[int, str, str]:
-    """Return what tells the later of two manifests of one generation: epoch, then time, then name."""
+    """Return a sort key for manifests of one generation: epoch, then time, then name."""
     return manifest.epoch, manifest.created, manifest.name
 
 

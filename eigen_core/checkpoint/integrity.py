@@ -20,7 +20,7 @@ _CHECKSUM = "checksum"
 
 @dataclass(frozen=True)
 class Damage:
-    """What is wrong with one part of a run.
+    """A defect of one part of a run.
 
     Attributes:
         generation: the generation that needs it; None: all of them.
@@ -41,7 +41,7 @@ class Damage:
 
 
 class DamagedFileError(ValueError):
-    """A file is missing or does not hold what it should. The message is the rest of a sentence that starts with it."""
+    """A file is missing or damaged. The message is the rest of a sentence that starts with it."""
 
 
 class UnfitSnapshotError(InputError):
@@ -59,7 +59,7 @@ class UnfitSnapshotError(InputError):
 
 
 class DamagedGenerationError(InputError):
-    """A generation is not what its manifest says.
+    """A generation differs from its manifest.
 
     Attributes:
         damages: all that was found.

@@ -160,7 +160,7 @@ class Lease:
                 return lease
 
     def raise_if_lost(self) -> None:
-        """Ask no store, but recall what a check or the renewal in the background has found.
+        """Raise if the last check or background renewal found the lease lost; the store is not asked.
 
         Raises:
             LeaseLostError: another process has taken the lease.

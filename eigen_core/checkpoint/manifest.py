@@ -57,7 +57,7 @@ class _Entry(BaseModel):
 
 
 class Versions(_Entry):
-    """What wrote the generation."""
+    """Versions of the software that wrote the generation."""
 
     eigen: str
     torch: str
@@ -92,7 +92,7 @@ class FileEntry(_Entry):
     sha256: Sha256
     """SHA-256 of the content; equal tensors or documents have equal ones."""
     tensors: tuple[TensorFacts, ...] | None
-    """What a safetensors file holds, by name; null for JSON."""
+    """Tensors of a safetensors file, by name; null for JSON."""
 
     @model_validator(mode="after")
     def _tensors_fit_the_kind(self) -> Self:
@@ -111,7 +111,7 @@ class ShardEntry(_Entry):
     bytes: Natural
     """Size as stored (bytes)."""
     sha256: Sha256
-    """SHA-256 of what is stored."""
+    """SHA-256 of the stored content."""
     raw_bytes: Natural
     """Size of the stream before compression (bytes)."""
     compression: Compression
@@ -124,7 +124,7 @@ class ShardEntry(_Entry):
 
     @property
     def title(self) -> str:
-        """What it is called in reports."""
+        """Its name in reports."""
         return f"replay shard {self.first}"
 
 
@@ -163,22 +163,22 @@ class RingEntry(_Entry):
 
     @property
     def bytes(self) -> int:
-        """What its shards take as they are stored (bytes)."""
+        """Size of its shards as stored (bytes)."""
         return sum(shard.bytes for shard in self.shards)
 
     @property
     def raw_bytes(self) -> int:
-        """What they would take without compression (bytes)."""
+        """Size of its shards before compression (bytes)."""
         return sum(shard.raw_bytes for shard in self.shards)
 
     @property
     def row_bytes(self) -> int:
-        """What one row takes in memory (bytes)."""
+        """Size of one row in memory (bytes)."""
         return sum(column.nbytes for column in self.columns)
 
 
 class Manifest(_Entry):
-    """What a generation consists of. A generation exists when its manifest does.
+    """The parts of a generation. A generation exists when its manifest does.
 
     Equal runs have equal entries in `files` and `ring`, except for documents that hold times; `parent`, `created` and
     `checksum` differ with them.
@@ -202,7 +202,7 @@ class Manifest(_Entry):
     """Seed in that configuration."""
     versions: Versions
     computed_by: Arithmetic | None = None
-    """What computed the generation, as far as it decides bits; left out where that is not known."""
+    """Processor, libraries and settings that decide bits; left out where they are not known."""
     created: str
     """When it was written (UTC, ISO 8601)."""
     files: tuple[FileEntry, ...]
@@ -243,7 +243,7 @@ class Manifest(_Entry):
 
     @property
     def parts(self) -> dict[str, str]:
-        """What the generation consists of: what each part is called in reports -> its blob's name."""
+        """The parts of the generation: name in reports -> name of its blob."""
         files = {entry.name: blob_name(entry.sha256) for entry in self.files}
         return files | {shard.title: blob_name(shard.sha256) for shard in self.shards}
 
@@ -319,7 +319,7 @@ def parse_manifest(content: bytes) -> Manifest:
 
 
 def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
-    """Return the error for a generation that is not what its manifest says."""
+    """Return the error for a generation that differs from its manifest."""
     return DamagedGenerationError(
         f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): load another one.",
         damages,
@@ -328,7 +328,7 @@ def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGene
 
 @contextmanager
 def reading_part(manifest: Manifest, part: str, path: str) -> Iterator[None]:
-    """Turn what prevents a part of a generation from being read into a `DamagedGenerationError`.
+    """Turn errors of reading a part of a generation into a `DamagedGenerationError`.
 
     Args:
         manifest: the generation's.

@@ -11,11 +11,11 @@ BLOBS = "blobs/"
 MANIFESTS = "manifests/"
 LEASES = "lease/"
 BEFORE_A_RUN = (LOCK_NAME, ATTEMPTS_NAME, LEASES.rstrip("/"))
-"""What may lie in a run's folder before there is a run."""
+"""Names that may be in a run's folder before the run is created."""
 PLOTS = "plots/"
 HOLDOUT = "holdout/"
 DELETED_MARK = b"withdrawn\n"
-"""What stands under the name of a manifest that will never be there."""
+"""Content under the name of a manifest that must never be created."""
 
 _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
 

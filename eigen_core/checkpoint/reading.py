@@ -38,7 +38,7 @@ class LoadedGeneration(NamedTuple):
     snapshot: Snapshot
     manifest: Manifest
     damages: list[Damage]
-    """What is wrong with the newer generations that were skipped, newest first."""
+    """Damages of the newer generations that were skipped, newest first."""
 
 
 def read_snapshot(manifest: Manifest, path_of: PathOf) -> Snapshot:
@@ -142,7 +142,7 @@ class SnapshotForm:
         return cls({**held, **texts}, ring.capacity, ring_columns(ring), generation_rows)
 
     def damages(self, manifest: Manifest) -> list[Damage]:
-        """Return in what a manifest differs from this form."""
+        """Return the differences of a manifest from this form."""
         found = [*self._file_damages(manifest), *self._ring_damages(manifest.ring, manifest.generation)]
         return [Damage(manifest.generation, part, what, manifest.name) for part, what in found]
 

@@ -264,7 +264,7 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
 
 
 def _read_head(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Head:
-    """Read what stands before the blocks, which must be what this very shard's writer wrote."""
+    """Read the header, which must be that of this very shard."""
     start = bytearray(len(_MAGIC) + _LENGTH_BYTES)
     _read_exactly(stream, memoryview(start))
     length = int.from_bytes(start[len(_MAGIC) :], "little")
@@ -301,7 +301,7 @@ def _read_exactly(stream: _Reader, buffer: memoryview) -> None:
 
 
 def _reader(file: BinaryIO) -> _Reader:
-    """Return a stream of what a file holds, decompressed; how it was compressed is seen from its first bytes."""
+    """Return a stream of a file's decompressed content; its first bytes show how it was compressed."""
     magic = file.read(len(_ZSTD_MAGIC))
     file.seek(0)
     if magic == _ZSTD_MAGIC:

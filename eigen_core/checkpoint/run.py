@@ -75,12 +75,12 @@ class RunLocation:
 
     @property
     def local(self) -> RunContents:
-        """What is on this machine."""
+        """The run on this machine."""
         return RunContents(LocalStore(self.root), self.name)
 
     @property
     def stored(self) -> RunContents:
-        """What is in the store."""
+        """The run in the store."""
         return RunContents(self.store, self.name) if self.remote else self.local
 
     def exists(self) -> bool:
@@ -214,7 +214,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other process from writing to the run, and clear what a killed one has left half done.
+        """Keep every other process from writing to the run, and remove files that a killed one left unfinished.
 
         Raises:
             RunLockedError: another process is writing to the run; the message names it.
@@ -400,7 +400,7 @@ class RunDirectory:
         champion_generation: int | None = None,
         protected: Collection[int] = frozenset(),
     ) -> CleanReport:
-        """Remove what need not stay, as `RunContents.clean` does, while no other process writes.
+        """Apply retention, as `RunContents.clean` does, while no other process writes.
 
         Raises:
             InputError: the folder cannot be written to.
@@ -433,7 +433,7 @@ def _require_form(manifest: Manifest, form: SnapshotForm | None) -> None:
 
 
 def _without_time(manifest: Manifest) -> Manifest:
-    """Return what a manifest says of its generation, without when it was written."""
+    """Return a manifest without the time at which it was written."""
     return manifest.model_copy(update={"created": "", "checksum": ""})
 
 

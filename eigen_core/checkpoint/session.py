@@ -123,7 +123,7 @@ class RunSession:
         self._send(names)
 
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
-        """Keep what the champion did in the holdout episodes after `generation`."""
+        """Store the champion's result in the holdout episodes after `generation`."""
         name = holdout_name(generation)
         self.directory.contents.put_attachment(name, checksummed(dict(result)))
         self._send([name])

@@ -1,4 +1,4 @@
-"""What a checkpoint holds."""
+"""Snapshots: the whole state at the end of a generation, and the ring of the replay buffer."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from eigen_core.arithmetic import Arithmetic
 
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""What a file's stem, or a column's name, may be."""
+"""Allowed stems of files and names of columns."""
 
 
 @dataclass(frozen=True)
@@ -78,9 +78,9 @@ class Snapshot:
     champion_generation: int
     """Generation in which the champion was found; retention keeps it. 0: there is no champion."""
     ring: Ring | None = None
+    """The replay buffer, of which only new rows are written."""
     computed_by: Arithmetic | None = None
-    """What computed the generation, as far as it decides bits; None: that is not known."""
-    """The replay buffer, which is stored by what was appended."""
+    """Processor, libraries and settings that decide bits; None: they are not known."""
 
     def __post_init__(self) -> None:
         if self.generation < 0 or self.champion_generation < 0:

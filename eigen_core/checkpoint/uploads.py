@@ -89,7 +89,7 @@ class UploadStatus(_Status):
     pending: int = 0
     """Generations that wait or are being uploaded."""
     pending_mb: float = 0.0
-    """Of them, what is not in the store (MB)."""
+    """Bytes of pending generations that are not in the store (MB)."""
     pending_files: int = 0
     """Plots and other small files that wait."""
     done: int = 0
@@ -265,7 +265,7 @@ class Uploader:
             self._raise_if_broken()
 
     def finish(self, seconds: float) -> None:
-        """Wait until all that was added is in the store, and remove what this machine need not keep, as `add` does.
+        """Wait until all that was added is in the store, and clean the run directory, as `add` does.
 
         Raises:
             StoreUnavailableError: something is not there after so many seconds, or cannot be; the message lists it.
