@@ -1,13 +1,11 @@
 """Whatever is in the place of a file of a run is no file of it: nothing waits for it, and the rest goes on."""
 
-import io
 import logging
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from checkpoint_samples import CONFIG, blob_of, generations_of, manifest_of, new_run, sample
-from matplotlib.figure import Figure
 from obstacles import OBSTACLES, replace_by
 
 from eigen_core.checkpoint import DamagedFileError, DamagedGenerationError, RunContents, RunDirectory
@@ -25,19 +23,11 @@ def run(tmp_path: Path) -> RunDirectory:
     return run
 
 
-def picture(word: str) -> bytes:
-    """A whole PNG image."""
-    content, figure = io.BytesIO(), Figure(figsize=(1, 1))
-    figure.text(0.1, 0.1, word)
-    figure.savefig(content, format="png")
-    return content.getvalue()
-
-
 def attach(run: RunDirectory) -> RunContents:
     """Put beside a run's generations what its training does."""
     contents = run.contents
     contents.put_attachment(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
-    contents.put_attachment("plots/fitness.png", picture("fitness"))
+    contents.put_attachment("plots/fitness.png", b"picture: fitness")
     return contents
 
 
@@ -98,7 +88,7 @@ def test_an_attachment_that_is_no_file_is_named(run: RunDirectory, obstacle: str
 
 
 OTHERS: Mapping[str, bytes] = {
-    "plots/fitness.png": picture("another"),
+    "plots/fitness.png": b"picture: another",
     holdout_name(3): checksummed({"generation": 3, "champion_rewards": [9.0]}),
 }
 
@@ -121,10 +111,10 @@ def test_a_whole_file_in_the_place_of_another_is_named(run: RunDirectory, name: 
 def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_damage(run: RunDirectory) -> None:
     contents = attach(run)
     contents.unlist_attachments("plots/")
-    (run.path / "plots" / "fitness.png").write_bytes(picture("newer"))
+    (run.path / "plots" / "fitness.png").write_bytes(b"picture: newer")
     assert run.contents.verify() == []
     contents.list_attachments(["plots/fitness.png"])
-    (run.path / "plots" / "fitness.png").write_bytes(picture("another"))
+    (run.path / "plots" / "fitness.png").write_bytes(b"picture: another")
     assert len(run.contents.verify()) == 1
 
 
@@ -142,7 +132,7 @@ def test_a_damaged_list_is_named_and_made_anew(run: RunDirectory, content: bytes
     (run.path / ATTACHMENTS_NAME).write_bytes(content)
     (damage,) = run.contents.verify()
     assert str(damage).startswith(f"{ATTACHMENTS_NAME} {what}")
-    contents.put_attachment("plots/fitness.png", picture("fitness"))
+    contents.put_attachment("plots/fitness.png", b"picture: fitness")
     assert run.contents.verify() == []
 
 
