@@ -2,7 +2,7 @@
 
 Attachments are the files beside the generations: plots and the holdout's results. A list names each with size and
 SHA-256. It is written after them, and they are taken off it before they change, so that a killed process leaves at
-worst files that are not listed. Such files, as those of older runs, have their own checksums alone.
+worst files that are not listed. Of these, as of those of older runs, only JSON documents have a checksum.
 """
 
 import hashlib
