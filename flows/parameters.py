@@ -47,10 +47,10 @@ class _Form:
 
 
 def _of_all_algorithms(learner: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """Return the learners' schemas as one with the settings of all, which is valid where that of one of them is.
+    """Return the schemas of all algorithms as one: an algorithm must have all settings that are given.
 
-    Prefect's pages show one of several schemas by the names of the values that were entered, and learners share most.
-    They do not read `then`, by which the server refuses settings that no algorithm has together.
+    Prefect's pages choose among several schemas by the names of the values that were entered, and algorithms share
+    most of them. The pages do not show `then`; the server reads it.
     """
     properties: dict[str, Any] = {}
     for one in learner["oneOf"]:
@@ -71,8 +71,13 @@ def _of_all_algorithms(learner: Mapping[str, Any], handler: GetJsonSchemaHandler
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
-        "if": {},
-        "then": {"anyOf": learner["oneOf"]},
+        "if": {"properties": {"algorithm": {"enum": list(LEARNER_CONFIGS)}}},
+        "then": {
+            "anyOf": [
+                {"properties": {"algorithm": {"const": name}}, "propertyNames": {"enum": list(kind.model_fields)}}
+                for name, kind in LEARNER_CONFIGS.items()
+            ]
+        },
     }
 
 

@@ -3,7 +3,6 @@
 A trial trains a small run in memory and judges its champion on the holdout, as `eigen backtest` does, with one look at
 the days. What it found is a small file, so that trials that were made are not made again."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -16,7 +15,7 @@ from scipy.stats import beta
 
 from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
-from eigen_core.config.stored import stored_values
+from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.state import resolve_device
@@ -212,16 +211,14 @@ class TrustTrials:
     def _require_same_definition(self) -> None:
         """Keep what determines the trials, and refuse to mix two kinds of them."""
         market = self._config.market.model_copy(update={"data": None})
-        values = stored_values(self._config.model_copy(update={"market": market}))
-        settings = {name: value for name, value in values.items() if name not in _OF_NO_EFFECT}
+        settings = _settings_of_effect(self._config.model_copy(update={"market": market}))
         definition = {"config": settings, "prices": prices_fingerprint(self._prices), "draws": _DRAWS}
-        digest = hashlib.sha256(json.dumps(definition, sort_keys=True).encode()).hexdigest()
         path = self._folder / _DEFINITION
         with explained("read the trials in", self._folder, _ANOTHER_FOLDER):
             known = path.read_bytes()[:_MOST_BYTES] if path.exists() else None
         if known is None:
-            _write(path, {"sha256": digest, **definition})
-        elif _digest_in(known) != digest:
+            _write(path, definition)
+        elif _definition_in(known) != definition:
             raise InputError(
                 f"The trials in {self._folder} were made with other settings or prices: give the same command, or "
                 "another folder with --out."
@@ -258,12 +255,18 @@ def trust_document(trust: Trust) -> dict[str, Any]:
     }
 
 
-def _digest_in(content: bytes) -> object:
+def _settings_of_effect(config: Config) -> dict[str, Any]:
+    return {name: value for name, value in stored_values(config).items() if name not in _OF_NO_EFFECT}
+
+
+def _definition_in(content: bytes) -> dict[str, Any] | None:
+    """Return what determines the trials of a folder, with the settings as they are named now; None if it has none."""
     try:
         document = json.loads(content)
-    except ValueError:
+        config = config_from_stored(document["config"])
+    except (ValueError, TypeError, KeyError, AttributeError, InputError):
         return None
-    return document.get("sha256") if isinstance(document, dict) else None
+    return {"config": _settings_of_effect(config), "prices": document.get("prices"), "draws": document.get("draws")}
 
 
 def _read(path: Path) -> Trial | None:

@@ -70,22 +70,26 @@ def settings_document(config: "Config") -> list[dict[str, Any]]:
 
 
 def print_settings(console: Console, config: "Config") -> None:
-    """Print every setting of a preset with its value and meaning; what the preset overrides is marked."""
-    from eigen_core.config.explain import explain
+    """Print every setting with its value in a preset and its meaning; what the preset overrides is marked.
+
+    Settings of other algorithms than the preset's have no value.
+    """
+    from eigen_core.config.explain import explain, settings
 
     headers = ("setting", "value", "default", "meaning")
     table = PlainTable(*headers, left=headers, least_important=("default", "meaning"))
-    rows = explain(config)
-    sections = [row.setting.key.rpartition(".")[0] for row in rows]
-    for row, section, following in zip(rows, sections, [*sections[1:], ""], strict=True):
-        setting = row.setting
+    rows = {row.setting.key: row for row in explain(config)}
+    sections = [key.rpartition(".")[0] for key in settings()]
+    for setting, section, following in zip(settings().values(), sections, [*sections[1:], ""], strict=True):
+        row = rows.get(setting.key)
         unit = f" {setting.unit}" if setting.unit in ("days", "reward") else ""
-        marked = row.source == "preset" and row.value != setting.default
+        marked = row is not None and row.source == "preset" and row.value != row.setting.default
+        having = "" if row else f" With {', '.join(setting.algorithms)}."
         table.add_row(
             setting.key,
-            (_value(row.value) + unit, "bold" if marked else ""),
-            _value(setting.default) if marked else "",
-            f"{setting.meaning} Give {setting.accepts}.",
+            (_value(row.value) + unit if row else "", "bold" if marked else ""),
+            _value(row.setting.default) if row and marked else "",
+            f"{setting.meaning} Give {setting.accepts}.{having}",
             ends_section=section != following,
         )
     table.print(console)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, DdpgConfig, preset_values
+from eigen_core.config.choices import LEARNERS
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, differing_keys, load_config, parse_assignments
 from eigen_core.config.presets import parse_preset
@@ -72,6 +73,10 @@ def test_settings_win_over_the_preset_and_leave_the_rest_of_their_section() -> N
     assert isinstance(config.learner, DdpgConfig)
     assert config.learner.batch_size == 7
     assert config.learner.accumulation_steps == 6
+
+
+def test_every_learner_has_settings() -> None:
+    assert LEARNERS.keys() == LEARNER_CONFIGS.keys()
 
 
 def test_an_algorithm_takes_from_a_preset_the_settings_that_it_has() -> None:

@@ -135,6 +135,10 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
     assert other.exit_code == 2
     assert "were made with other settings or prices" in other.stderr
 
+    # As an older version wrote it, with a setting that its learner did not read.
+    definition = json.loads(files["definition.json"])
+    definition["config"] |= {"format_version": 10, "learner": {**definition["config"]["learner"], "clip_range": 0.1}}
+    (tmp_path / "definition.json").write_text(json.dumps(definition))
     monkeypatch.setattr(TrustTrials, "_made", None)
     again = eigen(*arguments)
     assert again.exit_code == 0, again.output
