@@ -78,6 +78,17 @@ def test_a_run_with_a_setting_that_was_renamed_goes_on(
     assert Config(**read_champion(tmp_path / "champion.safetensors").config) == config
 
 
+def test_a_run_with_settings_that_its_learner_never_read_goes_on(store: Path) -> None:
+    """Up to version 10 each learner had the settings of all."""
+    config = Config.model_validate({"generations": 3, "checkpoint": {"store": str(store)}})
+    values = config.model_dump(mode="json")
+    values["learner"] |= {"policy_delay": None, "clip_range": 0.3, "stretches": 2, "target_noise": 0.7}
+    write_run(store, "old", {**values, "format_version": 10})
+    run = Run.open(str(store), "old")
+    assert run.config == config
+    run.require_same(config)
+
+
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
