@@ -52,7 +52,7 @@ CASES = (
     *(Case(name, name, ("generations=4",)) for name in ("pendulum-ppo", "cartpole")),
     Case("quickstart, tcn", "quickstart", ("network.encoder=tcn", *_SHORT)),
     Case("quickstart, sac", "quickstart", ("learner.algorithm=sac", *_SHORT)),
-    Case("quickstart, direct", "portfolio", ("learner.algorithm=direct", *_SHORT)),
+    Case("portfolio, direct", "portfolio", ("learner.algorithm=direct", *_SHORT)),
     Case("quickstart, two workers", "quickstart", ("workers=2", *_SHORT)),
     Case("quickstart, 32 agents", "quickstart", ("population.size=32", "replay.capacity=150000", *_SHORT)),
     Case(
@@ -118,8 +118,8 @@ def run(names: Sequence[str] = ()) -> Section:
     worst = max(compared, key=lambda found: abs(found.error))
     return Section(
         title="The memory plan beside what runs take",
-        method="MB planned / MB seen. Peak of the resident memory of the training process and its children (Prefect's "
-        "embedded server, workers), as `eigen plan` has it, which measures a piece in a child process, and as a run of "
+        method="MB planned / MB seen. Peak of the resident memory of the training process and its children (plots, "
+        "workers), as `eigen plan` has it, which measures a piece in a child process, and as a run of "
         "`eigen train` takes it with checkpoints, plots and holdout: 20 looks a second from outside, and the system's "
         "own peak. *Probe*: how long the piece takes. Settings: "
         + "; ".join(f"*{found.case.name}*: {_settings_of(found.case)}" for found in compared)

@@ -27,7 +27,7 @@ _GENERATION: tuple[Phase, ...] = ("evaluate", "train", "evolve", "checkpoint", "
 
 _MB = 1_000_000
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8; `benchmarks/memoryplan.py` compares.
-_FLOW = 75 * _MB
+_TRAINING = 130 * _MB
 _PROCESS = 455 * _MB
 _WORKER = 265 * _MB
 _PLOTS = 130 * _MB
@@ -331,7 +331,7 @@ class _Parts:
         else:
             parts = [
                 Part("process", measured.process, 0, "Python with torch and pandas: measured by the probe."),
-                Part("flow", _FLOW, 0, "Prefect and a flow of it under way."),
+                Part("training", _TRAINING, 0, "The code of a training, its guard and threads, or a flow of Prefect."),
             ]
         if cuda:
             how = "CUDA's context on the device: assumed, not measured."
