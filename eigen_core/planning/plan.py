@@ -258,9 +258,14 @@ def plan_of(
 def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
     peak, phase = (plan.peak_host_bytes if where == "host" else plan.peak_device_bytes), plan.peak_phase(where)
     measured = plan.measured
-    if isinstance(measured, Unmeasured) and measured.out_of_memory and where == plan.tensors_where:
-        reached = next(phase for phase in PHASES if phase == measured.phase)
-        return Verdict(where, max(peak, limit.bytes + 1), reached, limit, at_least=True)
+    if isinstance(measured, Unmeasured):
+        known = peak
+        if measured.out_of_memory and where == plan.tensors_where:
+            peak = max(peak, limit.bytes + 1)
+        elif measured.reached_bytes and where == "host":
+            peak = max(peak, measured.reached_bytes + _TRAINING + _PLOTS)
+        if peak > known:
+            phase = next(phase for phase in PHASES if phase == measured.phase)
     return Verdict(where, peak, phase, limit, at_least=not isinstance(measured, Measured))
 
 

@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -37,6 +38,7 @@ from eigen_core.progress import checked_by
 from eigen_core.store.files import replacing
 from eigen_core.task import TaskData, open_data, task_class
 from eigen_core.threads import computing_threads
+from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +53,7 @@ _SHORT_SECONDS = 2.0
 # Where one generation's days are too few for a batch, so many are played.
 _MOST_GENERATIONS = 8
 _LOOK_SECONDS = 0.02
-_OUT_OF_MEMORY, _SIGKILL = 77, -9
+_ABOVE_LIMIT, _OUT_OF_MEMORY, _SIGKILL = 77, 78, -9
 _ENDING_SECONDS = 5
 # They change what is kept on disk or how long a run is, not what a phase computes with.
 _UNRELATED = ("preset", "generations", "checkpoint", "reporting", "memory", "workers", "scheduler", "seed")
@@ -107,12 +109,14 @@ class Unmeasured:
     Attributes:
         phase: which phase the probe was in.
         why: a part of a sentence.
-        out_of_memory: it took more than there is.
+        out_of_memory: the system had no more for it.
+        reached_bytes: what it took when it ended itself because of that; 0: it did not.
     """
 
     phase: str
     why: str
-    out_of_memory: bool
+    out_of_memory: bool = False
+    reached_bytes: int = 0
 
 
 def probe(
@@ -139,27 +143,36 @@ def probe(
         start_new_session=True,
     )
     release = stop_with_this_process(process.pid, _ENDING_SECONDS)
-    timed_out = False
     try:
         said, errors = process.communicate(json.dumps(request).encode(), timeout)
-    except subprocess.TimeoutExpired:
-        timed_out = True
-        process.kill()
-        said, errors = process.communicate()
+    except subprocess.TimeoutExpired as error:
+        phase = _last_document(error.stdout or b"").get("phase", "start")
+        return Unmeasured(phase, f"a piece of it took more than {timeout:.0f} s")
     finally:
-        process.kill()
-        process.wait()
+        _end(process)
         release()
     document = _last_document(said)
-    if "measured" in document and not timed_out:
+    if "measured" in document:
         return Measured.from_document(document["measured"])
     phase = document.get("phase", "start")
-    if timed_out:
-        return Unmeasured(phase, f"a piece of it took more than {timeout:.0f} s", out_of_memory=False)
+    if process.returncode == _ABOVE_LIMIT and limit is not None:
+        why = f"a piece of it took more than the {size(limit)} that are left beside this process"
+        return Unmeasured(phase, why, reached_bytes=limit)
     if process.returncode in (_OUT_OF_MEMORY, _SIGKILL):
         return Unmeasured(phase, "a piece of it took more memory than there is", out_of_memory=True)
     *_, last = errors.decode(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
-    return Unmeasured(phase, f"a piece of it failed ({last})", out_of_memory=False)
+    return Unmeasured(phase, f"a piece of it failed ({last})")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a child and what it has started, and do not wait for more than the child."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout, process.stderr):
+        if pipe is not None:
+            with suppress(OSError):
+                pipe.close()
+    process.wait()
 
 
 def _last_document(said: bytes) -> dict[str, Any]:
@@ -357,7 +370,7 @@ def _end_above(limit: int) -> None:
     """End this process at once where it takes more resident memory than it may."""
     while own_resident_bytes() <= limit:
         time.sleep(_LOOK_SECONDS)
-    os._exit(_OUT_OF_MEMORY)
+    os._exit(_ABOVE_LIMIT)
 
 
 def _main() -> None:

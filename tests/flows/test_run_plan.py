@@ -255,7 +255,7 @@ def test_what_cannot_be_counted_within_the_limit_is_refused_unmeasured(probes: l
 def test_a_probe_that_fails_refuses_a_run_only_where_it_ran_out_of_memory(
     out_of_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "probe", lambda *_: Unmeasured("train", "it failed", out_of_memory))
+    monkeypatch.setattr(module, "probe", lambda *_: Unmeasured("train", "it failed", out_of_memory=out_of_memory))
     config = load_config("quickstart", [*SETTINGS, "memory.limit_gb=3"])
     if not out_of_memory:
         assert require_fit(config, DATA).fits

@@ -95,7 +95,16 @@ def test_a_probe_that_ran_out_of_memory_does_not_fit_whatever_can_be_counted() -
     plan = planned(Unmeasured("train", "too much", out_of_memory=True), limits=limits)
     assert not plan.fits
     assert plan.verdicts[0].phase == "train"
-    assert planned(Unmeasured("train", "it hung", out_of_memory=False), limits=limits).fits
+    assert planned(Unmeasured("train", "it hung"), limits=limits).fits
+
+
+def test_a_probe_that_had_less_than_the_run_may_take_shows_what_it_takes_at_least() -> None:
+    limits = {"host": Limit(10**9, "here")}
+    reached = planned(Unmeasured("train", "too little beside this process", reached_bytes=600 * MB), limits=limits)
+    assert reached.fits
+    assert reached.verdicts[0].peak_bytes > 800 * MB
+    assert reached.verdicts[0].at_least
+    assert not planned(Unmeasured("train", "too little", reached_bytes=900 * MB), limits=limits).fits
 
 
 def test_a_verdict_says_what_is_missing_and_where_the_limit_comes_from() -> None:
