@@ -1,4 +1,4 @@
-"""How much memory a run may take and takes: limits, guard, diagnosis."""
+"""How much memory a run may take and takes: limits, guard, reports."""
 
 from eigen_core.memory.allocation import unwritten_zeros
 from eigen_core.memory.course import PhaseUsage

@@ -189,7 +189,7 @@ class SystemMeter:
         """Measure the memory now."""
         virtual, own = statm()
         children = self._children_bytes()
-        # A list first: `objects.live_objects` could find a tuple that is filled while files are read.
+        # A list first: a report that lists all objects could find a tuple that is filled while files are read.
         counted = tuple([self._counted(limit, own + children, virtual) for limit in self._limits])
         return Usage(own, children, counted, device_bytes(self._device))
 
