@@ -112,13 +112,15 @@ def _timestamps(values: ArrayLike, offsets: float | NDArray[np.float64]) -> pd.D
 
 def _parse_iso(texts: "pd.Series[str]") -> pd.DataFrame:
     parts = texts.str.extract(_TIMESTAMP)
-    dates = pd.to_datetime(parts["date"].str.replace(r"[/.]", "-", regex=True), format="%Y-%m-%d", errors="coerce")
-    seconds = parse_times_of_day(parts["time"]) if parts["time"].notna().any() else np.zeros(len(texts))
-    instants = np.where(np.isnan(seconds), np.datetime64("NaT"), dates.to_numpy().astype("datetime64[s]"))
-    instants += np.nan_to_num(seconds).astype(np.int64).astype("timedelta64[s]")
-    zones = parts["zone"].replace(["Z", "UTC", "GMT"], "+00").str.extract(r"([+-])(\d{2}):?(\d{2})?")
-    ahead = pd.to_numeric(zones[1]) * 3_600 + pd.to_numeric(zones[2]).fillna(0) * 60
-    offsets = ahead.where(zones[0] != "-", -ahead).to_numpy(dtype=np.float64, na_value=np.nan).copy()
+    times = parts["time"].fillna("00:00").str.replace(",", ".")
+    written = parts["date"].str.replace(r"[/.]", "-", regex=True) + "T" + times
+    zones = parts["zone"].replace(["UTC", "GMT"], "Z").fillna("")
+    local, utc = (
+        pd.to_datetime(each, format="ISO8601", errors="coerce", utc=True).dt.tz_localize(None)
+        for each in (written, written + zones)
+    )
+    instants = local.where(utc.notna()).to_numpy().astype("datetime64[s]")
+    offsets = (local - utc).dt.total_seconds().where(zones != "").to_numpy(dtype=np.float64, na_value=np.nan).copy()
     for length, pattern in _DIGITS.items():
         rows = texts.str.fullmatch(rf"\d{{{length}}}").to_numpy(dtype=np.bool_)
         if rows.any():

@@ -254,8 +254,6 @@ def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_nam
         date, found = _layout(cells, market)
     if date and not market.date_format and (pattern := _date_format(cells[date])):
         found["date_format"] = pattern
-    if (mark := _decimal(cells)) and mark != market.decimal:
-        found["decimal"] = mark
     if file_name:
         found["symbol_from"] = _symbol_pattern(file_name)
     return settings_to_add(found)
@@ -426,13 +424,3 @@ def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
         if numbers.notna().mean() > 0.9:
             return numbers.reindex(column.index)
     return None
-
-
-def _decimal(cells: Cells) -> str:
-    """Return the decimal mark of numbers with commas that were read as text, empty where there are none."""
-    columns = [_texts(column) for column in cells.values() if not pd.api.types.is_numeric_dtype(column.dtype)]
-    texts = pd.concat([pd.Series(dtype="str"), *columns])
-    thousands = texts.str.fullmatch(r"[-+]?\d{1,3}(,\d{3})+(\.\d+)?").any()
-    if thousands and not texts.str.fullmatch(r"\d+,(\d\d?|\d{4,})").any():
-        return "."
-    return "," if texts.str.fullmatch(r"[-+]?[\d.]*,\d+").any() else ""

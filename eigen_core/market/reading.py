@@ -39,6 +39,7 @@ _UNREADABLE = {
     "parquet": "is no Parquet file, or a damaged one: write it again, or give a CSV file.",
     "arrow": "is no Arrow or Feather file, or a damaged one: write it again, or give a CSV file.",
 }
+_MORE_CELLS = " has rows with more cells than it has headings: give each column a heading."
 _PANDAS_NOTES = ("index_columns", "column_indexes")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 _REPEATED, _CELLS_TO_JUDGE_BY = 0.5, 1_000
@@ -85,6 +86,8 @@ def read_source(source: Source, market: MarketConfig, *, own_columns: bool = Fal
         except csv.Error as error:
             words = f"has a first line that is no headings ({error}): write short ones there."
             raise InputError(f"{file.path} {words}") from error
+        except pd.errors.ParserWarning as error:
+            raise InputError(f"{file.path}{_MORE_CELLS}") from error
         except pd.errors.ParserError as error:
             reason = str(error).removeprefix("Error tokenizing data. C error: ").strip().rstrip(".")
             raise InputError(f"{file.path} cannot be read as CSV: {reason}.") from error
@@ -266,28 +269,23 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
     as_text = _text_columns(names, market)
     start = begin + sum(map(len, lines[:skipped]))
     marks = (".", None) if len(as_text) == len(names) else _marks(content, start, separator, market)
+    stream.seek(0)
     # Lines may end with a separator.
-    for width in (len(names), len(names) + 1):
-        stream.seek(0)
-        missing: Any = {place: _MISSING for place in range(width) if place not in as_text}
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error", pd.errors.ParserWarning)
-                cells = pd.read_csv(
-                    stream, sep=separator, header=None, skiprows=above + skipped, names=list(range(width)),
-                    index_col=False, dtype=dict.fromkeys(as_text, "str"), keep_default_na=False, na_values=missing,
-                    skipinitialspace=True, skip_blank_lines=False, low_memory=False, encoding="utf-8",
-                    decimal=marks[0], thousands=marks[1],
-                )  # fmt: skip
-        except pd.errors.ParserWarning:
-            continue
-        if width == len(names) or cells[width - 1].isna().all():
-            break
-    else:
-        raise LayoutError(" has rows with more cells than it has headings: give each column a heading.")
+    width = len(names) + 1
+    missing: Any = {place: _MISSING for place in range(width) if place not in as_text}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        cells = pd.read_csv(
+            stream, sep=separator, header=None, skiprows=above + skipped, names=list(range(width)),
+            index_col=False, dtype=dict.fromkeys(as_text, "str"), keep_default_na=False, na_values=missing,
+            skipinitialspace=True, skip_blank_lines=False, low_memory=False, encoding="utf-8",
+            decimal=marks[0], thousands=marks[1],
+        )  # fmt: skip
+    if cells.pop(width - 1).notna().any():
+        raise LayoutError(_MORE_CELLS)
     if lost := content.count(b"\n", start) - len(cells):
         raise LayoutError(f" has a quotation mark without its second one, which hides {lost:,} lines: remove it.")
-    return _Table(file, market, names, tickers, cells.loc[:, : len(names) - 1], "line", above + skipped + 1)
+    return _Table(file, market, names, tickers, cells, "line", above + skipped + 1)
 
 
 def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
