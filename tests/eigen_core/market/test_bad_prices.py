@@ -168,12 +168,6 @@ def test_blank_name_is_refused() -> None:
         build_panel(small_config(" "))
 
 
-def test_unknown_context_is_refused(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "p.csv", GOOD)
-    with pytest.raises(InputError, match=r"market\.context names 'SPY'"):
-        build_panel(small_config(path, context=["SPY"]), tmp_path / "cache")
-
-
 @pytest.mark.parametrize("variable", ["EIGEN_CACHE", "XDG_CACHE_HOME"])
 def test_unwritable_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.delenv("EIGEN_CACHE", raising=False)

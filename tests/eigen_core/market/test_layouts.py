@@ -263,9 +263,3 @@ def test_exports_of_duckdb(tmp_path: Path, bars: pd.DataFrame) -> None:
         folder.mkdir(parents=True)
         own.drop(columns="symbol").to_parquet(folder / "data_0.parquet", index=False)
     assert_same(cleaned(tmp_path / "partitioned")[0], bars)
-
-
-def test_a_folder_of_spreadsheets_is_refused(tmp_path: Path) -> None:
-    write_text(tmp_path / "AAA.xlsx", "")
-    with pytest.raises(InputError, match="holds no price file: give CSV or Parquet"):
-        cleaned(tmp_path)

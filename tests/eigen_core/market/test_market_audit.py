@@ -18,7 +18,7 @@ from eigen_core.errors import InputError
 from eigen_core.market import Bars, build_panel
 from eigen_core.market.audit import MarketAudit, audit_market
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.features import TOLERANCE, FeatureFunction, first_changes, look_ahead_of_function
+from eigen_core.market.features import FeatureFunction, look_ahead_of_function
 from eigen_core.market.panel import normalise
 from eigen_core.market.report import DataReport
 
@@ -156,17 +156,6 @@ def test_a_moving_mean_is_found_as_soon_as_it_reaches_beyond_its_day(offset: int
     found = list(look_ahead_of_function(FeatureFunction("mean", mean), bars, "AAA"))
     assert bool(found) == (offset > 0)
     assert all(finding.feature == "mean" and finding.day <= finding.last_known for finding in found)
-
-
-def test_rounding_is_no_change_and_all_else_is() -> None:
-    before = np.random.default_rng(5).standard_normal((50, 4)) * [1.0, 1e6, 1e-6, 0.0] + [0.0, 0.0, 0.0, 7.0]
-    assert first_changes(before, before * (1.0 + 1e-15)).tolist() == [-1] * 4
-    after = before.copy()
-    after[7] += 2.0 * TOLERANCE * before.std(axis=0) + [0.0, 0.0, 0.0, 1e-9]
-    assert first_changes(before, after).tolist() == [7] * 4
-    after[3, 1] = np.nan
-    before[2, 2] = np.nan
-    assert first_changes(before, after).tolist() == [7, 3, 2, 7]
 
 
 def test_days_are_those_between_the_dates(prices: Path) -> None:

@@ -1,7 +1,5 @@
 """What cannot be right in prices is found, set right from its own day, and counted."""
 
-import json
-from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -136,12 +134,6 @@ def test_large_moves_are_reported_and_kept(tmp_path: Path) -> None:
     bars, report = one_symbol(tmp_path, "Close", "10", "21", "", "10", "11")
     np.testing.assert_array_equal(bars[:, 3], [10, 21, 10, 11])
     assert report.large_moves == 2
-
-
-def test_report_goes_through_json(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "p.csv", random_bars(["A", "B"], 20, seed=5).assign(Note=1))
-    report = cleaned(path, context=("B",))[1]
-    assert DataReport.of_dict(json.loads(json.dumps(asdict(report)))) == report
 
 
 def test_row_order_and_file_form_do_not_change_the_bits(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """The data report says what the choice of symbols and the making of their prices do to a backtest."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -138,10 +137,3 @@ def test_weekends_stale_prices_and_missing_days(tmp_path: Path) -> None:
     assert report.universe.missing_share == pytest.approx(10 / 140)
     for words in ("20 days on a Saturday or Sunday", "AAA 2020-01-06 (11 days)", "7.1% of all days and symbols"):
         assert says(report, words)
-
-
-def test_each_finding_is_a_line_of_its_own(tmp_path: Path) -> None:
-    report = cleaned(write_csv(tmp_path / "p.csv", random_bars(["AAA"], 30, seed=9)))[1]
-    quiet = replace(report, universe=replace(report.universe, dividends="adjusted"))
-    assert not says(quiet, "dividends")
-    assert says(replace(report, universe=replace(report.universe, dividends="unadjusted")), "but no dividend")
