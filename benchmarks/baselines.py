@@ -1,4 +1,4 @@
-"""A population of 16 beside 16 agents of Stable-Baselines3, and of a plain loop, one after another."""
+"""A population of 16 beside 16 agents of Stable-Baselines3, one after another."""
 
 import gc
 import time
@@ -16,7 +16,6 @@ from stable_baselines3.common.noise import NormalActionNoise
 from torch import nn
 
 from benchmarks.measure import Times
-from benchmarks.plain_td3 import PlainTd3
 from benchmarks.results import Section
 from eigen_core.config import ActorCriticConfig, Config, OffPolicyConfig, PpoConfig
 from eigen_core.generation import start_training
@@ -29,7 +28,7 @@ from eigen_core.task.gymnasium_environment import opened_for
 _AGENTS = 16
 _ROUNDS, _WARM_UPS = 5, 1
 _EPOCHS = 10
-_OURS, _OURS_GROUPED, _THEIRS, _PLAIN = "Eigen", "Eigen, groups of 1", "Stable-Baselines3", "plain loop"
+_OURS, _OURS_GROUPED, _THEIRS = "Eigen", "Eigen, groups of 1", "Stable-Baselines3"
 _WALL, _CPU = "wall", "CPU"
 _CLOCKS = {_WALL: time.perf_counter, _CPU: time.process_time}
 
@@ -128,19 +127,6 @@ class _StableBaselines:
                 model.learn(self._steps, reset_num_timesteps=False, log_interval=1_000_000)
 
 
-class _PlainLoop:
-    """Agents of `benchmarks.plain_td3`."""
-
-    def __init__(self, config: Config) -> None:
-        opened = opened_for(config)
-        self._steps = opened.episode_steps
-        self._agents = [PlainTd3(config, opened, agent) for agent in range(_AGENTS)]
-
-    def round(self, watch: Stopwatch) -> None:
-        for agent in self._agents:
-            agent.run(self._steps, lambda: watch.of(watch.playing))
-
-
 @dataclass(frozen=True)
 class _Case:
     """What is trained.
@@ -191,14 +177,11 @@ class _Case:
 
     def contenders(self) -> dict[str, _Agents]:
         """All that train it, by name."""
-        found: dict[str, _Agents] = {
+        return {
             _OURS: _Population(self.config()),
             _OURS_GROUPED: _Population(self.config(group_size=1)),
             _THEIRS: _StableBaselines(self.config()),
         }
-        if self.algorithm == "td3":
-            found[_PLAIN] = _PlainLoop(self.config())
-        return found
 
 
 _CASES = (
@@ -215,11 +198,10 @@ def run() -> Section:
     """Measure all cases."""
     rows = [row for case in _CASES for row in _rows(case)]
     return Section(
-        title="Beside Stable-Baselines3 and a plain loop",
+        title="Beside Stable-Baselines3",
         method=f"{_AGENTS} agents play, and take as many updates as steps (PPO: {_EPOCHS} epochs of minibatches), by "
         "turns. *Eigen*: one population, whose agents play side by side and then learn in one bank, or one agent at a "
-        "time. *Stable-Baselines3*: `learn` of its models, one after another. *Plain loop*: agents of a single-file "
-        "TD3 of our own, one after another; it stands for CleanRL, whose scripts need other releases of gymnasium. "
+        "time. *Stable-Baselines3*: `learn` of its models, one after another. "
         "Networks, batches, rates and replay capacity are equal; where all settings are, so are updates of Eigen and "
         "Stable-Baselines3, to 1e-5 (`tests/eigen_core/learners/test_stable_baselines.py`). Per second: of CPU time, "
         f"of all agents together, medians of {_ROUNDS} rounds. Times ours: how many times as long as the one "

@@ -12,8 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.groups import random_panel
 from benchmarks.measure import seconds_of
+from benchmarks.scaling import random_panel
 from eigen_core.config import Config, DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train

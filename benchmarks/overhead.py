@@ -1,4 +1,4 @@
-"""What server and worker cost: generations of a launched training against the same ones as plain functions."""
+"""What server and worker cost: generations of a launched training against the same ones without Prefect."""
 
 import os
 import tempfile
@@ -13,12 +13,12 @@ import numpy as np
 import torch
 
 from benchmarks.operated_training import Operated
-from benchmarks.orchestration import run_plainly
 from benchmarks.resident import in_own_process
 from benchmarks.results import Section
 from eigen_core.checkpoint import RunContents
 from eigen_core.config.loading import load_config
 from eigen_core.memory import tune_allocator
+from eigen_core.run import train_run
 from eigen_core.store import LocalStore
 from eigen_core.training.runs import status_of
 from flows.server.environment import flow_environment
@@ -104,7 +104,7 @@ def run() -> Section:
         title="What server and worker cost",
         method=f"Generations 2 to {_GENERATIONS} of preset {_PRESET}, or of one with 1 gradient step and 2 episodes of "
         "a kind, on the bundled prices with checkpoints and without plots, launched with `eigen launch` on "
-        "the server and the worker of `eigen up`, and as the same functions without Prefect in a process of its own "
+        "the server and the worker of `eigen up`, and without Prefect in a process of its own "
         f"while neither runs; {_TURNS} times by turns, one torch thread. A generation's time runs from the manifest "
         "before it to its own, so all that the flow does beside the phases counts: states, logs, pages, memory guard, "
         "lease. Mean: over all generations of all runs. Least: mean over the generations of the least over the runs.",
@@ -134,7 +134,7 @@ def train_plainly(store: str, name: str, assignments: Sequence[str]) -> None:
     tune_allocator()
     config = load_config(_PRESET, [*assignments, f"checkpoint.store={store}"])
     torch.set_num_threads(config.threads)
-    run_plainly(config, name)
+    train_run(config, name)
 
 
 def _take_turns(folder: Path) -> dict[str, Comparison]:

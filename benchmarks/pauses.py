@@ -1,26 +1,40 @@
 """For how long a checkpoint keeps a quickstart training from going on, wherever the store is."""
 
+import os
+import sys
 import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 
+from benchmarks.measure import seconds_of
 from benchmarks.resident import in_own_process
 from benchmarks.results import Section
-from benchmarks.stores_elsewhere import PHASES, emulator, middle_and_longest, reach_store_at, run_generation
 from eigen_core.checkpoint import open_session
 from eigen_core.config.loading import load_config
-from eigen_core.generation import start_training
+from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
 from eigen_core.market import build_panel
+from eigen_core.memory import release_free_memory
 from eigen_core.training.runs import Run
+
+# The emulator is the tests' own.
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 _GENERATIONS, _WARM_UP = 9, 1
 _TURNS = 2
 _LOCAL, _EMULATOR = "a folder", "emulator of Google Cloud Storage"
+_PHASES = ("evaluate", "train", "evolve", "checkpoint")
 
 
 def run() -> Section:
     """Train by turns with the store in a folder and on the emulator."""
     measured: dict[str, list[dict[str, float]]] = {_LOCAL: [], _EMULATOR: []}
-    with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as name, emulator(Path(name)) as server:
+    from gcs_emulator import GcsEmulator
+
+    with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as name, ExitStack() as exits:
+        server = GcsEmulator(Path(name))
+        exits.callback(server.stop)
         stores = {
             _LOCAL: f"{name}/runs",
             _EMULATOR: f"gs://{server.make_bucket()}/runs",
@@ -30,8 +44,8 @@ def run() -> Section:
                 measured[place] += in_own_process(train_with, store, f"{name}/local", f"run-{turn}", server.url)
     rows = []
     for place, generations in measured.items():
-        cells = [middle_and_longest([seconds[phase] for seconds in generations]) for phase in PHASES]
-        rows.append([place, *cells, middle_and_longest([sum(seconds.values()) for seconds in generations])])
+        cells = [_middle_and_longest([seconds[phase] for seconds in generations]) for phase in _PHASES]
+        rows.append([place, *cells, _middle_and_longest([sum(seconds.values()) for seconds in generations])])
     return Section(
         title="What a checkpoint takes of the time for training",
         method=f"Preset quickstart on the bundled prices, generations {1 + _WARM_UP} to {_GENERATIONS} of "
@@ -39,7 +53,7 @@ def run() -> Section:
         "checkpoint is what training waits for: population with targets and moments, champion, records and new "
         "transitions are compressed, hashed, written and fsynced in the run directory, and old generations removed "
         "there; if the store is elsewhere, a thread copies them beside the next phases.",
-        columns=("store: ms (middle / longest)", *PHASES, "generation"),
+        columns=("store: ms (middle / longest)", *_PHASES, "generation"),
         rows=rows,
         remarks=("The goal is less than 150 ms for a checkpoint.",),
     )
@@ -47,12 +61,27 @@ def run() -> Section:
 
 def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dict[str, float]]:
     """Train with a store and return the time of each phase of each generation that counts (seconds)."""
-    reach_store_at(emulator_url)
+    os.environ["STORAGE_EMULATOR_HOST"] = emulator_url
     assignments = [f"checkpoint.store={store}", f"checkpoint.local={local}", f"generations={_GENERATIONS}"]
     config = load_config("quickstart", assignments)
     state = start_training(config, build_panel(config)[0])
     Run(config.checkpoint, name).begin(config)
+    document = config.model_dump(mode="json")
+    generations = []
     with open_session(config.checkpoint, name) as session:
-        generations = [run_generation(state, session) for _ in range(_GENERATIONS)]
+        for _ in range(_GENERATIONS):
+            seconds = {
+                "evaluate": seconds_of(lambda: evaluate(state)),
+                "train": seconds_of(lambda: train(state)),
+                "evolve": seconds_of(lambda: evolve(state)),
+            }
+            release_free_memory()
+            seconds["checkpoint"] = seconds_of(lambda: session.save(snapshot(state), document))
+            generations.append(seconds)
         session.finish()
     return generations[_WARM_UP:]
+
+
+def _middle_and_longest(seconds: Sequence[float]) -> str:
+    """Return both in milliseconds, as a cell."""
+    return f"{1e3 * median(seconds):.0f} / {1e3 * max(seconds):.0f}"

@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from math import log
 from statistics import median
 
-from benchmarks.groups import SETTINGS, random_panel
+import numpy as np
+
 from benchmarks.measure import seconds_of
 from benchmarks.results import Section
+from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.market import Panel
+from eigen_core.market.panel import panel_of_prices
 from eigen_core.memory import tune_allocator
+from eigen_core.randomness import keyed_generator
 
 _ENCODERS = ("filter_bank", "tcn")
 _AGENTS, _COLUMNS, _WINDOW, _REPLAY = 16, 108, 64, 12_500
@@ -21,6 +26,23 @@ _GROWTH: dict[str, tuple[int, int, int]] = {
 }
 _GENERATIONS = 3
 _PHASES = {"evaluate": evaluate, "train": train, "evolve": evolve}
+_TRADABLE, _FEATURES, _DAYS = 108, 9, 1_200
+_SETTINGS = (
+    "device=cpu",
+    "market.validation_days=160",
+    "market.holdout_days=0",
+    "replay.minimum=100",
+    "learner.gradient_steps=1",
+    "learner.batch_size=24",
+    "learner.block_days=256",
+    "evaluation.slices=1",
+    "evaluation.lowest=1",
+    "evaluation.fitness_slices=0",
+    "evaluation.champion_validation_share=1",
+    "evaluation.validation_slices=1",
+    "evaluation.validation_lowest=1",
+)
+"""Of a run whose phases are as short as they can be."""
 _LINEAR = 1.05
 """Exponents up to this one count as linear: times differ by a few percent from run to run."""
 
@@ -69,7 +91,7 @@ def _generation(encoder: str, name: str, size: int) -> dict[str, float]:
     config = load_config(
         "quickstart",
         [
-            *SETTINGS,
+            *_SETTINGS,
             f"network.encoder={encoder}",
             f"population.size={sizes['agents']}",
             f"market.window={sizes['window']}",
@@ -86,3 +108,16 @@ def _generation(encoder: str, name: str, size: int) -> dict[str, float]:
 
 def _run(state: TrainingState) -> dict[str, float]:
     return {phase: seconds_of(lambda compute=compute: compute(state)) for phase, compute in _PHASES.items()}  # type: ignore[misc]
+
+
+def random_panel(config: Config, columns: int, days: int = _DAYS) -> Panel:
+    """Return a panel of random prices, the same for the same number of columns and days."""
+    generator = keyed_generator(1, 0, "benchmark", "groups")
+    assets = min(columns, _TRADABLE)
+    features = generator.standard_normal((days, columns, _FEATURES), dtype=np.float32)
+    close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((days, assets)), axis=0))
+    dates = np.datetime64("2000-01-01") + np.arange(days)
+    symbols = [f"S{column}" for column in range(columns)]
+    names = [f"feature{index}" for index in range(_FEATURES)]
+    prices = (close, close * 1.01, close * 0.99, close)
+    return panel_of_prices(features, *prices, dates, symbols, names, config.market)

@@ -11,6 +11,8 @@ than 200 generations the growth may fall into the second half.
 
 import argparse
 import gc
+import os
+import sys
 import tempfile
 import tracemalloc
 from collections import Counter
@@ -30,7 +32,6 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.__main__ import ALL_SECTIONS
-from benchmarks.isolated_prefect import isolated_prefect
 from benchmarks.results import Section, keep, require_idle
 from eigen_core.checkpoint import LoadedGeneration, RunLocation
 from eigen_core.config import CheckpointConfig, Config
@@ -45,6 +46,7 @@ from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import TradingEnvironment
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.units import BYTES_PER_MB
+from flows.prefect_environment import prepare_environment
 
 LIMIT_MB = 1.0
 """Most that the resident memory may grow over 100 generations, in the second half of the run (MB)."""
@@ -218,6 +220,26 @@ def soak(config: Config, sampler: Sampler) -> None:
         train_flow(config, RUN)
 
 
+@contextmanager
+def _isolated_prefect() -> Iterator[None]:
+    """Let flows inside the block run on a server whose database is removed afterwards.
+
+    Raises:
+        RuntimeError: Prefect was imported before, so that the environment of its server cannot be chosen any more.
+    """
+    if "prefect" in sys.modules:
+        raise RuntimeError("Prefect was imported before its environment could be set: it would use the user's.")
+    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
+        del os.environ[name]
+    # Records go to Prefect's API as in every run; the terminal belongs to the tables.
+    os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "ERROR"
+    prepare_environment()
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
 def main() -> int:
     """Train, fit, show, keep; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
@@ -229,7 +251,7 @@ def main() -> int:
     console = Console()
     with (
         tempfile.TemporaryDirectory(prefix="eigen-soak-") as folder,
-        isolated_prefect(),
+        _isolated_prefect(),
         # Refreshed by hand: the thread that does it would take memory of its own.
         Progress(console=console, auto_refresh=False) as progress,
     ):
