@@ -24,7 +24,6 @@ BENCHMARKS = (
     "goodput",
     "memoryplan",
     "claims",
-    "portfolio_claims",
     "intervals",
     "audit",
     "populations",

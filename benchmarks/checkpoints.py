@@ -62,17 +62,21 @@ class _Checkpoint:
 
 
 class _Pickle:
-    """The replaced way."""
+    """The replaced way. Pickle is used here alone, and reads nothing but what this process has written."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(exist_ok=True)
         self._path = folder / "replay.pkl.gz"
 
     def save(self, ring: Ring) -> None:
-        _save_pickled(ring.columns, self._path)
+        # That system did not wait for the disk.
+        with gzip.open(self._path, "wb", compresslevel=6) as file:
+            pickle.dump({name: column.numpy() for name, column in ring.columns.items()}, file)
 
     def load(self) -> Mapping[str, np.ndarray]:
-        return _load_pickled(self._path)
+        with gzip.open(self._path, "rb") as file:
+            arrays: dict[str, np.ndarray] = pickle.load(file)
+            return arrays
 
     def stored_bytes(self) -> int:
         return self._path.stat().st_size
@@ -198,18 +202,3 @@ def _trade(folder: Path) -> None:
         train(state)
         evolve(state)
     _Checkpoint(folder).save(state.replay.ring())
-
-
-# Pickle is used here alone, to be measured, and reads nothing but what this process has written.
-def _save_pickled(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Write tensors as that system did; it did not wait for the disk."""
-    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
-    with gzip.open(path, "wb", compresslevel=6) as file:
-        pickle.dump(arrays, file)
-
-
-def _load_pickled(path: Path) -> dict[str, np.ndarray]:
-    """Read what `_save_pickled` has written."""
-    with gzip.open(path, "rb") as file:
-        arrays: dict[str, np.ndarray] = pickle.load(file)
-        return arrays

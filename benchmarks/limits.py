@@ -83,17 +83,6 @@ def run(limiter: Limiter, runs: int, seed: int, console: Console) -> tuple[Need,
         return need, outcomes
 
 
-def _prepare_own_prefect(folder: Path) -> None:
-    """Let flows of this process have a Prefect of their own."""
-    from flows.server.environment import prepare_environment
-
-    for name in [name for name in os.environ if name.startswith("PREFECT_")]:
-        del os.environ[name]
-    os.environ.update(PREFECT_HOME=str(folder / "own"), EIGEN_CACHE=str(folder / "cache"), OMP_NUM_THREADS="1")
-    os.environ["PREFECT_LOGGING_LEVEL"] = "ERROR"
-    prepare_environment()
-
-
 COLUMNS = ("run", "limit", "of", "need", "what takes it", "ended by", "largest part", "all is well")
 
 
@@ -119,7 +108,7 @@ def _section(need: Need, outcomes: Sequence[Outcome]) -> Section:
         method=f"A run of {BEGUN} generations goes on as `eigen train` in a process of its own, under a limit drawn at "
         "random: below what the training takes by itself, or above that but below what it takes with a phase that "
         f"keeps {' or '.join(size(extra) for extra in _EXTRA.values())} that no plan knows. All is well: exit code 3, "
-        "no MemoryError and no traceback, the flow's state is MemoryGuard and its report names the largest part and "
+        "no MemoryError and no traceback, and a report that names the largest part and "
         "what was kept to 10 %; or the plan was printed, or the limit refused, and nothing written. `eigen verify "
         "--deep` finds the run whole, and it goes on without the limit to the bits of a run that had none.",
         columns=COLUMNS,
@@ -152,7 +141,7 @@ def main() -> int:
     options = parser.parse_args()
     console = Console()
     with tempfile.TemporaryDirectory(prefix="eigen-limits-") as name:
-        _prepare_own_prefect(Path(name))
+        os.environ.update(EIGEN_CACHE=f"{name}/cache", OMP_NUM_THREADS="1")
         need, outcomes = run(Limiter(Path(name)), options.runs, options.seed, console)
     section = _section(need, outcomes)
     section.show(console)

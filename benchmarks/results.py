@@ -31,7 +31,6 @@ COUNTS = frozenset(
         "limits",
         "memoryplan",
         "populations",
-        "portfolio_claims",
         "size",
         "timing_claims",
         "trust",

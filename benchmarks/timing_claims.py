@@ -17,6 +17,7 @@ from eigen_core.account.shifted import play_shifted_trades
 from eigen_core.config import Config
 from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.judging.portfolio import PortfolioMarket
+from eigen_core.judging.verdicts import verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.randomness import keyed_generator
@@ -99,22 +100,7 @@ def _of_weights(panel: Panel, config: Config, span: range, scores: Values, key: 
     tradable = np.asarray(panel.close) > 0.0
     weights = target_weights(torch.tensor(2.0 * scores[:, None]), torch.tensor(tradable)).numpy()
     market, own = PortfolioMarket(panel, config, span), weights[None, span.start : span.stop]
-    played = market.played(own, market.accounts(own).curve(0), key, draws=_DRAWS)
-    return judge(
-        Evidence(
-            returns=played.curve.returns,
-            baselines={"rebalanced": played.baselines["rebalanced"].returns},
-            baskets=played.baskets,
-            total_return=float(played.curve.equity[-1] / played.curve.capital - 1.0),
-            matched_returns=played.matched.total_returns,
-            excess=played.excess,
-            alpha=played.alpha,
-            holding_days=played.holding_days,
-            periods_per_year=played.periods_per_year,
-            timing_returns=played.timing.total_returns,
-            by_timing=played.by_timing,
-        )
-    )
+    return verdict_on(market.played(own, market.accounts(own).curve(0), key, draws=_DRAWS), config)
 
 
 def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: str) -> Verdict | None:  # noqa: ARG001

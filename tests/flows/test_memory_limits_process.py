@@ -87,7 +87,7 @@ def test_what_the_guard_has_ended_twice_is_refused_until_the_limit_is_raised(lim
     assert [abort.generation for abort in ABORTS.read(RunLocation.of(config.checkpoint, RUN))] == [BEGUN + 1] * 2
     reports = memory_reports(folder)
     refused = limiter.train("twice", CONFIG["generations"], ["--set", f"memory.limit_gb={limit_gb}"])
-    assert (refused.returncode, limiter.state()) == (3, ("Failed", "Blocked")), refused.stderr
+    assert refused.returncode == 3, refused.stderr
     assert f"Run '{RUN}' is blocked" in refused.stderr
     assert "2 times" in refused.stderr
     assert memory_reports(folder) == reports
