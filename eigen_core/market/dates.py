@@ -126,4 +126,4 @@ def _parse_iso(texts: "pd.Series[str]") -> pd.DataFrame:
         if rows.any():
             counted = parse_format(texts[rows], pattern)
             instants[rows], offsets[rows] = counted["timestamp"], counted["offset"]
-    return _timestamps(instants, offsets)
+    return _timestamps(instants, offsets.astype(np.float64, copy=False))

@@ -276,13 +276,25 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         cells = pd.read_csv(
-            stream, sep=separator, header=None, skiprows=above + skipped, names=list(range(width)),
-            index_col=False, dtype=dict.fromkeys(as_text, "str"), keep_default_na=False, na_values=missing,
-            skipinitialspace=True, skip_blank_lines=False, low_memory=False, encoding="utf-8",
-            decimal=marks[0], thousands=marks[1],
-        )  # fmt: skip
-    if cells.pop(width - 1).notna().any():
+            stream,
+            sep=separator,
+            header=None,
+            skiprows=above + skipped,
+            names=list(range(width)),
+            index_col=False,
+            dtype=dict.fromkeys(as_text, "str"),
+            keep_default_na=False,
+            na_values=missing,
+            skipinitialspace=True,
+            skip_blank_lines=False,
+            low_memory=False,
+            encoding="utf-8",
+            decimal=marks[0],
+            thousands=marks[1],
+        )
+    if cells[width - 1].notna().any():
         raise LayoutError(_MORE_CELLS)
+    del cells[width - 1]
     if lost := content.count(b"\n", start) - len(cells):
         raise LayoutError(f" has a quotation mark without its second one, which hides {lost:,} lines: remove it.")
     return _Table(file, market, names, tickers, cells, "line", above + skipped + 1)
