@@ -26,7 +26,6 @@ from unittest.mock import patch
 import numpy as np
 import psutil
 import torch
-from flows.server.environment import prepare_environment
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from rich.console import Console
@@ -47,6 +46,7 @@ from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import TradingEnvironment
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.units import BYTES_PER_MB
+from flows.server.environment import prepare_environment
 
 LIMIT_MB = 1.0
 """Most that the resident memory may grow over 100 generations, in the second half of the run (MB)."""
