@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 from scipy.stats import norm, rankdata
 
 from benchmarks.results import Section
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market.audit import SuspectedLeak, audit_correlations
 from eigen_core.market.build import read_market
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.features import PanelFeatures
 from eigen_core.market.panel import Splits
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading.resampled import unpredictable_prices
 
 _STRENGTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)

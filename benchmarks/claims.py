@@ -13,10 +13,10 @@ from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.excess import excess_of_trades
 from eigen_core.account.matched import matched_traders
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.market import Panel, build_panel
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
 from eigen_core.trading.fills import BASIS_POINTS
 

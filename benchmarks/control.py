@@ -22,10 +22,12 @@ from rich.console import Console
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.results import Section, keep
 from eigen_core.checkpoint import RunDirectory
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.units import count
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
-from eigen_core.errors import InputError
 from eigen_core.evaluation import spread_starts
 from eigen_core.generation import (
     TrainingState,
@@ -37,9 +39,7 @@ from eigen_core.generation import (
     start_training,
     train,
 )
-from eigen_core.randomness import keyed_generator
 from eigen_core.task import open_data
-from eigen_core.units import count
 
 _RUNS = Path("runs/control")
 _EPISODES = 20

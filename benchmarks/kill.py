@@ -27,7 +27,7 @@ from rich.progress import Progress
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.kill_training import PHASES, facts_of, train_to_the_end
 from benchmarks.results import Section, keep
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 
 # Emulator and proxy are the tests' own.
 sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))

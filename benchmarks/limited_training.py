@@ -89,7 +89,7 @@ HELD: list[Ballast] = []
 
 def take(appetite: Appetite) -> None:
     """Take what an appetite wants, piece after piece."""
-    from eigen_core.progress import report_progress
+    from eigen_core.common.progress import report_progress
 
     for piece in range(appetite.pieces):
         HELD.append(Ballast(appetite.bytes // appetite.pieces, appetite.content))

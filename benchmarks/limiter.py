@@ -13,8 +13,8 @@ from typing import Any, Literal
 from benchmarks.kill import CONFIG
 from benchmarks.kill_training import facts_of
 from benchmarks.limited_training import Appetite, Limits
+from eigen_core.common.errors import InputError
 from eigen_core.config.running import MemoryConfig
-from eigen_core.errors import InputError
 from eigen_core.memory import MemoryGuardError
 
 RUN = "base"

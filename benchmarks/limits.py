@@ -20,8 +20,8 @@ from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.limited_training import PHASES, Appetite
 from benchmarks.limiter import BEGUN, HARD, KINDS, Case, Kind, Limiter, Need, Outcome
 from benchmarks.results import Section, keep
-from eigen_core.randomness import keyed_generator
-from eigen_core.units import size
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.units import size
 
 # Of five runs, so many are to be ended by the guard.
 _GUARDED_OF_FIVE = 3

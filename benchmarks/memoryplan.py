@@ -16,8 +16,8 @@ import pandas as pd
 
 from benchmarks.process_memory import highest, watched
 from benchmarks.results import Section
-from eigen_core.randomness import keyed_generator
-from eigen_core.units import duration
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.units import duration
 
 _MB = 1e6
 GOAL = 0.15

@@ -34,18 +34,18 @@ from rich.progress import Progress
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.results import Section, keep, require_idle
 from eigen_core.checkpoint import LoadedGeneration, RunLocation
+from eigen_core.common.records import GenerationRecord, Telemetry
+from eigen_core.common.units import BYTES_PER_MB
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState
 from eigen_core.memory import release_free_memory
 from eigen_core.population import Population
-from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
 from eigen_core.store import LocalStore
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import TradingEnvironment
 from eigen_core.training.listener import Listener, observed_by
-from eigen_core.units import BYTES_PER_MB
 from flows.server.environment import prepare_environment
 
 LIMIT_MB = 1.0
@@ -304,7 +304,7 @@ def _section(sampler: Sampler, fit: Fit, complaints: Sequence[str], picture: Pat
 
 def _record_bytes(record: GenerationRecord, telemetry: Telemetry) -> float:
     """Return what keeping one generation's records takes (bytes)."""
-    from eigen_core.records import RecordLog
+    from eigen_core.common.records import RecordLog
 
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()

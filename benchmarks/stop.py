@@ -19,8 +19,8 @@ from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.kill import CONFIG
 from benchmarks.operated_training import own_environment
 from benchmarks.results import Section, keep, require_idle
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.housekeeping import verify_run
-from eigen_core.randomness import keyed_generator
 from eigen_core.training.runs import Run, status_of
 
 GRACE_SECONDS = 30.0

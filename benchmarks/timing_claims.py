@@ -14,13 +14,13 @@ from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.excess import alpha_of_days, excess_of_trades
 from eigen_core.account.shifted import play_shifted_trades
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.judging.portfolio import PortfolioMarket
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, entry_prices
 from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.trading.planted import coming_returns, persistent_noise

@@ -13,12 +13,12 @@ from rich.console import Console
 
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.results import Section, keep
+from eigen_core.common.progress import progress_to
+from eigen_core.common.units import percent
 from eigen_core.config.loading import load_config
 from eigen_core.judging.claim import POWER, SIGNIFICANCE
 from eigen_core.judging.trust import EDGES, TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
-from eigen_core.progress import progress_to
 from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
-from eigen_core.units import percent
 from flows.cli.display import display_on
 from flows.cli.trust import COLUMNS, rows_of, show_trial
 

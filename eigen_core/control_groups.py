@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 
 logger = logging.getLogger(__name__)
 

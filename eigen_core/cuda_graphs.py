@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.memory.allocation import device_cache_kept, is_exhaustion
 
 _Input = TypeVar("_Input")

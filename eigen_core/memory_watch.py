@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from eigen_core.checkpoint import RunLocation, RunSession
+from eigen_core.common.records import PhaseMemory
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, resolve_device
 from eigen_core.memory import (
@@ -26,7 +27,6 @@ from eigen_core.memory import (
 from eigen_core.memory.allocation import is_exhaustion
 from eigen_core.planning import PHASES
 from eigen_core.planning.run_plan import RunPlan
-from eigen_core.records import PhaseMemory
 from eigen_core.training.journals import (
     GuardAbort,
     memory_key,

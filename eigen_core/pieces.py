@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import torch
 
+from eigen_core.common.units import BYTES_PER_MB
 from eigen_core.config import PopulationConfig
-from eigen_core.units import BYTES_PER_MB
 
 
 class _Megabytes(NamedTuple):

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.networks.layout import ParameterLayout
-from eigen_core.randomness import keyed_generator
 
 _GENE = "gene_"
 

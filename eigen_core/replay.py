@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.checkpoint import Ring
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.memory import SharedTensor, shared_zeros, unwritten_zeros
 
 

@@ -14,17 +14,18 @@ from pydantic import JsonValue
 
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunSession, Saved, Snapshot, open_session
+from eigen_core.common.errors import WorkerLostError
+from eigen_core.common.records import HoldoutResult, Telemetry
+from eigen_core.common.units import duration, size
 from eigen_core.config import Config
 from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values
-from eigen_core.errors import WorkerLostError
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form
 from eigen_core.judging.evaluation_log import keep_look
 from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning.run_plan import require_fit
 from eigen_core.profiling import profiled
-from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.reporting import in_words
 from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.store import StoreUnavailableError, open_store
@@ -35,7 +36,6 @@ from eigen_core.training.journals import remember_own_settings
 from eigen_core.training.listener import Listener, Training, outside_listeners
 from eigen_core.training.runs import Run
 from eigen_core.training.workers import computed_by_workers, local_workers
-from eigen_core.units import duration, size
 
 logger = logging.getLogger(__name__)
 

@@ -7,10 +7,10 @@ from prefect import flow
 from prefect.logging import get_run_logger
 from pydantic import Field
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import size
 from eigen_core.config.running import CheckpointConfig
-from eigen_core.errors import InputError
 from eigen_core.store import store_from_environment
-from eigen_core.units import size
 
 if TYPE_CHECKING:
     from eigen_core.housekeeping import CleanedRun

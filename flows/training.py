@@ -11,8 +11,8 @@ from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint import LeaseHeldError, RunLockedError
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.memory import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.tracking import Tracking

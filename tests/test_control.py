@@ -8,9 +8,9 @@ import pytest
 
 from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean, preset_of, section, summary
 from benchmarks.sparse_pendulum import SparsePendulum
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 
 STEPS = 4 * (1 + 3) * 20
 

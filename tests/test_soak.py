@@ -16,9 +16,9 @@ from rich.progress import Progress
 import eigen_core.generation as phases
 from benchmarks.soak import COUNTED, LIMIT_MB, RUN, Fit, Sampler, changing_counts, live_counts, soak, soak_config
 from eigen_core.checkpoint import RunContents
+from eigen_core.common.records import GenerationRecord
 from eigen_core.generation import TrainingState
 from eigen_core.population import Population
-from eigen_core.records import GenerationRecord
 from eigen_core.store import LocalStore
 
 SHORT = 8

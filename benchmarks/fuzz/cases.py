@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,12 @@ import numpy as np
 
 from benchmarks.fuzz.cases import Outcome
 from eigen_core.checkpoint import RunDirectory
+from eigen_core.common.errors import InputError
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, flatten, settings
 from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.presets import parse_preset
-from eigen_core.errors import InputError
 from eigen_core.training.runs import Run
 
 _LONGEST_SENTENCE = 600

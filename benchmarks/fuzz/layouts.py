@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.fuzz.cases import Outcome
+from eigen_core.common.errors import InputError
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
 

@@ -17,8 +17,8 @@ from benchmarks.synthetic import leaking_market
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import holdout_name
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.generation import (
     TrainingState,
     evaluate,

@@ -10,8 +10,8 @@ from benchmarks.learning.kept import Trial, TrialFound
 from benchmarks.learning.methods import MARKET_METHODS, PORTFOLIO_METHODS
 from benchmarks.learning.table import Case, draw, section_of
 from benchmarks.results import RESULTS, keep
-from eigen_core.errors import InputError
-from eigen_core.progress import report_progress
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import report_progress
 
 CASES: tuple[tuple[Case, ...], ...] = (
     (("plain", 0.3), ("factor", 0.15), ("plain", 0.1), ("memory", 0.3), ("noise", 0.0)),

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from benchmarks.learning.markets import KnownMarket
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices, trade_whole_episodes
 from eigen_core.trading.orders import net_gain, resolve_orders, trade_value
 

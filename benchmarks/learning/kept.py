@@ -8,9 +8,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.learning.trial import run_trial, trial_config
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
-from eigen_core.errors import InputError
 from eigen_core.judging.claim import Claim
 from eigen_core.store.files import explained, replacing
 

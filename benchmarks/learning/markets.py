@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.synthetic import random_walk_prices, with_context
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading.planted import (
     FEATURE,
     coming_returns,

@@ -6,8 +6,8 @@ from numpy.typing import NDArray
 from statsmodels.stats.sandwich_covariance import S_hac_simple
 
 from eigen_core.account.trades import DecidedTrades
+from eigen_core.common.records import Excess
 from eigen_core.config import TradingConfig
-from eigen_core.records import Excess
 from eigen_core.trading import Prices, excess_of, market_gains
 from eigen_core.trading.excess import newey_west_lags
 from eigen_core.trading.orders import PERCENT, net_gain

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from eigen_core.account.trades import DecidedTrades, trade_accounts
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config, TradingConfig
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices
 from eigen_core.trading.fills import BASIS_POINTS, fill_offset
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from eigen_core.account.equity import Values
 from eigen_core.account.matched import MatchedTraders, share_of_capital
 from eigen_core.account.weights import weights_accounts
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading import Prices
 from eigen_core.trading.portfolio import equal_weights_like
 

@@ -45,9 +45,9 @@ from eigen_core.checkpoint.names import (
     generation_of,
 )
 from eigen_core.checkpoint.tensors import parse_document
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import size as in_mb
 from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
-from eigen_core.units import size as in_mb
 
 logger = logging.getLogger(__name__)
 

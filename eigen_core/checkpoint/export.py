@@ -19,8 +19,8 @@ from eigen_core.checkpoint.integrity import Damage, DamagedFileError, DamagedGen
 from eigen_core.checkpoint.manifest import Manifest, reading_part
 from eigen_core.checkpoint.names import blob_name
 from eigen_core.checkpoint.tensors import read_tensors, serialized
+from eigen_core.common.errors import InputError
 from eigen_core.config.stored import current_values
-from eigen_core.errors import InputError
 from eigen_core.store.files import explained, replacing
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from eigen_core.errors import InputError
-from eigen_core.progress import report_progress
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import report_progress
 
 _CHECKSUM = "checksum"
 

@@ -21,8 +21,8 @@ from typing import Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eigen_core.checkpoint.names import DELETED_MARK, LEASES, MANIFESTS
-from eigen_core.errors import InputError
-from eigen_core.locks import ProcessIdentity, this_process
+from eigen_core.common.errors import InputError
+from eigen_core.common.locks import ProcessIdentity, this_process
 from eigen_core.store import (
     MissingObjectError,
     ObjectExistsError,

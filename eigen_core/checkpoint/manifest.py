@@ -24,7 +24,7 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.names import blob_name, manifest_name
 from eigen_core.checkpoint.snapshot import STEM, Snapshot
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 
 FORMAT_VERSION = 1
 MANIFEST_LIMIT = 64 << 20

@@ -15,8 +15,8 @@ from eigen_core.checkpoint.reading import LoadedGeneration, SnapshotForm
 from eigen_core.checkpoint.run import RunDirectory, RunLocation, Saved, config_content
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus
+from eigen_core.common.errors import InputError
 from eigen_core.config.running import CheckpointConfig
-from eigen_core.errors import InputError
 from eigen_core.store import (
     MissingObjectError,
     ObjectExistsError,

@@ -24,11 +24,11 @@ from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.names import BLOBS, generation_of
 from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import size
 from eigen_core.config import CheckpointConfig
-from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, created
 from eigen_core.store.files import replacing
-from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 

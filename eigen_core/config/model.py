@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.instructions import Instructions
 from eigen_core.config.account import AccountConfig
 from eigen_core.config.choices import TaskName, has_prices
 from eigen_core.config.evolution import EvolutionConfig
@@ -24,8 +26,6 @@ from eigen_core.config.portfolio import PortfolioConfig
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.running import CheckpointConfig, MemoryConfig, ReportingConfig
 from eigen_core.config.values import Count, Section, Text
-from eigen_core.errors import InputError
-from eigen_core.instructions import Instructions
 
 
 class Config(Section):

@@ -5,14 +5,14 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from eigen_core.bundled import own_path
+from eigen_core.common.bundled import own_path
+from eigen_core.common.errors import InputError
 from eigen_core.config.learning import LEARNER_CONFIGS
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.machine import run_values
 from eigen_core.config.model import Config
 from eigen_core.config.plain import shown
 from eigen_core.config.presets import merge
-from eigen_core.errors import InputError
 
 FORMAT_KEY = "format_version"
 """Key of a stored configuration's version; without it the version is 1."""

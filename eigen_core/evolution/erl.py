@@ -10,12 +10,12 @@ from dataclasses import replace
 
 import torch
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Lineage
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.evolution.genetic import GeneticMethod
 from eigen_core.evolution.interface import Bred, Ended, NewAgents
 from eigen_core.population import Population
-from eigen_core.records import Lineage
 
 
 class ErlMethod(GeneticMethod):

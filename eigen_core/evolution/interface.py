@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config
 from eigen_core.population import Population
-from eigen_core.records import GenerationRecord, Lineage
 
 Number = float | int | None
 NOISE_FACTOR = "noise_factor"

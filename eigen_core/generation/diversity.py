@@ -4,9 +4,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.generation.state import TrainingState
 from eigen_core.population import agent_groups
-from eigen_core.randomness import keyed_generator
 
 COMPARED = 16
 """Stored observations on which the actions of all agents are compared."""

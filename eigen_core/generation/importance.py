@@ -8,11 +8,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.progress import report_progress
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.learners import learner_class
 from eigen_core.market.panel import Panel
-from eigen_core.progress import report_progress
-from eigen_core.randomness import keyed_generator
 from eigen_core.task import task_class
 from eigen_core.task.panel_task import PanelTask
 

@@ -11,8 +11,18 @@ from torch import Tensor
 
 from eigen_core.arithmetic import arithmetic_of, warn_of_another
 from eigen_core.checkpoint import Snapshot, SnapshotForm, UnfitSnapshotError
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import (
+    GenerationRecord,
+    Record,
+    RecordLog,
+    Telemetry,
+    UnfitRecordsError,
+    history_in,
+    parsed,
+    telemetry_in,
+)
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.evolution import Champion, MethodState
 from eigen_core.generation.snapshot_checks import (
     require,
@@ -26,16 +36,6 @@ from eigen_core.generation.snapshot_checks import (
 )
 from eigen_core.generation.state import TrainingState
 from eigen_core.population import Population
-from eigen_core.records import (
-    GenerationRecord,
-    Record,
-    RecordLog,
-    Telemetry,
-    UnfitRecordsError,
-    history_in,
-    parsed,
-    telemetry_in,
-)
 
 T = TypeVar("T")
 

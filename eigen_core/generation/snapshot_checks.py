@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from eigen_core.checkpoint import Ring, UnfitSnapshotError, tensors_sha256
+from eigen_core.common.records import GenerationRecord
 from eigen_core.config import ExplorationConfig
 from eigen_core.evolution import Champion
 from eigen_core.evolution.interface import Number
 from eigen_core.generation.state import TrainingState
-from eigen_core.records import GenerationRecord
 from eigen_core.replay import Replay
 
 

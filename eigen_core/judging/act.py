@@ -13,9 +13,9 @@ from torch import Tensor
 
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.checkpoint.integrity import DamagedFileError, checksummed, parse_checksummed
+from eigen_core.common.errors import InputError
 from eigen_core.config import AccountConfig, Config
 from eigen_core.config.values import Date
-from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
 from eigen_core.judging.backtests import agents_on_market, newest_of_run, require_prices

@@ -11,11 +11,11 @@ from torch import Tensor
 from eigen_core.account import DecidedTrades, EquityCurve
 from eigen_core.account.days import trade_day_by_day
 from eigen_core.account.matched import MatchedTraders, Values
+from eigen_core.common.records import Excess
 from eigen_core.config import Config, TradingConfig
 from eigen_core.config.choices import BACKTESTS, chosen, task_choice
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
-from eigen_core.records import Excess
 from eigen_core.trading import Prices, episode_times
 
 DRAWS = 1_000

@@ -15,22 +15,22 @@ from eigen_core.account.attribution import gain_by_asset, gain_by_month
 from eigen_core.account.equity import share_of
 from eigen_core.account.figures import Figures, drawdowns, figures_of
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import history_in
+from eigen_core.common.units import count
 from eigen_core.config import Config, merge
 from eigen_core.config.choices import has_prices
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
-from eigen_core.errors import InputError
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import DRAWS, PlayedSpan, task_backtest
 from eigen_core.judging.claim import Verdict
 from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.verdicts import Chosen, counted_verdict
 from eigen_core.market import Panel, build_panel
-from eigen_core.records import history_in
 from eigen_core.store import open_store
 from eigen_core.store.files import explained, replacing
 from eigen_core.threads import computing_threads
 from eigen_core.training.runs import Run, RunStatus, status_of
-from eigen_core.units import count
 
 logger = logging.getLogger(__name__)
 

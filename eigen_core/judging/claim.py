@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from eigen_core.common.records import Excess
+from eigen_core.common.units import change, count, percent, ratio
 from eigen_core.judging.statistics import (
     corrected,
     daily_alpha,
@@ -17,8 +19,6 @@ from eigen_core.judging.statistics import (
     sharpe_interval,
     superiority,
 )
-from eigen_core.records import Excess
-from eigen_core.units import change, count, percent, ratio
 
 Values = NDArray[np.float64]
 Claim = Literal["skill", "none", "undecided"]

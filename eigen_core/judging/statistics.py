@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import linregress, trim_mean
 from skfolio.measures import expected_max_sharpe_ratio, probabilistic_sharpe_ratio
 
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 
 Values = NDArray[np.float64]
 

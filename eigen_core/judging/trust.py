@@ -13,10 +13,12 @@ from typing import Any
 from pydantic import ValidationError
 from scipy.stats import beta
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Record
+from eigen_core.common.units import percent
 from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import task_backtest
@@ -26,12 +28,10 @@ from eigen_core.judging.verdicts import verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.records import Record
 from eigen_core.store.files import explained, replacing
 from eigen_core.threads import computing_threads
 from eigen_core.trading.planted import with_planted_edge
 from eigen_core.trading.resampled import prices_fingerprint, unpredictable_prices
-from eigen_core.units import percent
 
 EDGES = (0.05, 0.1, 0.2, 0.3)
 TRIALS = 10

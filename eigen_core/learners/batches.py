@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import BatchSamplingConfig, Config
 from eigen_core.devices import on_device
 from eigen_core.learners.settings import learner_settings
-from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 from eigen_core.task import BatchSampler, Task
 

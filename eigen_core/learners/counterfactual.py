@@ -14,8 +14,9 @@ from typing import ClassVar, Generic, cast
 import torch
 from torch import Tensor
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
-from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.batches import BatchPlan, drawn_batches
 from eigen_core.learners.critics import scaled
@@ -25,7 +26,6 @@ from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.networks.outcomes import RESERVE_VALUES, Expected, follow_expected
 from eigen_core.population import Population
-from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eigen_core.common.records import Curve
 from eigen_core.config import Config, DdpgConfig, Td3Config
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
@@ -23,7 +24,6 @@ from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads, Policy
 from eigen_core.population import Population
-from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import Encoded, Observed, Task, Transitions
 

@@ -15,8 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Curve
 from eigen_core.config import Config, DirectConfig
-from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns
 from eigen_core.learners.interface import Learned
@@ -24,8 +26,6 @@ from eigen_core.learners.planned_steps import count_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.population import Population
-from eigen_core.randomness import keyed_generator
-from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import DifferentiableGrowth, Task
 

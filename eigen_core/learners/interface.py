@@ -7,10 +7,10 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from torch import Tensor
 
+from eigen_core.common.records import Curve
 from eigen_core.config import Config
 from eigen_core.networks import Heads
 from eigen_core.population import Population
-from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import Task
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eigen_core.common.units import SINGLE
 from eigen_core.config import Config
 from eigen_core.cuda_graphs import Repeated
 from eigen_core.devices import on_device
@@ -16,7 +17,6 @@ from eigen_core.learners.batches import BatchPlan
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.pieces import noise_at_once
 from eigen_core.population import Population
-from eigen_core.units import SINGLE
 
 
 class Step(NamedTuple):

@@ -16,16 +16,16 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Curve
 from eigen_core.config import Config, PpoConfig
-from eigen_core.errors import InputError
 from eigen_core.learners.adam import adam_state, bias_corrections, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.population import Population
-from eigen_core.randomness import keyed_generator
-from eigen_core.records import Curve
 from eigen_core.replay import Column, Replay
 from eigen_core.task import Encoded, Observed, Task
 from eigen_core.trajectories import TrajectoryBuffer

@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, NamedTuple
 import torch
 from torch import Tensor
 
+from eigen_core.common.records import Curve
 from eigen_core.config import Config, SacConfig
 from eigen_core.learners.adam import adam_update, clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
@@ -20,7 +21,6 @@ from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.population import Population
-from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import Encoded, Observed, Task, Transitions
 

@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import report_progress
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
-from eigen_core.errors import InputError
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import clean_prices
 from eigen_core.market.days import PriceRows
@@ -26,8 +28,6 @@ from eigen_core.market.features import (
 from eigen_core.market.files import find_source
 from eigen_core.market.panel import Splits, normalise
 from eigen_core.market.report import DataReport
-from eigen_core.progress import report_progress
-from eigen_core.randomness import keyed_generator
 
 LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
 """Rank correlation of one symbol, and mean of absolute values over all symbols, below which nothing is suspected; and

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.market.dates import Days
 from eigen_core.market.days import PriceRows, SuspiciousRow, refuse_longer_bars, suspicious_prices
 from eigen_core.market.layouts import BAR, Role

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.errors import InputError
 from eigen_core.market.dates import SATURDAY, Days, to_time_zone, to_utc, weekdays_of
 from eigen_core.market.layouts import BAR, PRICE_ROLES, Role, likely_time_zone, settings_to_add
 from eigen_core.market.reading import OWN, FileRows

@@ -17,10 +17,10 @@ import pandas as pd
 import talib
 from numpy.typing import ArrayLike, NDArray
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import MarketConfig
-from eigen_core.errors import InputError
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.randomness import keyed_generator
 
 FeatureSet = Literal["returns", "classic", "columns"]
 Series = NDArray[np.float64]

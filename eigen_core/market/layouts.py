@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.errors import InputError
 from eigen_core.market.dates import SATURDAY, parse_dates, parse_format, to_text
 
 Role = Literal["date", "time", "symbol", "open", "high", "low", "close", "adjusted_close", "volume"]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config, MarketConfig
-from eigen_core.errors import InputError
 from eigen_core.market.features import Series, carry_forward, feature_functions, feature_names, uses_columns
-from eigen_core.randomness import keyed_generator
 
 LIMIT = 10.0
 """Bound of a normalised feature, in standard deviations."""

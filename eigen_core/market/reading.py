@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import ArrayLike, NDArray
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.errors import InputError
 from eigen_core.market import layouts
 from eigen_core.market.dates import parse_dates, parse_times_of_day, to_text
 from eigen_core.market.files import Source, SourceFile, symbol_in

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
+from eigen_core.common.units import count
 from eigen_core.config import TradingConfig
 from eigen_core.market.dates import SATURDAY, Days, weekdays_of
 from eigen_core.market.days import SuspiciousRow, sentences
-from eigen_core.units import count
 
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 

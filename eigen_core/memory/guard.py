@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Self
 
+from eigen_core.common.progress import checked_by
 from eigen_core.config.running import MemoryConfig
 from eigen_core.memory.allocation import empty_device_cache, is_exhaustion, keep_reserve
 from eigen_core.memory.course import Curve, PhaseUsage, Point, expected_growth
@@ -20,7 +21,6 @@ from eigen_core.memory.limits import DeviceLimit, HostLimits, Limit, Pressure
 from eigen_core.memory.process import own_resident_bytes, release_free_memory
 from eigen_core.memory.report import MemoryReport, Row, measured_parts, traced_lines
 from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
-from eigen_core.progress import checked_by
 
 logger = logging.getLogger(__name__)
 
@@ -57,8 +57,8 @@ class MemoryGuard:
 
     A thread reads the memory every `memory.sample_seconds`. At the soft line it frees caches, once for each crossing.
     At the hard line it sets a flag: the next `check`, which every loop that reports progress calls between its steps
-    (`eigen_core.progress`), aborts the phase; a phase without steps is aborted at its end. An allocation that fails
-    inside a phase aborts it in the same way.
+    (`eigen_core.common.progress`), aborts the phase; a phase without steps is aborted at its end. An allocation that
+    fails inside a phase aborts it in the same way.
 
     Args:
         limits: of the host.

@@ -10,11 +10,11 @@ from typing import Literal, Self
 import psutil
 import torch
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import BYTES_PER_GB, size
 from eigen_core.config.running import MemoryConfig
 from eigen_core.control_groups import ControlGroup, control_groups
-from eigen_core.errors import InputError
 from eigen_core.memory.process import proc_entries
-from eigen_core.units import BYTES_PER_GB, size
 
 logger = logging.getLogger(__name__)
 

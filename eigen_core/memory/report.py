@@ -14,13 +14,13 @@ from pathlib import Path
 
 from torch import Tensor
 
+from eigen_core.common.units import duration, size
 from eigen_core.memory.course import PhaseUsage, Point
 from eigen_core.memory.limits import Pressure
 from eigen_core.memory.owned import Values, add_largest, memory_of, tensors_of
 from eigen_core.memory.process import process_bytes, resident_part
 from eigen_core.memory.usage import Usage
 from eigen_core.store.files import replacing
-from eigen_core.units import duration, size
 
 _ROWS = 20
 # Listing a million objects takes 0.05 s.

@@ -6,9 +6,10 @@ from typing import Literal
 
 import torch
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import BYTES_PER_MB, size
 from eigen_core.config import Config
 from eigen_core.devices import visible_gpus
-from eigen_core.errors import InputError
 from eigen_core.memory import shares_memory
 from eigen_core.planning.disk import DiskPlan, disk_plan
 from eigen_core.planning.probe import Measured, Peak, Unmeasured
@@ -16,7 +17,6 @@ from eigen_core.planning.sizes import Sizes
 from eigen_core.planning.workers import local_worker_count
 from eigen_core.store import is_remote
 from eigen_core.trackers import tracker_bytes
-from eigen_core.units import BYTES_PER_MB, size
 
 Phase = Literal["start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"]
 Device = Literal["cpu", "cuda"]

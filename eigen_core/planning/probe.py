@@ -23,9 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from eigen_core.cache_root import default_cache_root
-from eigen_core.child_processes import stop_with_this_process
-from eigen_core.code_digest import code_digest
+from eigen_core.common.cache_root import default_cache_root
+from eigen_core.common.child_processes import stop_with_this_process
+from eigen_core.common.code_digest import code_digest
+from eigen_core.common.progress import checked_by
+from eigen_core.common.units import size
 from eigen_core.config import Config
 from eigen_core.evolution import Champion
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training
@@ -34,11 +36,9 @@ from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_pe
 from eigen_core.memory.allocation import is_exhaustion
 from eigen_core.memory.process import own_resident_bytes
 from eigen_core.population import Population, agent_groups
-from eigen_core.progress import checked_by
 from eigen_core.store.files import replacing
 from eigen_core.task import TaskData, open_data, task_class
 from eigen_core.threads import computing_threads
-from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 

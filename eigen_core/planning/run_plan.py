@@ -7,8 +7,9 @@ from pathlib import Path
 
 import torch
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import size
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.generation import resolve_device
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
 from eigen_core.memory.usage import SystemMeter, Usage
@@ -31,7 +32,6 @@ from eigen_core.planning import (
 from eigen_core.store import run_root
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.task import TaskData
-from eigen_core.units import size
 
 logger = logging.getLogger(__name__)
 

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
+from eigen_core.common.units import size
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.planning.plan import Plan
 from eigen_core.planning.probe import Measured
-from eigen_core.units import size
 
 _MOST_PLANS = 8
 # What saves less of the peak is not worth a change.

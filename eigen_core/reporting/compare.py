@@ -8,7 +8,7 @@ import numpy as np
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.judging.backtests import Backtest, play
 from eigen_core.reporting.report import NAMES, Report
 from eigen_core.reporting.report.comparison import COLOURS, Comparison, comparison_page

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from eigen_core.records import GenerationRecord
+from eigen_core.common.records import GenerationRecord
 from eigen_core.reporting.style import BLUE, PURPLE, draw_curves, figure_file, footnote, label_ends, value_axis
 from eigen_core.reporting.tables import NO_GENERATION, diversity_sentence
 

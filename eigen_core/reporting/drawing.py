@@ -18,7 +18,7 @@ from itertools import chain, islice
 from pathlib import Path
 from zipfile import ZipFile
 
-from eigen_core.records import Curve, GenerationRecord, RecordLog, Telemetry
+from eigen_core.common.records import Curve, GenerationRecord, RecordLog, Telemetry
 from eigen_core.store.files import replacing
 
 # A training on all cores is more urgent.

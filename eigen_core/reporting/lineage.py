@@ -7,8 +7,9 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
-from eigen_core.ancestry import Link, Member, champion_path, links, living
-from eigen_core.records import GenerationRecord, Origin
+from eigen_core.common.ancestry import Link, Member, champion_path, links, living
+from eigen_core.common.records import GenerationRecord, Origin
+from eigen_core.common.units import count
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -24,7 +25,6 @@ from eigen_core.reporting.style import (
     tint,
 )
 from eigen_core.reporting.tables import NO_GENERATION
-from eigen_core.units import count
 
 # More columns than this cannot be distinguished.
 _GENERATIONS = 30

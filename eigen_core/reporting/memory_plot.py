@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.axes import Axes
 
-from eigen_core.records import PhaseMemory, Telemetry
+from eigen_core.common.records import PhaseMemory, Telemetry
+from eigen_core.common.units import BYTES_PER_MB, duration, number, size
 from eigen_core.reporting.style import (
     BLUE,
     INK,
@@ -25,7 +26,6 @@ from eigen_core.reporting.style import (
     tint,
     value_axis,
 )
-from eigen_core.units import BYTES_PER_MB, duration, number, size
 
 if TYPE_CHECKING:
     from eigen_core.memory import MemoryReport

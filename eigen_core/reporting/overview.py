@@ -6,7 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean
 
-from eigen_core.records import GenerationRecord, Telemetry
+from eigen_core.common.records import GenerationRecord, Telemetry
+from eigen_core.common.units import clock, count, duration, exact_clock, reward, rough_duration
 from eigen_core.reporting.tables import (
     Row,
     champion_in_words,
@@ -16,7 +17,6 @@ from eigen_core.reporting.tables import (
     markdown_table,
     population_table,
 )
-from eigen_core.units import clock, count, duration, exact_clock, reward, rough_duration
 
 FITNESS_PLOT = "fitness.png"
 """The plot that stands right below the facts."""

@@ -5,7 +5,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.common.units import count, duration, exact_clock
 from eigen_core.reporting.tables import (
     Row,
     champion_card,
@@ -14,7 +15,6 @@ from eigen_core.reporting.tables import (
     markdown_card,
     markdown_table,
 )
-from eigen_core.units import count, duration, exact_clock
 
 if TYPE_CHECKING:
     from eigen_core.checkpoint import UploadStatus

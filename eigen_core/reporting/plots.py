@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
-from eigen_core.records import Curve, GenerationRecord, Telemetry
+from eigen_core.common.records import Curve, GenerationRecord, Telemetry
+from eigen_core.common.units import BYTES_PER_MB, count, duration, number, signed, size
 from eigen_core.reporting.diversity_plot import plot_diversity
 from eigen_core.reporting.lineage import plot_lineage
 from eigen_core.reporting.memory_plot import by_generation, draw_memory, generations_of, plot_phase_memory
@@ -42,7 +43,6 @@ from eigen_core.reporting.style import (
     value_axis,
 )
 from eigen_core.reporting.tables import NO_GENERATION, champion_in_words
-from eigen_core.units import BYTES_PER_MB, count, duration, number, signed, size
 
 # Fewer generations give a slope that says nothing.
 _SLOPE_GENERATIONS = 10

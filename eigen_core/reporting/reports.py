@@ -11,14 +11,15 @@ import pandas as pd
 
 from eigen_core.account.attribution import gain_by_asset
 from eigen_core.checkpoint import no_such_run
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Excess
+from eigen_core.common.units import count, percent, ratio
 from eigen_core.config.running import CheckpointConfig
-from eigen_core.errors import InputError
 from eigen_core.judging.backtests import Backtest, backtest
 from eigen_core.judging.claim import Verdict
 from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.walks import Walk, is_walk, stored_walk, walks_in
 from eigen_core.market import build_panel
-from eigen_core.records import Excess
 from eigen_core.reporting.report import NAMES, Fact, Fold, Report, report_page
 from eigen_core.reporting.report.tables import UNDEFINED
 from eigen_core.reporting.run_settings import options_of, settings_of, training_command
@@ -26,7 +27,6 @@ from eigen_core.reporting.walks import WalkResult, play_walk
 from eigen_core.store import open_store
 from eigen_core.store.files import replacing, require_place
 from eigen_core.training.runs import Run, RunStatus, status_of
-from eigen_core.units import count, percent, ratio
 
 _CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."
 

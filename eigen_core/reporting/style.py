@@ -18,8 +18,8 @@ from matplotlib.typing import RcKeyType
 from numpy.typing import NDArray
 from PIL import Image
 
+from eigen_core.common.units import number
 from eigen_core.store.files import replacing
-from eigen_core.units import number
 
 Values = NDArray[np.float64]
 

@@ -14,11 +14,11 @@ from eigen_core.account import EquityCurve
 from eigen_core.account.calendar import daily_rates
 from eigen_core.account.figures import Figures, figures_of
 from eigen_core.account.joined import one_after_another, side_by_side
+from eigen_core.common.records import Excess
 from eigen_core.judging.backtests import Backtest, backtest, write_table
 from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.judging.statistics import interquartile_mean
 from eigen_core.judging.walks import Fold, Walk, folder_of
-from eigen_core.records import Excess
 from eigen_core.reporting.report.content import NAMES
 from eigen_core.reporting.report.curves import colour_of, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote

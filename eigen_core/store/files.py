@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 import google_crc32c
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store.interface import HIDDEN, StoreUnavailableError
 
 _TEMPORARY = f"{HIDDEN}writing-"

@@ -25,7 +25,7 @@ from google.cloud import storage
 from google.cloud.storage.exceptions import DataCorruption, InvalidResponse
 from google.cloud.storage.retry import DEFAULT_RETRY
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store.interface import MissingObjectError, ObjectExistsError, StoreUnavailableError
 from eigen_core.store.location import GcsLocation
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store.files import (
     crc32c,
     file_checksum,

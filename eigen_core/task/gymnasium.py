@@ -16,9 +16,10 @@ from torch import Tensor
 from eigen_core.arithmetic import compute_as_asked
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import SINGLE
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_size_of
-from eigen_core.errors import InputError
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
@@ -29,7 +30,6 @@ from eigen_core.task.gymnasium_environment import EnvironmentFacts, OpenedEnviro
 from eigen_core.task.gymnasium_rollouts import EnvironmentPool, gymnasium_columns
 from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
-from eigen_core.units import SINGLE
 
 _TRAINING_SEEDS = range(1 << 30)
 _VALIDATION_SEEDS = range(1 << 30, (1 << 30) + (1 << 20))

@@ -14,9 +14,9 @@ import numpy as np
 from gymnasium import spaces
 from numpy.typing import NDArray
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import count
 from eigen_core.config import Config, EnvironmentConfig
-from eigen_core.errors import InputError
-from eigen_core.units import count
 
 logger = logging.getLogger(__name__)
 

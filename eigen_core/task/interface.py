@@ -11,12 +11,12 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from eigen_core.checkpoint import Ring
+from eigen_core.common.records import Excess
 from eigen_core.config import Config
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.policies import Box, Policy
-from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
 
 

@@ -7,13 +7,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.records import Excess
 from eigen_core.config import Config
 from eigen_core.market.panel import Panel, PanelFacts
 from eigen_core.networks import Heads, market_actions
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import Expected
-from eigen_core.records import Excess
 from eigen_core.task.interface import Rollout, joined_counts
 from eigen_core.task.market_outcomes import OutcomeTable, sale_targets
 from eigen_core.task.market_rollouts import Evaluator

@@ -13,9 +13,11 @@ from torch import Tensor
 from eigen_core.account.calendar import periods_per_year
 from eigen_core.account.shifted import fewest_days
 from eigen_core.checkpoint import Ring
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Excess
+from eigen_core.common.units import SINGLE
 from eigen_core.config import BatchSamplingConfig, Config, OffPolicyConfig
 from eigen_core.config.learning import batch_size_of, block_days_of
-from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.panel import Panel, PanelFacts, Splits, random_panel
@@ -23,7 +25,6 @@ from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbeddi
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
 from eigen_core.pieces import columns_at_once
-from eigen_core.records import Excess
 from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import TaskData, Transitions
 from eigen_core.task.market_transitions import (
@@ -36,7 +37,6 @@ from eigen_core.task.market_transitions import (
     wrong_rows,
 )
 from eigen_core.trading import episode_times
-from eigen_core.units import SINGLE
 
 
 @dataclass(frozen=True)

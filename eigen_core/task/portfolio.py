@@ -8,11 +8,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.account.calendar import periods_per_year
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Excess
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, portfolio_actions
-from eigen_core.records import Excess
 from eigen_core.task.encoded_episodes import EncodedEpisodes
 from eigen_core.task.interface import Rollout, joined_counts
 from eigen_core.task.market_transitions import EpisodeBatch, rows_of

@@ -14,8 +14,8 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config.explain import flatten
-from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.trackers.interface import TrackedRun, metrics_of, metrics_since
 
 T = TypeVar("T")

@@ -20,8 +20,8 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter, masked_crc32c
 
+from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config.explain import flatten
-from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.trackers.interface import TrackedRun, metrics_of, metrics_since
 
 FILE_NAME = "events.out.tfevents.eigen"

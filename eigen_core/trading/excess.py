@@ -5,8 +5,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.records import Excess
 from eigen_core.config import TradingConfig
-from eigen_core.records import Excess
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import PERCENT, gain_at_close
 from eigen_core.trading.prices import Prices

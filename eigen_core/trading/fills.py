@@ -7,8 +7,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
-from eigen_core.errors import InputError
 
 BASIS_POINTS = 10_000.0
 

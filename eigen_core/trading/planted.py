@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import TradingConfig
-from eigen_core.errors import InputError
 from eigen_core.market import Panel
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading.prices import Prices
 
 Values = NDArray[np.float64]

@@ -8,8 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
-from eigen_core.errors import InputError
 from eigen_core.market.panel import Panel
 from eigen_core.trading.fills import Fills
 

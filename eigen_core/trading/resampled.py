@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.market.cleaning import CleanPrices, Grid
-from eigen_core.randomness import keyed_generator
 
 MEAN_BLOCK_DAYS = 60
 """Mean length of a block: |returns| keep (1 - 1 / 60)^k of their autocorrelation at a lag of k days."""

@@ -15,8 +15,8 @@ import psutil
 from pydantic import AwareDatetime, Field
 
 from eigen_core.checkpoint import RunLocation
-from eigen_core.progress import checked_by
-from eigen_core.records import Record
+from eigen_core.common.progress import checked_by
+from eigen_core.common.records import Record
 from eigen_core.training.journals import Journal
 
 SIGN_OF_LIFE = "alive"

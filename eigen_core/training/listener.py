@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eigen_core.progress import progress_to
+from eigen_core.common.progress import progress_to
 
 # Displays are listeners, and a command that prints its help must not load torch.
 if TYPE_CHECKING:
     from eigen_core.checkpoint import RunSession
+    from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
     from eigen_core.config import Config
     from eigen_core.generation import TrainingState
     from eigen_core.memory import MemoryGuard, MemoryReport
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
     from eigen_core.task import TaskData
     from eigen_core.training.goodput import Start
 
@@ -54,7 +54,7 @@ class Listener:
     """
 
     def update(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` steps of the loop `name` are finished (`eigen_core.progress`)."""
+        """`done` of `total` steps of the loop `name` are finished (`eigen_core.common.progress`)."""
 
     def chosen(self, generation: int) -> None:
         """The run to train is known, and the generation that comes next."""

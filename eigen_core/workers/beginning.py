@@ -11,8 +11,8 @@ import torch
 from distributed import Client, KilledWorker
 
 from eigen_core.arithmetic import arithmetic_of
+from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.config import Config
-from eigen_core.errors import InputError, WorkerLostError
 from eigen_core.memory import SharedTensor, shared_probe, shares_memory
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
 from eigen_core.workers.connection import key_of

@@ -10,7 +10,7 @@ from typing import Any
 from distributed import Client
 from distributed.protocol.serialize import Serialize
 
-from eigen_core.errors import WorkerLostError
+from eigen_core.common.errors import WorkerLostError
 from eigen_core.workers.machines import Worker
 from eigen_core.workers.messages import Raised, array_bytes
 

@@ -12,7 +12,7 @@ from uuid import uuid4
 from distributed import Client, Security
 from distributed.comm.addressing import get_address_host_port, parse_address
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 
 _CONNECTING_SECONDS = 20.0
 _REACHING_SECONDS = 5.0

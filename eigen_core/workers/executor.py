@@ -11,13 +11,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from eigen_core.common.errors import SchedulerLostError, WorkerLostError
+from eigen_core.common.progress import report_progress
 from eigen_core.config import Config
-from eigen_core.errors import SchedulerLostError, WorkerLostError
 from eigen_core.generation.groups import Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
 from eigen_core.population import Population
-from eigen_core.progress import report_progress
 from eigen_core.replay import Replay
 from eigen_core.workers.beginning import Beginners
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.units import count
+from eigen_core.common.units import count
 from flows.cli.common import Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_line, print_result
 
@@ -39,8 +39,8 @@ def act(
     as_json: Json = False,
 ) -> None:
     """Show what the champion orders for the next day, and keep it; no order is sent anywhere."""
+    from eigen_core.common.progress import progress_to
     from eigen_core.judging.act import act as decide
-    from eigen_core.progress import progress_to
     from flows.cli.display import display_on
 
     with display_on(Console(stderr=True)) as display:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.units import count
+from eigen_core.common.units import count
 from flows.cli.common import EXIT_OTHER, Assignments, Data, Json, Preset, config_of, sentences
 from flows.cli.output import print_line, print_result
 
@@ -33,8 +33,8 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Try every feature for look-ahead, and show what the data report says of the prices."""
+    from eigen_core.common.progress import progress_to
     from eigen_core.market.audit import audit_market
-    from eigen_core.progress import progress_to
     from flows.cli.display import display_on
 
     config = config_of(preset, None, None, assignments, data, None, None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.units import change, percent, ratio
+from eigen_core.common.units import change, percent, ratio
 from flows.cli.common import Agent, Json, RunName, Slice, Store, sentences, store_of
 from flows.cli.output import PlainTable, excess_document, print_fact, print_line, print_result
 
@@ -44,9 +44,9 @@ def backtest(
     as_json: Json = False,
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
+    from eigen_core.common.progress import progress_to
     from eigen_core.judging.backtests import backtest as play
     from eigen_core.judging.backtests import write_backtest
-    from eigen_core.progress import progress_to
     from eigen_core.store.files import require_place
     from flows.cli.display import display_on
 

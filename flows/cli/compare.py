@@ -35,7 +35,7 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Show runs side by side on the same days, and the settings in which they differ."""
-    from eigen_core.progress import progress_to
+    from eigen_core.common.progress import progress_to
     from eigen_core.reporting.compare import write_comparison
     from flows.cli.display import display_on
 

@@ -11,13 +11,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
+from eigen_core.common.units import duration, size
 from eigen_core.training.listener import Listener
-from eigen_core.units import duration, size
 from flows.cli.output import print_line
 from flows.cli.signals import StopSignals
 
 if TYPE_CHECKING:
-    from eigen_core.records import GenerationRecord, Telemetry
+    from eigen_core.common.records import GenerationRecord, Telemetry
 
 _REFRESHES_PER_SECOND = 4
 _CLOCK_WIDTH = len("0:00:00")

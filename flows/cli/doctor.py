@@ -12,14 +12,14 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from eigen_core.common.distribution import DISTRIBUTION
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import size
 from eigen_core.config import Config
 from eigen_core.config.choices import has_prices
-from eigen_core.distribution import DISTRIBUTION
-from eigen_core.errors import InputError
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.store.interface import within
-from eigen_core.units import size
 from flows.server.servers import require_database, require_home
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from eigen_core.training.listener import Listener, observed_by
 from flows.cli.display import ConsoleHandler, Display, display_on
@@ -23,10 +23,10 @@ from flows.server.environment import RUNNING_NAME, prepare_environment, set_umas
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
+    from eigen_core.common.records import GenerationRecord, Telemetry
     from eigen_core.config import Config
     from eigen_core.config.running import CheckpointConfig
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.records import GenerationRecord, Telemetry
     from eigen_core.training.goodput import Start
     from eigen_core.training.listener import Training
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from eigen_core.errors import InputError
-from eigen_core.units import count
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import count
 from flows.cli.common import LARGEST, Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_line, print_result
 
@@ -40,8 +40,8 @@ def importance(
 ) -> None:
     """Show which features and columns of the market agents of a run use."""
     newest = _generations(generations, agent)
+    from eigen_core.common.progress import progress_to
     from eigen_core.judging.importance import run_importance
-    from eigen_core.progress import progress_to
     from flows.cli.display import display_on
 
     with display_on(Console(stderr=True)) as display:

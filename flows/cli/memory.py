@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.markdown import Markdown
 
-from eigen_core.errors import InputError
-from eigen_core.units import size
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import size
 from flows.cli.output import PlainTable, print_fact, print_line
 
 if TYPE_CHECKING:
-    from eigen_core.records import Telemetry
+    from eigen_core.common.records import Telemetry
     from eigen_core.training.runs import RunStatus
 
 _SHOWN_GENERATIONS = 3
@@ -65,7 +65,7 @@ def memory_of(store: str, name: str) -> RunMemory:
 def _pid(folder: Path) -> int | None:
     """Return the process that has the run's lock on this machine, None if that is not known."""
     from eigen_core.checkpoint.names import LOCK_NAME
-    from eigen_core.locks import FileLock
+    from eigen_core.common.locks import FileLock
 
     holder = FileLock(folder / LOCK_NAME).holder()
     return holder.pid if holder is not None and holder.host == socket.gethostname() else None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import check_run_name, is_remote, store_folder
 from flows.cli.common import (
     EXIT_OTHER,

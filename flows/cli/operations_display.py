@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from eigen_core.units import rough_duration
+from eigen_core.common.units import rough_duration
 from flows.cli.output import Styled, print_fact, print_line
 from flows.endings import Stopped
 from flows.server.environment import api_at, ui_of

@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from eigen_core.records import Excess
+    from eigen_core.common.records import Excess
 
 P = ParamSpec("P")
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.units import money, percent, ratio
+from eigen_core.common.units import money, percent, ratio
 from flows.cli.common import Agent, Json, Slice, Store, sentences, store_of
 from flows.cli.output import PlainTable, print_fact, print_line, print_result
 
@@ -39,7 +39,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
-    from eigen_core.progress import progress_to
+    from eigen_core.common.progress import progress_to
     from eigen_core.reporting.reports import is_report_of_walk, write_report, write_walk_report
     from flows.cli.display import display_on
     from flows.server.reporter import publish

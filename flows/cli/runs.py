@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.units import BYTES_PER_MB, size
+from eigen_core.common.units import BYTES_PER_MB, size
 from flows.cli.common import EXIT_OTHER, AnyRunName, Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, output_console, print_fact, print_json, print_line, print_result
 
 if TYPE_CHECKING:
+    from eigen_core.common.records import GenerationRecord, Telemetry
     from eigen_core.config import Config
     from eigen_core.housekeeping import CleanedRun, Verification
-    from eigen_core.records import GenerationRecord, Telemetry
     from eigen_core.training.runs import RunStatus
 
 _SHOWN_GENERATIONS = 40

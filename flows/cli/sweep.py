@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eigen_core.distribution import install_command
-from eigen_core.errors import InputError
+from eigen_core.common.distribution import install_command
+from eigen_core.common.errors import InputError
 from eigen_core.store import check_run_name, is_remote, run_root
 from flows.cli.output import PlainTable, print_line
 from flows.cli.training import is_finished
@@ -252,7 +252,7 @@ def _definition(sweep: Sweep) -> "Definition":
 @contextmanager
 def _held(sweep: Sweep) -> Iterator[None]:
     """Keep another process from training the sweep."""
-    from eigen_core.locks import FileLock
+    from eigen_core.common.locks import FileLock
 
     sweep.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(sweep.folder / f"{sweep.name}.lock")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.errors import InputError
-from eigen_core.progress import progress_to
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import progress_to
 from flows.cli.common import (
     EXIT_MEMORY,
     EXIT_OTHER,

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from eigen_core.errors import InputError
-from eigen_core.units import percent
+from eigen_core.common.errors import InputError
+from eigen_core.common.units import percent
 from flows.cli.common import Assignments, DataArgument, Generations, Json, Preset, Seed, config_of, sentences
 from flows.cli.output import PlainTable, print_line, print_result
 
@@ -49,8 +49,8 @@ def trust(
 ) -> None:
     """Measure the verdict on prices: false alarms on markets of noise, and the smallest edge that it finds."""
     wanted = edges_in(edges)
+    from eigen_core.common.progress import progress_to
     from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
-    from eigen_core.progress import progress_to
     from flows.cli.display import display_on
 
     chosen = [] if generations is None else [f"generations={generations}"]

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.errors import InputError
-from eigen_core.progress import progress_to
-from eigen_core.units import percent
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import progress_to
+from eigen_core.common.units import percent
 from flows.cli.common import (
     Assignments,
     Data,

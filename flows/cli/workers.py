@@ -34,7 +34,7 @@ def _document(scheduler: str) -> list[dict[str, Any]]:
 
 
 def _print(console: Console, scheduler: str) -> None:
-    from eigen_core.units import duration, size
+    from eigen_core.common.units import duration, size
     from eigen_core.workers import worker_command, workers_of
 
     listed = workers_of(scheduler)

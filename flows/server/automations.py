@@ -19,7 +19,7 @@ from prefect.exceptions import ObjectNotFound
 from prefect.types import SecretDict
 from pydantic import SecretStr
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.server.environment import BLOCKED_NAME, DEPLOYMENT, PLAN_NAME, SUSPENDED_EVENT, ui_of
 
 RESUME_NAME = "resume-after-crash"

@@ -12,12 +12,12 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.states import Completed
 
 from eigen_core.checkpoint import LeaseHeldError, RunLocation, RunLockedError
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, values_of_environment
 from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
 from eigen_core.config.running import CheckpointConfig
-from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, store_from_environment
 from eigen_core.training.journals import (
     count_attempt,

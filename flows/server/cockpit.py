@@ -14,11 +14,12 @@ from typing import Self
 from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
+from eigen_core.common.records import HoldoutResult, Telemetry
+from eigen_core.common.units import exact_clock, size
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.memory import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
-from eigen_core.records import HoldoutResult, Telemetry
 from eigen_core.reporting import (
     Overview,
     Progress,
@@ -39,7 +40,6 @@ from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
 from eigen_core.training.goodput import Start, goodput
 from eigen_core.training.listener import Listener, Training
-from eigen_core.units import exact_clock, size
 from flows.server.reporter import Reporter, server_is_there
 from tasks.artifacts import Pages, artifact_key, show_memory
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.server.prefect_internals import LEASES_IN_FILES
 
 FINISHED_NAME = "AlreadyFinished"

@@ -22,8 +22,8 @@ from prefect.logging import get_logger, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Running
 
+from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
-from eigen_core.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.training.goodput import Start
 from eigen_core.training.listener import Listener, Training
 from flows.server.environment import SCHEDULED_TAG, SUSPENDED_EVENT, run_tag

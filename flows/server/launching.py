@@ -13,8 +13,8 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectHTTPStatusError
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from flows.endings import Stopped
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.server.environment import SCHEDULED_TAG, ui_of

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from eigen_core.locks import ProcessIdentity
+from eigen_core.common.locks import ProcessIdentity
 from eigen_core.store.files import explained
 from flows.endings import Stopped
 

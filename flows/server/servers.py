@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.endings import Stopped
 from flows.server.environment import HOST, api_at, own_environment, server_command, server_environment, ui_of
 from flows.server.home import Home, ProcessRecord

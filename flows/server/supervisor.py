@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.server.home import COMPONENTS, Home
 
 logger = logging.getLogger(__name__)

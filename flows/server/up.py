@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import store_from_environment
 from flows.endings import Stopped
 from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool

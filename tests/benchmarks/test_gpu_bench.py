@@ -50,7 +50,7 @@ def test_a_case_that_fails_has_a_row_and_the_others_are_measured(monkeypatch: py
     assert [row[0] for row in first.rows] == ["tcn, float32, deterministic, graphs"]
     # Operators are counted without graphs.
     assert first.rows[0][-4:] == ["0", "0", "", ""]
-    assert next(sections).rows[1][1].startswith("failed: eigen_core.errors.InputError: ")
+    assert next(sections).rows[1][1].startswith("failed: eigen_core.common.errors.InputError: ")
     threading.Thread(target=kill_next_process, daemon=True).start()
     assert next(sections).rows[2][1] == "failed: its process ended with exit code -9"
     (last,) = sections

@@ -12,9 +12,9 @@ from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.methods import METHODS
 from benchmarks.learning.table import Estimate, section_of
 from benchmarks.results import RESULTS
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 
 PART = Part("learning", "A title", (((("plain", 0.3), ("noise", 0.0)), tuple(METHODS)),), range(1, 3))
 

@@ -12,7 +12,7 @@ import yaml
 from command_lines import check_command
 from distributed.cli import dask_scheduler, dask_worker
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.workers import worker_command
 from flows.server.environment import own_environment
 from flows.server.home import Home

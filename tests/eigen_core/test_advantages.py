@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.trajectories import Trajectory, TrajectoryBuffer
 
 SCALARS = {name: COLUMNS[name] for name in ("reward", "terminal")}

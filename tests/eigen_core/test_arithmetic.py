@@ -33,7 +33,7 @@ def product():
     return torch.bmm(torch.ones(2, 20, 20), torch.ones(2, 20, 20))
 """
 REPORT = """
-from eigen_core.instructions import compute_with
+from eigen_core.common.instructions import compute_with
 from eigen_core.arithmetic import arithmetic_of, keeps_bits, warn_of_arithmetic
 device = torch.device("cpu")
 compute_with(INSTRUCTIONS)

@@ -5,7 +5,7 @@ from contextvars import copy_context
 
 import pytest
 
-from eigen_core.progress import checked_by, progress_to, report_progress
+from eigen_core.common.progress import checked_by, progress_to, report_progress
 
 
 class _Listener:

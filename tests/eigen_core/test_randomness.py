@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 
 KEYS = st.lists(
     st.integers(0, 5) | st.text(st.characters(min_codepoint=32, max_codepoint=126), max_size=3), max_size=4

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from record_cases import record as made_up_record
 
-from eigen_core.records import GenerationRecord, HoldoutResult, RecordLog, Telemetry
+from eigen_core.common.records import GenerationRecord, HoldoutResult, RecordLog, Telemetry
 
 FLOATS = st.floats(0.0, 1e9)
 TELEMETRY = st.builds(

@@ -12,7 +12,7 @@ from live_tensors import LiveTensors
 from torch import Tensor
 from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.replay import Column
 from eigen_core.task.market_transitions import market_columns
 from eigen_core.trajectories import HostToDevice, Trajectory, TrajectoryBuffer

@@ -18,8 +18,8 @@ import tasks.artifacts
 import tasks.phases
 from eigen_core import generation
 from eigen_core.checkpoint import RunLocation
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError
 from eigen_core.training.runs import status_of
 from flows.cleanup import cleanup_flow

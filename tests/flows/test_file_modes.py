@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.server.environment import set_umask
 
 

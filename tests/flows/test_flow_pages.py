@@ -16,8 +16,8 @@ from prefect.client.schemas.objects import Artifact, FlowRun
 
 import flows.server.reporter
 from eigen_core import generation
+from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
-from eigen_core.records import GenerationRecord
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.store import open_store
 from eigen_core.training.listener import Listener, observed_by

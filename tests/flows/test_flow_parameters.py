@@ -8,9 +8,9 @@ import pytest
 from hostile_settings import HOSTILE, nested
 from prefect.utilities.callables import parameter_schema
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.machine import MACHINE_SETTINGS
-from eigen_core.errors import InputError
 from flows.cleanup import cleanup_flow
 from flows.server.choosing import with_own_settings
 from flows.server.home import Home

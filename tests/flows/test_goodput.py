@@ -12,7 +12,7 @@ from flow_cases import small_flow_config
 import eigen_core.training.goodput
 from eigen_core import generation
 from eigen_core.checkpoint import RunLocation, RunSession
-from eigen_core.progress import report_progress
+from eigen_core.common.progress import report_progress
 from eigen_core.training.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
 from eigen_core.training.runs import Run, status_of
 from flows.train import train_flow

@@ -20,8 +20,8 @@ from upload_cases import whole_generations
 from eigen_core.checkpoint import DamagedGenerationError, RunDirectory, RunLocation, create_run, read_champion
 from eigen_core.checkpoint.lease import Lease, lease_state
 from eigen_core.checkpoint.names import blob_name
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.housekeeping import clean_runs, export_champion, parse_duration, verify_run
 from eigen_core.store import Store
 from eigen_core.store.files import leftovers

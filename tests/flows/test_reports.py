@@ -13,7 +13,7 @@ from report_cases import report_of
 from trained_run_cases import trained
 from typer.testing import CliRunner
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.judging.backtests import backtest
 from eigen_core.judging.evaluation_log import Look
 from eigen_core.market import build_panel

@@ -12,10 +12,10 @@ from plan_cases import MB, MEASURED, pretended_probe
 
 import eigen_core.memory_watch
 from eigen_core.checkpoint import RunLocation
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.control_groups import ControlGroup
-from eigen_core.errors import InputError
 from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
 from eigen_core.memory.limits import LimitKind
 from eigen_core.memory.usage import host_bytes

@@ -10,8 +10,8 @@ from record_cases import record, telemetry
 
 import eigen_core.reporting.tracking
 from eigen_core.checkpoint import RunLocation
+from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
-from eigen_core.records import GenerationRecord, Telemetry
 from eigen_core.reporting.tracking import Tracking
 from eigen_core.trackers import TrackedRun
 

@@ -18,9 +18,9 @@ from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import holdout_name
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
-from eigen_core.errors import InputError
-from eigen_core.records import GenerationRecord
 from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by

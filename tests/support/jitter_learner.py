@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Curve
 from eigen_core.config import Config, DdpgConfig
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.settings import learner_settings
 from eigen_core.networks import Heads
 from eigen_core.population import Population
-from eigen_core.randomness import keyed_generator
-from eigen_core.records import Curve
 from eigen_core.replay import Replay
 from eigen_core.task import Task
 

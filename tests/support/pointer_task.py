@@ -10,8 +10,8 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from eigen_core.checkpoint import Ring
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.networks import Box, Heads, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes

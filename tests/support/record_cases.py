@@ -1,6 +1,6 @@
 """Records of generations that never were."""
 
-from eigen_core.records import GenerationRecord, Lineage, Telemetry
+from eigen_core.common.records import GenerationRecord, Lineage, Telemetry
 
 
 def record(generation: int) -> GenerationRecord:

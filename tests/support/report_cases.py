@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 from equity_cases import curve_of
 
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.reporting.report import Fact, Fold, Report, Setting
 from eigen_core.reporting.report.comparison import Comparison
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 from tested_device import DEVICE
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import LEARNER_CONFIGS, Config, merge
 from eigen_core.config.choices import LEARNERS
 from eigen_core.market import Panel, panel_of_prices
-from eigen_core.randomness import keyed_generator
 
 _SMALL: dict[str, Any] = {
     "seed": 3,

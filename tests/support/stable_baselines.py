@@ -16,13 +16,13 @@ from stable_baselines3.common.type_aliases import ReplayBufferSamples
 from torch import Tensor, nn
 from torch.distributions import Normal
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import ActorCriticConfig, PpoConfig, SacConfig, Td3Config
 from eigen_core.generation import TrainingState
 from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.ppo import EpisodePlan
 from eigen_core.learners.settings import learner_settings
 from eigen_core.networks.layout import Parameters
-from eigen_core.randomness import keyed_generator
 from eigen_core.task.gymnasium_environment import opened_for
 
 Layers = Mapping[str, Sequence[nn.Linear]]

@@ -11,9 +11,9 @@ from science_cases import random_panel, small_config
 from torch import Tensor
 
 from eigen_core.checkpoint import Snapshot, tensors_sha256
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, snapshot, start_training, train
-from eigen_core.randomness import keyed_generator
 from eigen_core.task.market import MarketTask
 from eigen_core.task.market_transitions import EpisodeBatch
 

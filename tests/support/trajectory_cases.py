@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.replay import Column
 from eigen_core.trajectories import TrajectoryBuffer
 

@@ -11,8 +11,8 @@ from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
+from eigen_core.common.errors import InputError
 from eigen_core.config import CheckpointConfig
-from eigen_core.errors import InputError
 from eigen_core.store import Store
 
 RUN = "run"

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from eigen_core.common.units import SINGLE
 from eigen_core.networks.encoders.interface import FirstDay
 from eigen_core.networks.layout import (
     FEWEST_ROWS,
@@ -24,7 +25,6 @@ from eigen_core.networks.layout import (
     united,
 )
 from eigen_core.pieces import columns_at_once
-from eigen_core.units import SINGLE
 
 
 def receptive_dilations(window: int) -> tuple[int, ...]:

@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures
+from eigen_core.common.units import number, percent
 from eigen_core.judging.claim import Claim
 from eigen_core.reporting.report.curves import equity_plot
 from eigen_core.reporting.report.page import page
 from eigen_core.reporting.report.svg import variable
 from eigen_core.reporting.report.tables import figures_table, rows_table, yearly_table
 from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
-from eigen_core.units import number, percent
 
 COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
 """One for each run that can be compared."""

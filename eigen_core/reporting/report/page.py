@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from eigen_core.common.units import count, money, number, percent, ratio
 from eigen_core.reporting.report.content import NAMES, Report
 from eigen_core.reporting.report.curves import (
     AGENT,
@@ -28,7 +29,6 @@ from eigen_core.reporting.report.tables import (
     yearly_table,
 )
 from eigen_core.reporting.style import CHAMPION
-from eigen_core.units import count, money, number, percent, ratio
 
 _DAYS = {"holdout": "Holdout", "validation": "Validation days", "walk": "Walk-forward"}
 HEADLINES = {"skill": "Skill is likely", "none": "No skill shown", "undecided": "Too little data to tell"}

@@ -9,7 +9,7 @@ import pytest
 from equity_cases import curve_of
 
 from eigen_core.account.figures import drawdowns, figures_of
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 
 P = 252
 RISK_FREE = 0.02

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint import Manifest, Ring, RunDirectory, Snapshot
 from eigen_core.checkpoint.snapshot import slot_ranges
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.randomness import keyed_generator
 
 CONFIG: dict[str, JsonValue] = {"seed": 7, "generations": 25, "learner": {"batch_size": 64}}
 CAPACITY = 40

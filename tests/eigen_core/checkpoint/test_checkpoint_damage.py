@@ -30,8 +30,8 @@ from eigen_core.checkpoint import (
 )
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import CONFIG_NAME, generation_of, holdout_name
-from eigen_core.errors import InputError
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.store import LocalStore
 
 PARTS = [

@@ -18,8 +18,8 @@ from eigen_core.checkpoint import (
     read_champion,
     write_champion,
 )
+from eigen_core.common.errors import InputError
 from eigen_core.config.stored import current_values
-from eigen_core.errors import InputError
 
 
 def test_the_newest_champion_is_exported_with_its_configuration(tmp_path: Path) -> None:

@@ -26,8 +26,8 @@ from checkpoint_samples import (
 )
 
 from eigen_core.checkpoint import RunDirectory, list_runs
-from eigen_core.errors import InputError
-from eigen_core.randomness import keyed_generator
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.store import LocalStore, StoreUnavailableError
 
 # What Python announces before it changes or reads the file system.

@@ -15,7 +15,7 @@ from checkpoint_samples import exit_code, generations_of, in_fork, new_run, samp
 from eigen_core.checkpoint import Manifest, RunDirectory, RunLockedError
 from eigen_core.checkpoint import run as run_module
 from eigen_core.checkpoint.manifest import compose_manifest
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 
 
 def _process_holding_the_lock(store: Path) -> int:

@@ -18,7 +18,7 @@ from checkpoint_samples import assert_same, manifest_of, new_run, sample
 from eigen_core.checkpoint import KeepRule, RunDirectory, read_champion, write_champion
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import manifest_name
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 
 
 class _Planted:

@@ -11,7 +11,7 @@ from obstacles import OBSTACLES, replace_by
 from eigen_core.checkpoint import DamagedFileError, DamagedGenerationError, RunContents, RunDirectory
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.names import ATTACHMENTS_NAME, holdout_name
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import LocalStore
 
 

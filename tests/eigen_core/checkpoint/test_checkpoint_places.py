@@ -7,7 +7,7 @@ import pytest
 from checkpoint_samples import CONFIG, new_run, sample
 
 from eigen_core.checkpoint import RunDirectory, list_runs
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import LocalStore
 
 

@@ -8,8 +8,8 @@ from checkpoint_samples import CONFIG, files_of, new_run, sample
 from memory_store import MemoryStore
 
 from eigen_core.checkpoint import DamagedGenerationError, RunContents, list_runs
-from eigen_core.errors import InputError
-from eigen_core.progress import progress_to
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import progress_to
 from eigen_core.store import StoreUnavailableError
 
 

@@ -29,8 +29,8 @@ from eigen_core.checkpoint import (
     read_status,
 )
 from eigen_core.checkpoint.lease import Lease
+from eigen_core.common.errors import InputError
 from eigen_core.config import CheckpointConfig
-from eigen_core.errors import InputError
 from eigen_core.store import StoreUnavailableError, open_store
 
 RUN = "run"

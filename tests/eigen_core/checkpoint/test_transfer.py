@@ -14,9 +14,9 @@ from eigen_core.checkpoint import LoadedGeneration, Ring, Snapshot, SnapshotForm
 from eigen_core.checkpoint.integrity import tensors_sha256
 from eigen_core.checkpoint.names import BLOBS, MANIFESTS
 from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import progress_to
 from eigen_core.config import CheckpointConfig
-from eigen_core.errors import InputError
-from eigen_core.progress import progress_to
 from eigen_core.store import StoreUnavailableError, open_store
 
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_local=100, upload_mb_per_second=0)

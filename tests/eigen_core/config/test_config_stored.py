@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import LEARNER_CONFIGS, Config, stored
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, remove_setting, rename_setting, stored_values
-from eigen_core.errors import InputError
 
 
 def to_version_2(values: dict[str, Any]) -> None:

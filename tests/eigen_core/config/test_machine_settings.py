@@ -3,12 +3,12 @@
 import pytest
 from hostile_settings import HOSTILE, nested
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, load_config, values_of_environment
 from eigen_core.config.machine import MACHINE_SETTINGS, RUN_SETTINGS, machine_values, names_module, run_values
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.errors import InputError
 
 
 def test_every_setting_is_in_one_of_the_two_tables() -> None:

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from science_cases import small_config
 
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Lineage
 from eigen_core.config import EvolutionConfig
 from eigen_core.evolution import Champion, Ended
 from eigen_core.evolution.genetic import GeneticMethod, MutationState, breed
 from eigen_core.population import Population
-from eigen_core.randomness import keyed_generator
-from eigen_core.records import Lineage
 
 STATE_FIELDS = ("first_moment", "second_moment", "critic_steps", "actor_steps")
 GENERATION = 7

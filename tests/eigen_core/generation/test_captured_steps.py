@@ -18,8 +18,8 @@ from stand_in_gpu import captured_graphs, stand_in_gpu
 from torch import Tensor
 from training_cases import advance, content_of, small_state
 
+from eigen_core.common.errors import InputError
 from eigen_core.cuda_graphs import Repeated
-from eigen_core.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.task import open_data
 from eigen_core.task.normalisation import RunningMoments, normalised

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from science_cases import random_panel, small_config
 
+from eigen_core.common.records import Excess
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.phases import validation_slices
-from eigen_core.records import Excess
 
 
 def trained(group_size: int, generations: int, assets: int = 6) -> TrainingState:

@@ -10,10 +10,10 @@ from record_cases import record
 from science_cases import small_config
 from training_cases import advance, small_state
 
-from eigen_core.ancestry import ancestors_after, champion_path
+from eigen_core.common.ancestry import ancestors_after, champion_path
+from eigen_core.common.records import Lineage
 from eigen_core.generation import evaluate, evolve
 from eigen_core.generation.diversity import mean_distance, policy_distance
-from eigen_core.records import Lineage
 
 
 @given(st.lists(st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3), min_size=2, max_size=7))

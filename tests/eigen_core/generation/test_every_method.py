@@ -9,8 +9,8 @@ from science_cases import random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, OffPolicyConfig, choices, merge
-from eigen_core.errors import InputError
 from eigen_core.generation import (
     TrainingState,
     restore,

@@ -7,9 +7,9 @@ import pytest
 
 from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, random_reward
 from benchmarks.synthetic import planted_edge_market
+from eigen_core.common.records import HoldoutResult
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, hold_out, start_training, train
-from eigen_core.records import HoldoutResult
 
 
 def last_rewards(seed: int, with_gradients: int) -> dict[str, float]:

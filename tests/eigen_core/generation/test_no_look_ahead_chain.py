@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from science_cases import random_panel, small_config
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.population import initial_weights
-from eigen_core.randomness import keyed_generator
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import Prices, TradingEnvironment
 

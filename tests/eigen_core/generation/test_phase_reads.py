@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_leaves
 from training_cases import small_state
 
 import eigen_core
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, choices, merge
-from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.task import open_data
 from eigen_core.trading import Prices

@@ -13,11 +13,11 @@ import eigen_core.evolution.genetic
 import eigen_core.generation.phases
 import eigen_core.learners.adam
 import eigen_core.learners.batches
+from eigen_core.common.progress import progress_to
 from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
 from eigen_core.networks.encoders.tcn import TcnEncoder
-from eigen_core.progress import progress_to
 from eigen_core.replay import Replay
 from eigen_core.task.market import MarketTask
 from eigen_core.trading import TradingEnvironment

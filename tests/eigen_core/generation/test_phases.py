@@ -12,7 +12,8 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, market_of, small_state
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Telemetry
 from eigen_core.evaluation import mean_of_lowest
 from eigen_core.generation import (
     TrainingState,
@@ -25,7 +26,6 @@ from eigen_core.generation import (
 )
 from eigen_core.generation.phases import training_slices, validation_slices
 from eigen_core.learners.batches import BatchPlan
-from eigen_core.records import Telemetry
 from eigen_core.reporting import training_frame
 from eigen_core.task.market_transitions import stored_days
 

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, evaluate, evolve, restore, start_training, train
-from eigen_core.randomness import keyed_generator
 from eigen_core.task import open_data
 
 OFF_POLICY = sorted(set(LEARNERS_OF_ANY_TASK) - {"ppo"})

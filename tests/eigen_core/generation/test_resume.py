@@ -15,12 +15,12 @@ from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Telemetry
 from eigen_core.config import Config
 from eigen_core.config.stored import config_from_stored
-from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
 from eigen_core.market import Panel
-from eigen_core.records import Telemetry
 
 KINDS: list[dict[str, Any]] = [
     {},

@@ -8,8 +8,8 @@ from science_cases import random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, choices
-from eigen_core.errors import InputError
 from eigen_core.generation import (
     TrainingState,
     hold_out,

@@ -11,7 +11,7 @@ from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.housekeeping import verify_run
 from eigen_core.judging import act as act_ledger
 from eigen_core.judging.act import Act, Correction, Reconciliation, act

@@ -11,7 +11,7 @@ from flow_cases import small_flow_config
 from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.judging.backtests import Backtest, backtest
 from eigen_core.training.runs import Run
 from flows.cli.app import app

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from eigen_core.common.records import Excess
 from eigen_core.judging.claim import Evidence, judge
-from eigen_core.records import Excess
 
 _RANDOM = np.random.default_rng(0)
 _BASKET = _RANDOM.normal(0.0004, 0.01, 251)

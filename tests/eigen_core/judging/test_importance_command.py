@@ -12,8 +12,8 @@ from trained_run_cases import RUN, trained
 from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import open_session
+from eigen_core.common.errors import InputError
 from eigen_core.config.stored import stored_values
-from eigen_core.errors import InputError
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
 from eigen_core.generation.importance import Importance
 from eigen_core.judging.importance import RunImportance, over_agents, persistently_low, run_importance

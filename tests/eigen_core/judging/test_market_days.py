@@ -13,12 +13,12 @@ from eigen_core.account import DecidedTrades, TradedAccounts, trade_accounts
 from eigen_core.account.baselines import baseline_curves
 from eigen_core.account.days import prices_of_span
 from eigen_core.account.matched import matched_traders
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.backtest import play_days
 from eigen_core.market import Panel, build_panel
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.population import initial_weights
-from eigen_core.randomness import keyed_generator
 from eigen_core.task.market_rollouts import Evaluator
 from eigen_core.trading import Prices
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import DdpgConfig
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 
 pytest.importorskip("optuna")
 from eigen_core.judging.sweeps import Definition, Study, as_settings, space_of

@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
+from eigen_core.common.progress import report_progress
 from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials, trust_of
-from eigen_core.progress import report_progress
 from flows.cli.app import app
 from flows.cli.display import BarDisplay
 from flows.cli.trust import edges_in

@@ -12,10 +12,10 @@ from rich.console import Console
 from trained_run_cases import trained_as
 from typer.testing import CliRunner
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Excess
 from eigen_core.judging.walks import Walk, plan_walk, remember_walk, stored_walk
 from eigen_core.market import build_panel
-from eigen_core.records import Excess
 from eigen_core.reporting.report import report_page
 from eigen_core.reporting.reports import is_report_of_walk, report_of_walk
 from eigen_core.reporting.walks import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from skfolio.model_selection import WalkForward
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.judging.walks import Walk, plan_walk, remember_walk, with_purge
 from eigen_core.market.panel import Splits
 

@@ -9,8 +9,8 @@ from science_cases import random_panel, small_config
 from training_cases import advance, market_of
 
 from benchmarks.synthetic import leaking_market
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
-from eigen_core.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.generation.phases import validation_slices
 from eigen_core.learners.batches import BatchPlan

@@ -11,6 +11,7 @@ from science_cases import random_panel, small_config
 from torch import Tensor
 from training_cases import market_of, random_episodes
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config, DdpgConfig, merge
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.learners.batches import BatchPlan
@@ -18,7 +19,6 @@ from eigen_core.learners.ddpg import DdpgLearner
 from eigen_core.learners.settings import learner_settings
 from eigen_core.market import Panel
 from eigen_core.population import Population, initial_weights
-from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 from eigen_core.task.market import MarketTask
 from eigen_core.task.market_transitions import DistinctDaySampler, picked, rows_of, stored_days

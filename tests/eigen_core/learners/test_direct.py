@@ -8,8 +8,8 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, DirectConfig
-from eigen_core.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.learners.direct import DirectLearner
 from eigen_core.learners.settings import learner_settings

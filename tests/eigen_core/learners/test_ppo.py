@@ -13,13 +13,13 @@ from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 from training_cases import advance, content_of
 
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import PpoConfig, merge
-from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.learners.ppo import EpisodePlan, PpoLearner
 from eigen_core.learners.settings import learner_settings
 from eigen_core.population import Population, initial_weights
-from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 from eigen_core.task import open_data
 

@@ -14,6 +14,7 @@ from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
 from eigen_core import pieces
 from eigen_core.checkpoint import tensors_sha256
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import OffPolicyConfig, SacConfig, merge
 from eigen_core.learners import Learner
 from eigen_core.learners.batches import BatchPlan
@@ -22,7 +23,6 @@ from eigen_core.learners.settings import learner_settings
 from eigen_core.learners.td3 import Td3Learner
 from eigen_core.networks import ParameterLayout
 from eigen_core.population import Population, initial_weights
-from eigen_core.randomness import keyed_generator
 from eigen_core.replay import Replay
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from market_cases import random_bars, small_config, write_csv, write_text
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.market import build_panel
 
 LONG = "Date,Ticker,Close\n2020-01-02,A,1\n2020-01-03,A,"

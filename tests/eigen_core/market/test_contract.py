@@ -12,10 +12,10 @@ from market_cases import cleaned, random_bars, small_config, write_csv, write_te
 from benchmarks.fuzz import layouts
 from benchmarks.fuzz.cases import findings, fuzz
 from benchmarks.fuzz.layouts import settings_of
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.errors import InputError
 from eigen_core.market import DataReport, build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices

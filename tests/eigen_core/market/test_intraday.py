@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from market_cases import cleaned, small_config, write_csv, write_text
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.cleaning import CleanPrices
 

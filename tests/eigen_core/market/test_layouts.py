@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from market_cases import cleaned, random_bars, write_text
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.market.cleaning import CleanPrices
 
 SYMBOLS = ["AAPL", "BRK.B", "MSFT"]

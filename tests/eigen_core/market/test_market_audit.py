@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from market_cases import random_bars, small_config, write_csv
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.market import Bars, build_panel
 from eigen_core.market.audit import MarketAudit, audit_market
 from eigen_core.market.cleaning import CleanPrices, clean_prices

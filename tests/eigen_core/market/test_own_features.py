@@ -8,10 +8,10 @@ import pytest
 from feature_cases import install_features
 from market_cases import random_bars, small_config, write_csv, write_text
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.errors import InputError
 from eigen_core.market import Panel, PanelFacts, build_panel
 from eigen_core.market.features import CARRIED_DAYS, feature_names
 

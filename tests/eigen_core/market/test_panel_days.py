@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from market_cases import random_bars, small_config, write_csv
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 from eigen_core.market import Panel, build_panel
 from eigen_core.market.panel import Splits, episode_starts
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from market_cases import business_days, cleaned, random_bars, write_csv, write_text
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.market.report import DataReport
 
 

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 from market_cases import small_config
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.errors import InputError
 from eigen_core.market import build_panel
 from eigen_core.market.files import BYTES_PER_BYTE, WIDE_BYTES_PER_BYTE
 from eigen_core.memory.process import own_resident_bytes

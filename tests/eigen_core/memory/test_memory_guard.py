@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard
 
+from eigen_core.common.progress import report_progress
 from eigen_core.config.running import MemoryConfig
 from eigen_core.memory import (
     DeviceLimit,
@@ -24,7 +25,6 @@ from eigen_core.memory import (
     Usage,
     host_limits,
 )
-from eigen_core.progress import report_progress
 
 
 def _steps(meter: HandMeter, sizes: list[int], guard: MemoryGuard, done: list[int]) -> None:

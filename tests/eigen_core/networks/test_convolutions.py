@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn.functional import conv1d, pad
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import NetworkConfig
 from eigen_core.networks import ParameterLayout, Parameters
 from eigen_core.networks.encoders.convolutions import Schedule, receptive_dilations
 from eigen_core.networks.encoders.tcn import TcnEncoder
-from eigen_core.randomness import keyed_generator
 
 _DAYS, _FEATURES = 60, 3
 

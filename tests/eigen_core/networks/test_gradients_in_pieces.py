@@ -5,8 +5,8 @@ import torch
 from stand_in_gpu import GPU, stand_in_gpu
 from torch import Tensor
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.networks.layout import add_product
-from eigen_core.randomness import keyed_generator
 
 AGENTS, INPUTS, OUTPUTS = 3, 24, 16
 

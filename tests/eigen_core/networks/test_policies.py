@@ -17,9 +17,9 @@ from torch.distributions import (
     TransformedDistribution,
 )
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.networks import Box, Heads, ParameterLayout, SquashedGaussian
 from eigen_core.networks.policies import Categorical, action_shapes, policy_of
-from eigen_core.randomness import keyed_generator
 
 CPU = torch.device("cpu")
 SHAPE = (3, 7, 4, 2)

@@ -10,8 +10,8 @@ import torch
 from plan_cases import MB, MEASURED
 from science_cases import LEARNER_OF_TASK, random_panel, small_config
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, choices
-from eigen_core.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.memory.owned import owned_bytes
 from eigen_core.planning import PHASES, Limit, Measured, Part, Plan, Sizes, Unmeasured, plan_of, worker_plans

@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from eigen_core.records import GenerationRecord, Lineage, PhaseMemory, Telemetry
+from eigen_core.common.records import GenerationRecord, Lineage, PhaseMemory, Telemetry
 
 
 def make_run(

@@ -7,8 +7,8 @@ from science_cases import random_panel, small_config
 from synthetic_run import make_run
 
 from eigen_core.checkpoint.uploads import GenerationUpload, UploadStatus
+from eigen_core.common.records import HoldoutResult
 from eigen_core.market import PanelFacts
-from eigen_core.records import HoldoutResult
 from eigen_core.reporting import (
     data_page,
     link_to_run,

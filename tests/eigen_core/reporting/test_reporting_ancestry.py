@@ -4,8 +4,8 @@ import itertools
 
 from synthetic_run import make_run
 
-from eigen_core.ancestry import Link, Member, champion_path, links, living, origins
-from eigen_core.records import GenerationRecord, Lineage
+from eigen_core.common.ancestry import Link, Member, champion_path, links, living, origins
+from eigen_core.common.records import GenerationRecord, Lineage
 
 
 def _family() -> list[GenerationRecord]:

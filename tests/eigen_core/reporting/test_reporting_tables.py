@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from synthetic_run import make_run
 
-from eigen_core.records import Excess
+from eigen_core.common.records import Excess
 from eigen_core.reporting import (
     champion_card,
     champion_sentence,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import LocalStore, MissingObjectError, ObjectExistsError, StoreUnavailableError, local
 from eigen_core.store.files import leftovers, replacing
 

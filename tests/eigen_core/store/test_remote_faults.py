@@ -14,7 +14,7 @@ from fault_proxy import Fault, FaultProxy, clear_faults, requests_so_far, set_fa
 from gcs_emulator import GcsEmulator
 from gcsfs.core import GCSFileSystem
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import (
     MissingObjectError,
     ObjectExistsError,

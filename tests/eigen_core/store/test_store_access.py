@@ -16,7 +16,7 @@ from fault_proxy import Fault, FaultProxy, Kind
 from gcs_emulator import GcsEmulator
 from google.oauth2.service_account import Credentials
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import StoreUnavailableError, gcs, gcs_client, open_store
 from eigen_core.store.interface import within
 
@@ -277,7 +277,7 @@ class Planted:
 home = pathlib.Path(sys.argv[1])
 os.environ["HOME"] = str(home)
 (home / ".gcs_tokens").write_bytes(pickle.dumps(Planted()))
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import open_store
 
 try:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store import (
     LocalStore,
     check_run_name,

@@ -13,9 +13,10 @@ from training_cases import advance, content_of
 from uneven_environment import UnevenEnvironment
 
 from eigen_core.checkpoint import Ring, RunDirectory
+from eigen_core.common.errors import InputError
+from eigen_core.common.progress import progress_to
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 from eigen_core.evaluation import spread_starts
 from eigen_core.evolution import Champion
 from eigen_core.generation import (
@@ -29,7 +30,6 @@ from eigen_core.generation import (
     start_training,
     train,
 )
-from eigen_core.progress import progress_to
 from eigen_core.task import open_data
 from eigen_core.task.gymnasium import wrong_rows
 

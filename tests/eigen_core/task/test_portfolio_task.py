@@ -13,9 +13,9 @@ from training_cases import advance, content_of
 
 from eigen_core.account.calendar import periods_per_year
 from eigen_core.checkpoint import RunDirectory
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
 from eigen_core.judging.portfolio import decide_weights
 from eigen_core.networks import Heads

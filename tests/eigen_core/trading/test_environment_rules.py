@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from trading_cases import panel_of, prices_of, random_panel
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config, TradingConfig
-from eigen_core.errors import InputError
 from eigen_core.market import Panel
 from eigen_core.trading import orders
 from eigen_core.trading import prices as prices_module

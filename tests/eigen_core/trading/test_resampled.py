@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market.build import panel_of_clean_prices
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.randomness import keyed_generator
 from eigen_core.trading.resampled import prices_fingerprint, unpredictable_prices
 
 DAYS, COLUMNS, LATE = 2_500, 6, 700

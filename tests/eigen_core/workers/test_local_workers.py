@@ -10,7 +10,7 @@ import pytest
 from science_cases import small_config
 from worker_cases import led
 
-from eigen_core.errors import WorkerLostError
+from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate
 from eigen_core.workers import LocalWorkers
 

@@ -16,7 +16,7 @@ from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import alone, led_by, wait_for
 
-from eigen_core.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import connected, threads_of

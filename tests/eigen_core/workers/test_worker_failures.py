@@ -15,7 +15,7 @@ from torch import Tensor
 from training_cases import advance, content_of
 from worker_cases import PENDULUM, alone, led, occupied, wait_for, wait_until_listed
 
-from eigen_core.errors import WorkerLostError
+from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate, evolve, train
 from eigen_core.workers import LocalWorkers
 from eigen_core.workers.calls import Call, Calls
@@ -121,7 +121,7 @@ def test_workers_stop_what_nothing_waits_for_and_take_part_in_the_next_attempt(
         import pathlib
         import time
 
-        from eigen_core.progress import report_progress
+        from eigen_core.common.progress import report_progress
 
         end = time.monotonic() + 300.0
         while time.monotonic() < end:

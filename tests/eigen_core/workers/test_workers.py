@@ -20,12 +20,12 @@ from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import PENDULUM, alone, content_for, led, occupied, wait_for, wait_until_listed
 
-from eigen_core.code_digest import code_digest
+from eigen_core.common.code_digest import code_digest
+from eigen_core.common.errors import InputError, WorkerLostError
+from eigen_core.common.progress import checked_by
 from eigen_core.config import Config, choices
-from eigen_core.errors import InputError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.memory import MemoryGuardError, SharedTensor, shares_memory
-from eigen_core.progress import checked_by
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.connection import connected, key_of

@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint import RunDirectory, RunLocation
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from eigen_core.training.runs import status_of
 from flows.cli.app import app

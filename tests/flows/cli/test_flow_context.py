@@ -7,7 +7,7 @@ import typer
 from flow_cases import small_flow_config
 from rich.console import Console
 
-from eigen_core.errors import SchedulerLostError, WorkerLostError
+from eigen_core.common.errors import SchedulerLostError, WorkerLostError
 from flows.cli.common import EXIT_OTHER, sentences
 from flows.cli.display import LineDisplay
 from flows.cli.flow_context import StoppableObserver, explained

@@ -23,7 +23,7 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Pending, Running
 
 from eigen_core.checkpoint import RunDirectory
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.endings import Stopped
 from flows.server import deploying, launching
 from flows.server.automations import (
@@ -249,7 +249,7 @@ def test_the_version_of_the_code_is_another_after_any_change_of_it(
             (tmp_path / name).write_text(content)
         return deploying.code_version()
 
-    monkeypatch.setattr("eigen_core.code_digest.files", lambda package: tmp_path / package)
+    monkeypatch.setattr("eigen_core.common.code_digest.files", lambda package: tmp_path / package)
     (tmp_path / "eigen_core").mkdir()
     seen = [found()]
     for name in tuple(files):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from operation_cases import answering, record_of, sleeping
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.server.environment import (
     client_environment,
     flow_environment,

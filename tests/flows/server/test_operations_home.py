@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from operation_cases import record_of, sleeping
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.server.home import Home
 
 

@@ -11,7 +11,7 @@ import psutil
 import pytest
 from operation_cases import sleeping
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from flows.server.processes import LocalProcess, last_lines, start
 
 

@@ -5,9 +5,9 @@ import sys
 import pytest
 from record_cases import record, telemetry
 
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.errors import InputError
 from eigen_core.trackers import metrics_of, metrics_since, require_packages
 
 

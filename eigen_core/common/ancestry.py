@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from eigen_core.records import GenerationRecord, Lineage, Origin
+from eigen_core.common.records import GenerationRecord, Lineage, Origin
 
 
 class Member(NamedTuple):

@@ -3,9 +3,9 @@
 import os
 from pathlib import Path
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 
-_FOLDER = Path(__file__).parent / "market" / "data"
+_FOLDER = Path(__file__).parents[1] / "market" / "data"
 _DEFAULT = _FOLDER / "sp500_20_close_1990_2022.csv.gz"
 BUNDLED = {"us5": _FOLDER / "us5_ohlcv_2000_2013_long.csv.gz"}
 """Bundled price files by the name that `market.data` may have."""

@@ -11,7 +11,7 @@ from typing import Annotated, ClassVar, Literal, TypeVar, overload
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, TypeAdapter, ValidationError, model_validator
 
-from eigen_core.units import change
+from eigen_core.common.units import change
 
 Origin = Literal[
     "initial", "elite", "offspring", "mutant", "champion", "learner", "copy", "sample", "mean", "immigrant"

@@ -11,7 +11,7 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from eigen_core.errors import InputError
+from eigen_core.common.errors import InputError
 from eigen_core.store.files import ANOTHER_STORE, explained
 
 _TRY_SECONDS = 0.5
