@@ -21,7 +21,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import ActorCriticConfig, Config, OffPolicyConfig, PpoConfig
 from eigen_core.generation import start_training
 from eigen_core.learners.settings import learner_settings
-from eigen_core.population import agent_groups
+from eigen_core.networks.population import agent_groups
 from eigen_core.task import open_data
 from eigen_core.task.gymnasium_environment import opened_for
 

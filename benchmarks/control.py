@@ -28,7 +28,7 @@ from eigen_core.common.units import count
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
-from eigen_core.evaluation import spread_starts
+from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation import (
     TrainingState,
     evaluate,

@@ -19,7 +19,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.groups import AgentComputer
 from eigen_core.learners.settings import learner_settings
-from eigen_core.population import agent_groups
+from eigen_core.networks.population import agent_groups
 
 DAYS, COLUMNS = 3_700, 669
 _SMALL_DAYS, _SMALL_COLUMNS = 300, 8

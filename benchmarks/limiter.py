@@ -15,7 +15,7 @@ from benchmarks.kill_training import facts_of
 from benchmarks.limited_training import Appetite, Limits
 from eigen_core.common.errors import InputError
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory import MemoryGuardError
+from eigen_core.machine import MemoryGuardError
 
 RUN = "base"
 BEGUN = 2

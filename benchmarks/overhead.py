@@ -17,7 +17,7 @@ from benchmarks.resident import in_own_process
 from benchmarks.results import Section
 from eigen_core.checkpoint import RunContents
 from eigen_core.config.loading import load_config
-from eigen_core.memory import tune_allocator
+from eigen_core.machine import tune_allocator
 from eigen_core.run import train_run
 from eigen_core.store import LocalStore
 from eigen_core.training.runs import status_of

@@ -14,8 +14,8 @@ from benchmarks.results import Section
 from eigen_core.checkpoint import open_session
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
+from eigen_core.machine import release_free_memory
 from eigen_core.market import build_panel
-from eigen_core.memory import release_free_memory
 from eigen_core.training.runs import Run
 
 # The emulator is the tests' own.

@@ -12,7 +12,7 @@ import torch
 from benchmarks.learning.trial import run_trial, trial_config
 from benchmarks.results import Section
 from eigen_core.config.loading import load_config
-from eigen_core.evaluation import spread_starts
+from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.task import open_data
 

@@ -9,7 +9,7 @@ from typing import ParamSpec, TypeVar
 import psutil
 import torch
 
-from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak
+from eigen_core.machine import peak_resident_bytes, release_free_memory, reset_peak
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")

@@ -12,9 +12,9 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.machine import tune_allocator
 from eigen_core.market import Panel
 from eigen_core.market.panel import panel_of_prices
-from eigen_core.memory import tune_allocator
 
 _ENCODERS = ("filter_bank", "tcn")
 _AGENTS, _COLUMNS, _WINDOW, _REPLAY = 16, 108, 64, 12_500

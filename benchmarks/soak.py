@@ -39,8 +39,8 @@ from eigen_core.common.units import BYTES_PER_MB
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState
-from eigen_core.memory import release_free_memory
-from eigen_core.population import Population
+from eigen_core.machine import release_free_memory
+from eigen_core.networks.population import Population
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
 from eigen_core.store import LocalStore
 from eigen_core.task.market_rollouts import Evaluator

@@ -12,10 +12,10 @@ from benchmarks.measure import Times, take_turns
 from benchmarks.resident import extra_resident_mb, in_own_process
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.memory.process import own_resident_bytes
-from eigen_core.replay import Column
+from eigen_core.learners.trajectories import TrajectoryBuffer
+from eigen_core.machine.process import own_resident_bytes
 from eigen_core.task.market_transitions import market_columns
-from eigen_core.trajectories import TrajectoryBuffer
+from eigen_core.task.replay import Column
 
 _WORKERS, _STEPS = 3, 1_024
 _ROUNDS, _WARM_UPS = 9, 2

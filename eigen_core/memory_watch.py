@@ -14,7 +14,7 @@ from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.common.records import PhaseMemory
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, resolve_device
-from eigen_core.memory import (
+from eigen_core.machine import (
     MemoryGuard,
     MemoryGuardError,
     MemoryReport,
@@ -24,7 +24,7 @@ from eigen_core.memory import (
     install_report_signal,
     release_free_memory,
 )
-from eigen_core.memory.allocation import is_exhaustion
+from eigen_core.machine.allocation import is_exhaustion
 from eigen_core.planning import PHASES
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.training.journals import (

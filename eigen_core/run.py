@@ -22,15 +22,15 @@ from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form
 from eigen_core.judging.evaluation_log import keep_look
-from eigen_core.memory import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
+from eigen_core.machine import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
+from eigen_core.machine.profiling import profiled
+from eigen_core.machine.threads import computing_threads
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning.run_plan import require_fit
-from eigen_core.profiling import profiled
 from eigen_core.reporting import in_words
 from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.task import open_data
-from eigen_core.threads import computing_threads
 from eigen_core.training.goodput import work_recorded
 from eigen_core.training.journals import remember_own_settings
 from eigen_core.training.listener import Listener, Training, outside_listeners

@@ -13,7 +13,7 @@ from prefect.states import Cancelled, Completed, Failed
 from eigen_core.checkpoint import LeaseHeldError, RunLockedError
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.memory import MemoryGuardError
+from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.tracking import Tracking
 from eigen_core.run import train_run

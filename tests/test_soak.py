@@ -18,7 +18,7 @@ from benchmarks.soak import COUNTED, LIMIT_MB, RUN, Fit, Sampler, changing_count
 from eigen_core.checkpoint import RunContents
 from eigen_core.common.records import GenerationRecord
 from eigen_core.generation import TrainingState
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 from eigen_core.store import LocalStore
 
 SHORT = 8

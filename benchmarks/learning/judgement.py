@@ -11,7 +11,7 @@ from benchmarks.learning.bounds import hindsight_bound, random_reward
 from benchmarks.learning.markets import YEAR, KnownMarket, known_market
 from benchmarks.learning.oracle import play_oracles, tuned_oracle
 from benchmarks.learning.portfolio import tuned_weights_oracle, yearly_excess
-from eigen_core.evaluation import spread_starts
+from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation import TrainingState
 from eigen_core.judging.backtest import task_backtest
 from eigen_core.judging.claim import Claim

@@ -18,7 +18,7 @@ from benchmarks.synthetic import leaking_market
 from eigen_core.config import Config, merge
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.phases import validation_slices
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 
 Learning = Literal["evolution alone", "gradients alone", "both"]
 Credit = Literal["decision", "realized"]

@@ -24,7 +24,7 @@ from eigen_core.checkpoint.run import RunDirectory, RunLocation, Saved, list_run
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.snapshot import Ring, Snapshot
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
-from eigen_core.common.locks import RunLockedError
+from eigen_core.store.locks import RunLockedError
 
 __all__ = [
     "CHAMPION",

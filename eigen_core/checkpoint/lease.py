@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eigen_core.checkpoint.names import DELETED_MARK, LEASES, MANIFESTS
 from eigen_core.common.errors import InputError
-from eigen_core.common.locks import ProcessIdentity, this_process
 from eigen_core.store import (
     MissingObjectError,
     ObjectExistsError,
@@ -31,6 +30,7 @@ from eigen_core.store import (
     StoreUnavailableError,
     created,
 )
+from eigen_core.store.locks import ProcessIdentity, this_process
 
 logger = logging.getLogger(__name__)
 

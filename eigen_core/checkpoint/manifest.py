@@ -12,7 +12,6 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
 from eigen_core import __version__
-from eigen_core.arithmetic import Arithmetic
 from eigen_core.checkpoint.integrity import (
     Damage,
     DamagedFileError,
@@ -25,6 +24,7 @@ from eigen_core.checkpoint.integrity import (
 from eigen_core.checkpoint.names import blob_name, manifest_name
 from eigen_core.checkpoint.snapshot import STEM, Snapshot
 from eigen_core.common.errors import InputError
+from eigen_core.machine.arithmetic import Arithmetic
 
 FORMAT_VERSION = 1
 MANIFEST_LIMIT = 64 << 20

@@ -34,7 +34,7 @@ from eigen_core.checkpoint.blobs import blob_path, write_all, write_blob
 from eigen_core.checkpoint.integrity import BytesDone, DamagedFileError, canonical_json, tensor_bytes
 from eigen_core.checkpoint.manifest import DATA_TYPES, TORCH_TYPES, RingEntry, ShardEntry, TensorFacts
 from eigen_core.checkpoint.snapshot import Ring, slot_ranges
-from eigen_core.memory import unwritten_zeros
+from eigen_core.machine import unwritten_zeros
 
 _MAGIC = b"EIGNRING"
 _GZIP_MAGIC = b"\x1f\x8b"

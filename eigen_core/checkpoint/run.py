@@ -29,7 +29,6 @@ from eigen_core.checkpoint.ring import ring_columns, write_ring
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensors import write_files
 from eigen_core.common.errors import InputError
-from eigen_core.common.locks import FileLock
 from eigen_core.common.units import size
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.store import (
@@ -42,6 +41,7 @@ from eigen_core.store import (
     run_root,
 )
 from eigen_core.store.files import ANOTHER_STORE, explained, leftovers
+from eigen_core.store.locks import FileLock
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from pydantic import JsonValue
 
-from eigen_core.arithmetic import Arithmetic
+from eigen_core.machine.arithmetic import Arithmetic
 
 STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
 """Allowed stems of files and names of columns."""

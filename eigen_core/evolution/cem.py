@@ -25,9 +25,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config
-from eigen_core.devices import on_device
 from eigen_core.evolution.interface import Bred, Ended, MethodState, NewAgents, Number
-from eigen_core.population import Population
+from eigen_core.machine.devices import on_device
+from eigen_core.networks.population import Population
 
 _MEAN = 0
 """The agent that is the mean of the distribution."""

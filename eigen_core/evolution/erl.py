@@ -15,7 +15,7 @@ from eigen_core.common.records import Lineage
 from eigen_core.config import Config
 from eigen_core.evolution.genetic import GeneticMethod
 from eigen_core.evolution.interface import Bred, Ended, NewAgents
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 
 class ErlMethod(GeneticMethod):

@@ -9,9 +9,9 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage, Record
 from eigen_core.config import Config, EvolutionConfig
-from eigen_core.devices import on_device
 from eigen_core.evolution.interface import Bred, Champion, Ended, MethodState, NewAgents, Number
-from eigen_core.population import Population
+from eigen_core.machine.devices import on_device
+from eigen_core.networks.population import Population
 
 
 class MutationState(Record):

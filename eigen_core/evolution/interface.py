@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 Number = float | int | None
 NOISE_FACTOR = "noise_factor"

@@ -16,7 +16,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config
 from eigen_core.evolution.interface import NOISE_FACTOR, Bred, Ended, MethodState, NewAgents, Number
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 GENES = ("actor_learning_rate", "critic_learning_rate", "gamma", "reward_scale", NOISE_FACTOR)
 """Settings of the learner of which each agent has its own, and a factor on the scale of its exploration noise."""

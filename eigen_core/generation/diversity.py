@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.generation.state import TrainingState
-from eigen_core.population import agent_groups
+from eigen_core.networks.population import agent_groups
 
 COMPARED = 16
 """Stored observations on which the actions of all agents are compared."""

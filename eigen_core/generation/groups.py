@@ -12,18 +12,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.arithmetic import compute_as_asked, is_problem_free
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.devices import on_device
 from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.learners import LearningPlan, learner_class
-from eigen_core.pieces import agents_at_once, playing_at_once
-from eigen_core.population import Population, agent_groups
-from eigen_core.replay import Replay
+from eigen_core.machine.arithmetic import compute_as_asked, is_problem_free
+from eigen_core.machine.devices import on_device
+from eigen_core.machine.pieces import agents_at_once, playing_at_once
+from eigen_core.machine.threads import ThreadTrial
+from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import Rollout, task_class
-from eigen_core.threads import ThreadTrial
+from eigen_core.task.replay import Replay
 
 # Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
 _LARGEST = 1.0 - 2.0**-20

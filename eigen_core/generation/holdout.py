@@ -5,9 +5,9 @@ import torch
 
 from eigen_core.common.progress import report_progress
 from eigen_core.common.records import HoldoutResult
-from eigen_core.evaluation import spread_starts
+from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation.state import TrainingState
-from eigen_core.population import agent_groups
+from eigen_core.networks.population import agent_groups
 from eigen_core.task import Rollout
 
 

@@ -14,12 +14,12 @@ from eigen_core.checkpoint import tensors_sha256
 from eigen_core.common.ancestry import ancestors_after
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess, GenerationRecord
-from eigen_core.evaluation import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.evolution import Champion, Ended
+from eigen_core.evolution.fitness import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.generation.diversity import policy_distance
 from eigen_core.generation.groups import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
-from eigen_core.population import agent_groups
+from eigen_core.networks.population import agent_groups
 from eigen_core.task import Rollout
 
 

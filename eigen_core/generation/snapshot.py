@@ -9,7 +9,6 @@ import torch
 from pydantic import JsonValue, TypeAdapter, model_validator
 from torch import Tensor
 
-from eigen_core.arithmetic import arithmetic_of, warn_of_another
 from eigen_core.checkpoint import Snapshot, SnapshotForm, UnfitSnapshotError
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (
@@ -35,7 +34,8 @@ from eigen_core.generation.snapshot_checks import (
     require_replay,
 )
 from eigen_core.generation.state import TrainingState
-from eigen_core.population import Population
+from eigen_core.machine.arithmetic import arithmetic_of, warn_of_another
+from eigen_core.networks.population import Population
 
 T = TypeVar("T")
 

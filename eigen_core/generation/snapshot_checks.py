@@ -12,7 +12,7 @@ from eigen_core.config import ExplorationConfig
 from eigen_core.evolution import Champion
 from eigen_core.evolution.interface import Number
 from eigen_core.generation.state import TrainingState
-from eigen_core.replay import Replay
+from eigen_core.task.replay import Replay
 
 
 def require(condition: bool, file: str, what: str) -> None:

@@ -10,14 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.arithmetic import warn_of_arithmetic
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess, GenerationRecord, RecordLog, Telemetry
 from eigen_core.config import Config
 from eigen_core.evolution import Champion, method_class
 from eigen_core.generation.groups import AgentComputer, Executor
-from eigen_core.population import initial_weights
-from eigen_core.replay import Replay
+from eigen_core.machine.arithmetic import warn_of_arithmetic
+from eigen_core.networks.population import initial_weights
+from eigen_core.task.replay import Replay
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from eigen_core.judging.backtest import DRAWS, PlayedSpan, task_backtest
 from eigen_core.judging.claim import Verdict
 from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.verdicts import Chosen, counted_verdict
+from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.store import open_store
 from eigen_core.store.files import explained, replacing
-from eigen_core.threads import computing_threads
 from eigen_core.training.runs import Run, RunStatus, status_of
 
 logger = logging.getLogger(__name__)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from eigen_core.checkpoint import CHAMPION, DamagedGenerationError, stored_weights
-from eigen_core.evaluation import spread_starts
+from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation.importance import Importance, importance
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtests import agents_on_market
-from eigen_core.threads import computing_threads
+from eigen_core.machine.threads import computing_threads
 from eigen_core.training.runs import Run
 
 logger = logging.getLogger(__name__)

@@ -21,7 +21,7 @@ from eigen_core.judging.backtest import DRAWS, NextOrders, Order, PlayedSpan, Po
 from eigen_core.learners import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
-from eigen_core.population import agent_groups, initial_weights
+from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.trading import Prices
 
 _WEEK = 7

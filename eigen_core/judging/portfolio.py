@@ -22,7 +22,7 @@ from eigen_core.judging.backtest import DRAWS, NextOrders, Order, PlayedSpan, Po
 from eigen_core.learners import learner_class
 from eigen_core.market.panel import Panel
 from eigen_core.networks import AgentNetwork, portfolio_actions
-from eigen_core.population import agent_groups, initial_weights
+from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.task.portfolio_scores import decided_scores
 from eigen_core.trading import Prices, episode_times, excess_of_days
 from eigen_core.trading.fills import fill_offset

@@ -25,11 +25,11 @@ from eigen_core.judging.backtest import task_backtest
 from eigen_core.judging.claim import POWER, SIGNIFICANCE, Claim
 from eigen_core.judging.statistics import CONFIDENCE
 from eigen_core.judging.verdicts import verdict_on
+from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.store.files import explained, replacing
-from eigen_core.threads import computing_threads
 from eigen_core.trading.planted import with_planted_edge
 from eigen_core.trading.resampled import prices_fingerprint, unpredictable_prices
 

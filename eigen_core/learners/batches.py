@@ -10,10 +10,10 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import BatchSamplingConfig, Config
-from eigen_core.devices import on_device
 from eigen_core.learners.settings import learner_settings
-from eigen_core.replay import Replay
+from eigen_core.machine.devices import on_device
 from eigen_core.task import BatchSampler, Task
+from eigen_core.task.replay import Replay
 
 Draw = Callable[[int], Tensor]
 """Returns new noise for so many gradient steps at each call."""

@@ -25,9 +25,9 @@ from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
 from eigen_core.networks.outcomes import RESERVE_VALUES, Expected, follow_expected
-from eigen_core.population import Population
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
+from eigen_core.task.replay import Replay
 
 
 class CounterfactualLearner(Generic[Observed, Encoded]):

@@ -10,7 +10,7 @@ from torch import Tensor
 from eigen_core.config import BatchLearnerConfig, LearnerConfig
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.settings import setting
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, Observed, Task, Transitions
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from eigen_core.common.records import Curve
 from eigen_core.config import Config
 from eigen_core.networks import Heads
-from eigen_core.population import Population
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population
 from eigen_core.task import Task
+from eigen_core.task.replay import Replay
 
 
 class LearningPlan(Protocol):

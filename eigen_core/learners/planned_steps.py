@@ -10,13 +10,13 @@ from torch import Tensor
 
 from eigen_core.common.units import SINGLE
 from eigen_core.config import Config
-from eigen_core.cuda_graphs import Repeated
-from eigen_core.devices import on_device
 from eigen_core.learners.adam import bias_corrections
 from eigen_core.learners.batches import BatchPlan
+from eigen_core.machine.cuda_graphs import Repeated
+from eigen_core.machine.devices import on_device
+from eigen_core.machine.pieces import noise_at_once
 from eigen_core.networks.encoders import FirstDay
-from eigen_core.pieces import noise_at_once
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 
 class Step(NamedTuple):

@@ -24,11 +24,11 @@ from eigen_core.learners.adam import adam_state, bias_corrections, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.settings import learner_settings, setting
+from eigen_core.learners.trajectories import TrajectoryBuffer
 from eigen_core.networks import Heads
-from eigen_core.population import Population
-from eigen_core.replay import Column, Replay
+from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, Observed, Task
-from eigen_core.trajectories import TrajectoryBuffer
+from eigen_core.task.replay import Column, Replay
 
 _BROUGHT = {"slot": Column(torch.int64), "reward": Column(torch.float32), "terminal": Column(torch.bool)}
 _COMPUTED = {"log_prob": Column(torch.float32)}

@@ -20,9 +20,9 @@ from eigen_core.learners.interface import Learned
 from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
-from eigen_core.population import Population
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, Observed, Task, Transitions
+from eigen_core.task.replay import Replay
 
 _NOISES = ("next actions", "actions")
 """What noise is drawn for."""

@@ -5,7 +5,7 @@ from typing import TypeVar
 from torch import Tensor
 
 from eigen_core.config import Config, LearnerConfig
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 C = TypeVar("C", bound=LearnerConfig)
 

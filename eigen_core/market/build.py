@@ -22,6 +22,7 @@ from eigen_core.common.cache_root import default_cache_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config, MarketConfig
+from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.days import PriceRows, absurd, rows_of_days, sentences
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions, uses_columns
@@ -30,7 +31,6 @@ from eigen_core.market.layouts import BAR
 from eigen_core.market.panel import Panel, Splits, normalise
 from eigen_core.market.reading import read_source
 from eigen_core.market.report import DataReport
-from eigen_core.memory import release_free_memory
 
 logger = logging.getLogger(__name__)
 

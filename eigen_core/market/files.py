@@ -14,7 +14,7 @@ from eigen_core.common.bundled import path_of_data
 from eigen_core.common.errors import InputError
 from eigen_core.common.units import size
 from eigen_core.config import Config
-from eigen_core.memory import headroom_bytes
+from eigen_core.machine import headroom_bytes
 
 BYTES_PER_BYTE = 9
 """Resident memory at the peak per byte of text that is read, until there is a panel. In processes of their own 6.3 to

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigen_core.arithmetic import compute_as_asked
 from eigen_core.config import Config
+from eigen_core.machine.arithmetic import compute_as_asked
 from eigen_core.networks.policies import Box
 from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 

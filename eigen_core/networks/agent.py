@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigen_core.arithmetic import compute_as_asked
 from eigen_core.common.units import SINGLE
 from eigen_core.config import Config
+from eigen_core.machine.arithmetic import compute_as_asked
+from eigen_core.machine.pieces import encoded_at_once
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.encoders import FirstDay, encoder_class
@@ -29,7 +30,6 @@ from eigen_core.networks.layout import (
 )
 from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, outcome_shapes
 from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
-from eigen_core.pieces import encoded_at_once
 
 _MASKED = -1e9
 

@@ -9,8 +9,8 @@ import torch
 from eigen_core.common.errors import InputError
 from eigen_core.common.units import BYTES_PER_MB, size
 from eigen_core.config import Config
-from eigen_core.devices import visible_gpus
-from eigen_core.memory import shares_memory
+from eigen_core.machine import shares_memory
+from eigen_core.machine.devices import visible_gpus
 from eigen_core.planning.disk import DiskPlan, disk_plan
 from eigen_core.planning.probe import Measured, Peak, Unmeasured
 from eigen_core.planning.sizes import Sizes

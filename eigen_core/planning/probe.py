@@ -32,13 +32,13 @@ from eigen_core.config import Config
 from eigen_core.evolution import Champion
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training
 from eigen_core.generation.phases import coming_episodes
-from eigen_core.memory import peak_resident_bytes, release_free_memory, reset_peak, tune_allocator
-from eigen_core.memory.allocation import is_exhaustion
-from eigen_core.memory.process import own_resident_bytes
-from eigen_core.population import Population, agent_groups
+from eigen_core.machine import peak_resident_bytes, release_free_memory, reset_peak, tune_allocator
+from eigen_core.machine.allocation import is_exhaustion
+from eigen_core.machine.process import own_resident_bytes
+from eigen_core.machine.threads import computing_threads
+from eigen_core.networks.population import Population, agent_groups
 from eigen_core.store.files import replacing
 from eigen_core.task import TaskData, open_data, task_class
-from eigen_core.threads import computing_threads
 
 logger = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.units import size
 from eigen_core.config import Config
 from eigen_core.generation import resolve_device
-from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
-from eigen_core.memory.usage import SystemMeter, Usage
+from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
+from eigen_core.machine.usage import SystemMeter, Usage
 from eigen_core.planning import (
     PHASES,
     Limit,

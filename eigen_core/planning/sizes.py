@@ -6,13 +6,13 @@ from math import prod
 
 import torch
 
-from eigen_core.arithmetic import compute_as_asked
 from eigen_core.config import Config
 from eigen_core.evolution import method_class
 from eigen_core.learners import learner_class
-from eigen_core.memory.owned import owned_bytes
-from eigen_core.replay import Column
+from eigen_core.machine.arithmetic import compute_as_asked
+from eigen_core.machine.owned import owned_bytes
 from eigen_core.task import TaskData, task_class
+from eigen_core.task.replay import Column
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from typing import Literal
 
 from eigen_core.config import Config
-from eigen_core.devices import visible_gpus
-from eigen_core.threads import usable_cores
+from eigen_core.machine.devices import visible_gpus
+from eigen_core.machine.threads import usable_cores
 
 
 def local_worker_count(config: Config, device: Literal["cpu", "cuda"]) -> int:

@@ -28,8 +28,8 @@ from eigen_core.reporting.style import (
 )
 
 if TYPE_CHECKING:
-    from eigen_core.memory import MemoryReport
-    from eigen_core.memory.course import Point
+    from eigen_core.machine import MemoryReport
+    from eigen_core.machine.course import Point
 
 # The name of a phase does not fit into a narrower part of the axis.
 _NAMED_SHARE = 0.07

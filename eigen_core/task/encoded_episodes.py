@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.networks import AgentNetwork, MarketEmbedding
-from eigen_core.population import agent_groups
+from eigen_core.networks.population import agent_groups
 
 
 def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[range]:

@@ -13,23 +13,23 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from eigen_core.arithmetic import compute_as_asked
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.common.errors import InputError
 from eigen_core.common.units import SINGLE
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_size_of
+from eigen_core.machine.arithmetic import compute_as_asked
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
-from eigen_core.replay import Column, Replay
 from eigen_core.task.gymnasium_environment import EnvironmentFacts, OpenedEnvironment, opened_for
 from eigen_core.task.gymnasium_rollouts import EnvironmentPool, gymnasium_columns
 from eigen_core.task.interface import Rollout, TaskData, Transitions
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
+from eigen_core.task.replay import Column, Replay
 
 _TRAINING_SEEDS = range(1 << 30)
 _VALIDATION_SEEDS = range(1 << 30, (1 << 30) + (1 << 20))

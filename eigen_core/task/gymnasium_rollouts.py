@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eigen_core.replay import Column
 from eigen_core.task.gymnasium_environment import Environment, OpenedEnvironment
+from eigen_core.task.replay import Column
 
 Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """Observations `[episodes, values]` and the number of their step to actions, and what is stored of them, `[episodes,

@@ -17,7 +17,7 @@ from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
 from eigen_core.networks.policies import Box, Policy
-from eigen_core.replay import Column, Replay
+from eigen_core.task.replay import Column, Replay
 
 
 @dataclass(frozen=True)

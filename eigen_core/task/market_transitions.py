@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.config import Config
-from eigen_core.replay import Column, Replay
+from eigen_core.task.replay import Column, Replay
 
 EPISODE_END = "terminal"
 """The column of an episode's last step."""

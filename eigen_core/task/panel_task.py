@@ -18,14 +18,13 @@ from eigen_core.common.records import Excess
 from eigen_core.common.units import SINGLE
 from eigen_core.config import BatchSamplingConfig, Config, OffPolicyConfig
 from eigen_core.config.learning import batch_size_of, block_days_of
+from eigen_core.machine.pieces import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.panel import Panel, PanelFacts, Splits, random_panel
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
-from eigen_core.pieces import columns_at_once
-from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import TaskData, Transitions
 from eigen_core.task.market_transitions import (
     EPISODE_END,
@@ -36,6 +35,7 @@ from eigen_core.task.market_transitions import (
     stored_days,
     wrong_rows,
 )
+from eigen_core.task.replay import Column, Replay
 from eigen_core.trading import episode_times
 
 

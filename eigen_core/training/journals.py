@@ -16,7 +16,7 @@ from eigen_core.checkpoint.names import ATTEMPTS_NAME
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Record
 from eigen_core.config import Config
-from eigen_core.memory import HostLimits, MemoryReport, write_report
+from eigen_core.machine import HostLimits, MemoryReport, write_report
 from eigen_core.store import LocalStore, MissingObjectError, StoreUnavailableError, is_remote, run_root
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
     from eigen_core.config import Config
     from eigen_core.generation import TrainingState
-    from eigen_core.memory import MemoryGuard, MemoryReport
+    from eigen_core.machine import MemoryGuard, MemoryReport
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.task import TaskData
     from eigen_core.training.goodput import Start

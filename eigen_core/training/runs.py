@@ -9,7 +9,6 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from eigen_core.arithmetic import Arithmetic
 from eigen_core.checkpoint import (
     DamagedGenerationError,
     Manifest,
@@ -43,6 +42,7 @@ from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_v
 from eigen_core.config.plain import shown
 from eigen_core.config.running import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
+from eigen_core.machine.arithmetic import Arithmetic
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
 from eigen_core.training.goodput import Goodput, goodput, starts_of
 from eigen_core.training.journals import (

@@ -5,8 +5,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from eigen_core.config import Config
-from eigen_core.devices import visible_gpus
 from eigen_core.generation import TrainingState, resolve_device
+from eigen_core.machine.devices import visible_gpus
 from eigen_core.planning.workers import local_worker_count
 from eigen_core.task import TaskData
 

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from distributed import Client, KilledWorker
 
-from eigen_core.arithmetic import arithmetic_of
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.config import Config
-from eigen_core.memory import SharedTensor, shared_probe, shares_memory
+from eigen_core.machine import SharedTensor, shared_probe, shares_memory
+from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
 from eigen_core.workers.connection import key_of
 from eigen_core.workers.machines import Worker, machine_of

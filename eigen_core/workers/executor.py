@@ -17,8 +17,8 @@ from eigen_core.config import Config
 from eigen_core.generation.groups import Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
-from eigen_core.population import Population
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population
+from eigen_core.task.replay import Replay
 from eigen_core.workers.beginning import Beginners
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
 from eigen_core.workers.connection import connected, threads_of, worker_command

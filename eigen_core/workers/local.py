@@ -21,7 +21,7 @@ from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
 
 from eigen_core.common.child_processes import stop_with_this_process
 from eigen_core.common.errors import WorkerLostError
-from eigen_core.common.locks import FileLock
+from eigen_core.store.locks import FileLock
 from eigen_core.workers.connection import OWN_SECURITY
 
 # Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in

@@ -6,7 +6,7 @@ from typing import Any
 
 from distributed import Future
 
-from eigen_core.memory import SharedTensor
+from eigen_core.machine import SharedTensor
 
 OWN_MACHINE = 0
 """Number of the machine of the process that leads."""

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.checkpoint import tensors_sha256
-from eigen_core.memory import SharedTensor
-from eigen_core.population import Population
-from eigen_core.replay import Replay
+from eigen_core.machine import SharedTensor
+from eigen_core.networks.population import Population
+from eigen_core.task.replay import Replay
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from distributed import get_worker
 
-from eigen_core.arithmetic import Arithmetic, arithmetic_of
 from eigen_core.checkpoint import Ring
 from eigen_core.common.code_digest import code_digest
 from eigen_core.common.errors import InputError, WorkerLostError
@@ -18,10 +17,11 @@ from eigen_core.config.loading import config_from_values
 from eigen_core.generation.groups import AgentComputer, Episodes, Played
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
-from eigen_core.memory import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
-from eigen_core.population import Population, agent_groups
-from eigen_core.replay import Replay
+from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
+from eigen_core.machine.arithmetic import Arithmetic, arithmetic_of
+from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import open_data
+from eigen_core.task.replay import Replay
 from eigen_core.workers.messages import (
     Arrays,
     Raised,

@@ -104,8 +104,8 @@ class Doctor:
         import torch
 
         from eigen_core.generation import resolve_device
-        from eigen_core.memory import device_limit
-        from eigen_core.threads import usable_cores
+        from eigen_core.machine import device_limit
+        from eigen_core.machine.threads import usable_cores
 
         device = resolve_device(self._config.device)
         limit = device_limit(device)
@@ -137,7 +137,7 @@ class Doctor:
 
     def _memory_limits(self) -> Finding:
         from eigen_core.generation import resolve_device
-        from eigen_core.memory import headroom_bytes, host_limits
+        from eigen_core.machine import headroom_bytes, host_limits
 
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory).limits))

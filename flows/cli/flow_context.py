@@ -224,7 +224,7 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
     on.
     """
     from eigen_core.checkpoint import LeaseLostError
-    from eigen_core.memory import MemoryGuardError
+    from eigen_core.machine import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
     from eigen_core.training.journals import BlockedError
 

@@ -252,7 +252,7 @@ def _definition(sweep: Sweep) -> "Definition":
 @contextmanager
 def _held(sweep: Sweep) -> Iterator[None]:
     """Keep another process from training the sweep."""
-    from eigen_core.common.locks import FileLock
+    from eigen_core.store.locks import FileLock
 
     sweep.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(sweep.folder / f"{sweep.name}.lock")

@@ -66,8 +66,8 @@ if TYPE_CHECKING:
 
     from eigen_core.config import Config
     from eigen_core.generation import TrainingState
+    from eigen_core.machine.profiling import Profile
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.profiling import Profile
 
 _OPERATORS_SHOWN = 5
 """Of each phase that was profiled."""
@@ -103,7 +103,7 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
         if not profile:
             _train(config, name, display, signals)
             return
-        from eigen_core.profiling import profiled_to
+        from eigen_core.machine.profiling import profiled_to
 
         profiled = _profile_of(config, name)
         with profiled_to(profiled):
@@ -116,7 +116,7 @@ def _profile_of(config: "Config", name: str) -> "Profile":
 
     The first one warms up caches and allocators.
     """
-    from eigen_core.profiling import Profile
+    from eigen_core.machine.profiling import Profile
     from eigen_core.training.runs import Run
 
     done = Run(config.checkpoint, name).generation
@@ -230,7 +230,7 @@ def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
         yield
     except Exception as error:
         # Imported here because they need torch.
-        from eigen_core.memory.allocation import is_exhaustion
+        from eigen_core.machine.allocation import is_exhaustion
         from eigen_core.planning.run_plan import RunTooLargeError
 
         if isinstance(error, RunTooLargeError):

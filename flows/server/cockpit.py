@@ -18,7 +18,7 @@ from eigen_core.common.records import HoldoutResult, Telemetry
 from eigen_core.common.units import exact_clock, size
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
-from eigen_core.memory import MemoryGuard, MemoryReport, report_markdown
+from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import (
     Overview,

@@ -13,9 +13,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.locks import FileLock
 from eigen_core.store import check_run_name
 from eigen_core.store.files import explained, replacing
+from eigen_core.store.locks import FileLock
 from flows.server.processes import LocalProcess, Started, start
 
 Component = Literal["server", "worker"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import psutil
 
-from eigen_core.common.locks import ProcessIdentity
 from eigen_core.store.files import explained
+from eigen_core.store.locks import ProcessIdentity
 from flows.endings import Stopped
 
 _POLL_SECONDS = 0.1

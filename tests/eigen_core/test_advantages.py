@@ -10,7 +10,7 @@ from torch import Tensor
 from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.trajectories import Trajectory, TrajectoryBuffer
+from eigen_core.learners.trajectories import Trajectory, TrajectoryBuffer
 
 SCALARS = {name: COLUMNS[name] for name in ("reward", "terminal")}
 

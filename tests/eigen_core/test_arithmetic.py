@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eigen_core.arithmetic import arithmetic_of, keeps_bits
+from eigen_core.machine.arithmetic import arithmetic_of, keeps_bits
 
 pytestmark = pytest.mark.cpu
 
@@ -34,7 +34,7 @@ def product():
 """
 REPORT = """
 from eigen_core.common.instructions import compute_with
-from eigen_core.arithmetic import arithmetic_of, keeps_bits, warn_of_arithmetic
+from eigen_core.machine.arithmetic import arithmetic_of, keeps_bits, warn_of_arithmetic
 device = torch.device("cpu")
 compute_with(INSTRUCTIONS)
 product()

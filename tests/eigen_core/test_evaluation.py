@@ -14,10 +14,10 @@ from trading_cases import SlowEpisode
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.evaluation import mean_of_lowest, spread_starts
+from eigen_core.evolution.fitness import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, Heads, ParameterLayout
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 from eigen_core.task.market_rollouts import Evaluator, MarketRollout
 from eigen_core.task.market_transitions import EpisodeBatch, stored_steps
 from eigen_core.trading import Prices

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from science_cases import random_panel, small_config
 
 from eigen_core.networks import AgentNetwork, Heads
-from eigen_core.population import Population, agent_groups, initial_weights
+from eigen_core.networks.population import Population, agent_groups, initial_weights
 
 CPU = torch.device("cpu")
 

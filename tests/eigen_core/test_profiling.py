@@ -11,7 +11,7 @@ import torch
 from torch.autograd.profiler_util import EventList, FunctionEvent
 from torch.profiler import profile
 
-from eigen_core.profiling import Profile, profiled, profiled_to
+from eigen_core.machine.profiling import Profile, profiled, profiled_to
 
 
 class TakenOnGpu:

@@ -14,9 +14,8 @@ from stand_in_gpu import GPU, stand_in_gpu
 from eigen_core.checkpoint import Ring, tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.memory import shares_memory
-from eigen_core.memory.process import own_resident_bytes
-from eigen_core.replay import Column, Replay
+from eigen_core.machine import shares_memory
+from eigen_core.machine.process import own_resident_bytes
 from eigen_core.task.market_transitions import (
     DayBlocks,
     DistinctDaySampler,
@@ -26,6 +25,7 @@ from eigen_core.task.market_transitions import (
     rows_of,
     stored_days,
 )
+from eigen_core.task.replay import Column, Replay
 
 CPU = torch.device("cpu")
 ASSETS = 3

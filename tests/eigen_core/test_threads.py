@@ -6,7 +6,7 @@ import pytest
 import torch
 from training_cases import advance, small_state
 
-from eigen_core.threads import ThreadTrial
+from eigen_core.machine.threads import ThreadTrial
 
 pytestmark = pytest.mark.cpu
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.replay import Column
+from eigen_core.learners.trajectories import HostToDevice, Trajectory, TrajectoryBuffer
 from eigen_core.task.market_transitions import market_columns
-from eigen_core.trajectories import HostToDevice, Trajectory, TrajectoryBuffer
+from eigen_core.task.replay import Column
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 

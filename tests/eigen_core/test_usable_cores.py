@@ -7,7 +7,7 @@ import pytest
 import torch
 from control_group_cases import VERSION_2, system
 
-from eigen_core.threads import computing_threads, usable_cores
+from eigen_core.machine.threads import computing_threads, usable_cores
 
 _CPU_1 = "36 31 0:33 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
 
@@ -50,7 +50,7 @@ def test_without_control_groups_those_count_that_the_process_may_use(tmp_path: P
 def test_torch_takes_no_more_threads_than_there_are_cores_unless_that_is_asked_for(
     torchs: int, chosen: int, cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eigen_core.threads.usable_cores", lambda: cores)
+    monkeypatch.setattr("eigen_core.machine.threads.usable_cores", lambda: cores)
     before = torch.get_num_threads()
 
     def compute() -> None:

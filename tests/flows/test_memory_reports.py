@@ -8,7 +8,7 @@ from store_cases import run_config, save_generations
 
 from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
-from eigen_core.memory import HostLimit, HostLimits
+from eigen_core.machine import HostLimit, HostLimits
 from eigen_core.training.journals import (
     ABORTS,
     BlockedError,

@@ -22,7 +22,7 @@ from eigen_core.checkpoint import RunDirectory
 from eigen_core.common.progress import report_progress
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
-from eigen_core.memory import MemoryGuardError, host_bytes
+from eigen_core.machine import MemoryGuardError, host_bytes
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, memory_reports

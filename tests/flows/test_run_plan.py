@@ -15,10 +15,10 @@ from eigen_core.checkpoint import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.control_groups import ControlGroup
-from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
-from eigen_core.memory.limits import LimitKind
-from eigen_core.memory.usage import host_bytes
+from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
+from eigen_core.machine.control_groups import ControlGroup
+from eigen_core.machine.limits import LimitKind
+from eigen_core.machine.usage import host_bytes
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import PHASES, Measured, Sizes, Unmeasured, plan_of
 from eigen_core.planning import run_plan as module
@@ -99,7 +99,7 @@ def test_where_no_setting_is_enough_it_says_so() -> None:
 
 def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 100 * GB, "machine")
-    monkeypatch.setattr("eigen_core.memory.usage.memory_of_machine", lambda _: (100 * GB, 60 * GB))
+    monkeypatch.setattr("eigen_core.machine.usage.memory_of_machine", lambda _: (100 * GB, 60 * GB))
     assert headroom_of(planned()) == pytest.approx(93 * GB - (40 * GB - host_bytes()), abs=0.1 * GB)
 
 
@@ -130,7 +130,7 @@ def test_others_that_take_all_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 20 * GB, "address_space")
     unused = 4 * GB
-    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
+    monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
     run_plan = planned()
     assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.plan.unwritten_bytes, abs=0.1 * GB)
     assert "of addresses without memory" in run_plan.plan.verdicts[0].limit.origin
@@ -140,7 +140,7 @@ def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyP
     # So much that both leave something: what is left is never below 0.
     bounded(monkeypatch, 60 * GB, "address_space")
     # What this process really has beside it changes from one measurement to the next.
-    monkeypatch.setattr("eigen_core.memory.usage.statm", lambda *_: (1 * GB, 1 * GB))
+    monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (1 * GB, 1 * GB))
     usual, large = planned(), planned("replay.capacity=5000000")
     unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
     assert unwritten > 0.5 * GB
@@ -167,7 +167,7 @@ def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: p
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(80 * GB, "A GPU", device))
     usage = DeviceUsage(allocated=0, reserved=1 * GB, taken=1 * GB + context + 10 * GB)
-    monkeypatch.setattr("eigen_core.memory.usage.device_bytes", lambda _: usage)
+    monkeypatch.setattr("eigen_core.machine.usage.device_bytes", lambda _: usage)
     run_plan = plan_run(*_on_gpu())
     (headroom,) = [verdict.limit for verdict in run_plan.plan.verdicts if verdict.where == "device"]
     assert headroom.bytes == int(0.93 * 80 * GB) - 10 * GB

@@ -341,7 +341,7 @@ def test_no_more_threads_compute_than_there_are_cores_for(tmp_path: Path, monkey
         def phase_started(self, generation: int, phase: str) -> None:  # noqa: ARG002
             seen.append(torch.get_num_threads())
 
-    monkeypatch.setattr("eigen_core.threads.usable_cores", lambda: 2)
+    monkeypatch.setattr("eigen_core.machine.threads.usable_cores", lambda: 2)
     try:
         torch.set_num_threads(3)
         with observed_by(Observer()):

@@ -14,9 +14,9 @@ from eigen_core.config import Config, DdpgConfig
 from eigen_core.learners.interface import Learned
 from eigen_core.learners.settings import learner_settings
 from eigen_core.networks import Heads
-from eigen_core.population import Population
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population
 from eigen_core.task import Task
+from eigen_core.task.replay import Replay
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
+from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
 
 MB = 1_000_000
 LIMIT = 1_000 * MB

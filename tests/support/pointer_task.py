@@ -16,8 +16,8 @@ from eigen_core.networks import Box, Heads, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
 from eigen_core.networks.policies import action_shapes, policy_of
-from eigen_core.replay import Column, Replay
 from eigen_core.task.interface import Rollout, TaskData, Transitions
+from eigen_core.task.replay import Column, Replay
 
 _STEPS = 20
 _COLUMNS: Mapping[str, Column] = {

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from eigen_core.common.units import SINGLE
+from eigen_core.machine.pieces import columns_at_once
 from eigen_core.networks.encoders.interface import FirstDay
 from eigen_core.networks.layout import (
     FEWEST_ROWS,
@@ -24,7 +25,6 @@ from eigen_core.networks.layout import (
     product,
     united,
 )
-from eigen_core.pieces import columns_at_once
 
 
 def receptive_dilations(window: int) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ class Schedule:
         return places
 
     def columns_at_once(self, chosen: int, columns: int, channels: int, device: str) -> int:
-        """Return how many columns are computed at a time; see `eigen_core.pieces.columns_at_once`."""
+        """Return how many columns are computed at a time; see `eigen_core.machine.pieces.columns_at_once`."""
         return columns_at_once(chosen, columns, SINGLE * self.full[0] * filled_outputs(channels), device)
 
     def filled(self, columns: int) -> int:

@@ -18,8 +18,8 @@ from eigen_core.checkpoint import Manifest, Ring, RingEntry, RunDirectory, Saved
 from eigen_core.checkpoint import ring as ring_module
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.ring import ring_columns
-from eigen_core.memory import unwritten_zeros
-from eigen_core.memory.process import own_resident_bytes
+from eigen_core.machine import unwritten_zeros
+from eigen_core.machine.process import own_resident_bytes
 
 OTHER_WRITERS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress}
 """How earlier versions could store a shard, too."""

@@ -12,7 +12,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.evolution.cem import CemMethod, shares
 from eigen_core.evolution.interface import Bred, Champion, Ended, MethodState
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 CRITIC, ACTOR = 3, 8
 

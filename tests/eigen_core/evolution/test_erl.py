@@ -9,7 +9,7 @@ from training_cases import advance, content_of, small_state
 
 from eigen_core.evolution.erl import ErlMethod
 from eigen_core.evolution.interface import Bred, Champion, Ended
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 
 def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001

@@ -18,7 +18,7 @@ from eigen_core.common.records import Lineage
 from eigen_core.config import EvolutionConfig
 from eigen_core.evolution import Champion, Ended
 from eigen_core.evolution.genetic import GeneticMethod, MutationState, breed
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 STATE_FIELDS = ("first_moment", "second_moment", "critic_steps", "actor_steps")
 GENERATION = 7

@@ -14,7 +14,7 @@ from eigen_core.evolution.interface import Bred, Champion, Ended
 from eigen_core.evolution.pbt import GENES, PbtMethod, perturbed
 from eigen_core.generation import restore, start_training
 from eigen_core.networks.outcomes import RESERVE_VALUES
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 from eigen_core.reporting.tables import population_table
 
 LEARNERS = list(choices.LEARNERS)

@@ -19,8 +19,8 @@ from torch import Tensor
 from training_cases import advance, content_of, small_state
 
 from eigen_core.common.errors import InputError
-from eigen_core.cuda_graphs import Repeated
 from eigen_core.generation import start_training
+from eigen_core.machine.cuda_graphs import Repeated
 from eigen_core.task import open_data
 from eigen_core.task.normalisation import RunningMoments, normalised
 
@@ -235,10 +235,10 @@ def test_a_shortage_at_the_end_of_a_capture_stays_what_it_is_too(monkeypatch: py
 
 def test_a_guard_that_frees_memory_waits_for_the_end_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch refuses to empty its cache while a graph is captured; the guard's thread would end by that."""
-    monkeypatch.setattr("eigen_core.memory.guard.gpu_in_use", lambda: True)
+    monkeypatch.setattr("eigen_core.machine.guard.gpu_in_use", lambda: True)
     meter, failures, freeing = HandMeter(), list[object](), threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda failed: failures.append(failed.exc_value))
-    monkeypatch.setattr("eigen_core.memory.guard.gc.collect", freeing.set)
+    monkeypatch.setattr("eigen_core.machine.guard.gc.collect", freeing.set)
     guard = hand_guard(meter)
     watcher = threading.Thread(target=guard.sample)
     calls = 0

@@ -13,7 +13,7 @@ from science_cases import small_config
 from training_cases import advance, content_of, small_state
 
 from eigen_core.common.errors import InputError
-from eigen_core.evaluation import standard_errors
+from eigen_core.evolution.fitness import standard_errors
 from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.generation.phases import fitness_slices, validation_slices
 

@@ -18,8 +18,8 @@ from training_cases import market_of
 import eigen_core.evolution.cem
 import eigen_core.evolution.pbt
 import eigen_core.learners.ppo
-import eigen_core.replay
 import eigen_core.task.market_rollouts
+import eigen_core.task.replay
 import eigen_core.trading.environment
 import eigen_core.trading.portfolio
 import eigen_core.trading.prices
@@ -29,10 +29,10 @@ from eigen_core.evolution import Champion, Ended
 from eigen_core.generation import evaluate, start_training
 from eigen_core.generation.groups import AgentComputer
 from eigen_core.learners.interface import Learned
-from eigen_core.population import Population
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population
 from eigen_core.task.market import MarketTask
 from eigen_core.task.portfolio import PortfolioTask
+from eigen_core.task.replay import Replay
 
 pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the meta device
 
@@ -53,7 +53,7 @@ def read_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(eigen_core.trading.prices, "_on_host", lambda held: torch.zeros(held.shape, dtype=held.dtype))
     patch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.zeros(len(stays), dtype=bool))
     # Once a run or a resume: days of transitions that batches are drawn by.
-    patch.setattr(eigen_core.replay, "_on_host", lambda column, _: torch.zeros(column.shape, dtype=column.dtype))
+    patch.setattr(eigen_core.task.replay, "_on_host", lambda column, _: torch.zeros(column.shape, dtype=column.dtype))
 
 
 def on_meta(config: Config) -> tuple[AgentComputer, Tensor]:

@@ -7,7 +7,7 @@ from trading_cases import SlowEpisode
 from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.generation import hold_out, start_training
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 
 
 def test_rewards_are_those_of_direct_rollouts() -> None:

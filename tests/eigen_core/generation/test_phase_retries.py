@@ -18,8 +18,8 @@ from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
 from eigen_core.networks.encoders.tcn import TcnEncoder
-from eigen_core.replay import Replay
 from eigen_core.task.market import MarketTask
+from eigen_core.task.replay import Replay
 from eigen_core.trading import TradingEnvironment
 
 Phase = Callable[[TrainingState], object]

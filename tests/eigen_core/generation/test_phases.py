@@ -14,7 +14,7 @@ from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Telemetry
-from eigen_core.evaluation import mean_of_lowest
+from eigen_core.evolution.fitness import mean_of_lowest
 from eigen_core.generation import (
     TrainingState,
     evaluate,

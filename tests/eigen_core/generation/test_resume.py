@@ -11,7 +11,6 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, saved_of, small_state
 
-from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
@@ -20,6 +19,7 @@ from eigen_core.common.records import Telemetry
 from eigen_core.config import Config
 from eigen_core.config.stored import config_from_stored
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
+from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.market import Panel
 
 KINDS: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from science_cases import random_panel, small_config
 
 from eigen_core.judging.portfolio import decide_weights
 from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 
 CPU = torch.device("cpu")
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.learners.adam import adam_step, bias_corrections, clip_rows, row_norms
-from eigen_core.population import Population
+from eigen_core.networks.population import Population
 
 
 def draw(*shape: int, key: str = "values") -> Tensor:

@@ -18,10 +18,10 @@ from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.ddpg import DdpgLearner
 from eigen_core.learners.settings import learner_settings
 from eigen_core.market import Panel
-from eigen_core.population import Population, initial_weights
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.task.market_transitions import DistinctDaySampler, picked, rows_of, stored_days
+from eigen_core.task.replay import Replay
 
 CPU = torch.device("cpu")
 CURVES = [curve.name for curve in DdpgLearner.curves]

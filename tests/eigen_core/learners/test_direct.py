@@ -13,11 +13,11 @@ from eigen_core.config import Config, DirectConfig
 from eigen_core.generation import start_training
 from eigen_core.learners.direct import DirectLearner
 from eigen_core.learners.settings import learner_settings
+from eigen_core.networks.population import initial_weights
 from eigen_core.planning import Sizes
-from eigen_core.population import initial_weights
-from eigen_core.replay import Replay
 from eigen_core.task import TaskData, open_data
 from eigen_core.task.portfolio import PortfolioTask
+from eigen_core.task.replay import Replay
 
 CPU = torch.device("cpu")
 

@@ -19,9 +19,9 @@ from eigen_core.config import PpoConfig, merge
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.learners.ppo import EpisodePlan, PpoLearner
 from eigen_core.learners.settings import learner_settings
-from eigen_core.population import Population, initial_weights
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task import open_data
+from eigen_core.task.replay import Replay
 
 CPU = torch.device("cpu")
 AGENTS, EPISODES = 3, 2

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from eigen_core.config import merge
 from eigen_core.generation import TrainingState, evaluate, start_training
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 from eigen_core.task import open_data
 
 pytestmark = pytest.mark.thorough

@@ -12,7 +12,6 @@ from science_cases import small_config
 from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from eigen_core import pieces
 from eigen_core.checkpoint import tensors_sha256
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import OffPolicyConfig, SacConfig, merge
@@ -21,9 +20,10 @@ from eigen_core.learners.batches import BatchPlan
 from eigen_core.learners.sac import SacLearner
 from eigen_core.learners.settings import learner_settings
 from eigen_core.learners.td3 import Td3Learner
+from eigen_core.machine import pieces
 from eigen_core.networks import ParameterLayout
-from eigen_core.population import Population, initial_weights
-from eigen_core.replay import Replay
+from eigen_core.networks.population import Population, initial_weights
+from eigen_core.task.replay import Replay
 
 CPU = torch.device("cpu")
 AGENTS, BATCH = 3, 6

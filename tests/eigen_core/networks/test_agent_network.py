@@ -10,7 +10,7 @@ from torch import Tensor
 
 from eigen_core.learners import learner_class
 from eigen_core.networks import AgentNetwork, Heads
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from science_cases import LEARNER_OF_TASK, random_panel, small_config
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, choices
 from eigen_core.generation import start_training
-from eigen_core.memory.owned import owned_bytes
+from eigen_core.machine.owned import owned_bytes
 from eigen_core.planning import PHASES, Limit, Measured, Part, Plan, Sizes, Unmeasured, plan_of, worker_plans
 from eigen_core.planning.probe import Peak
 from eigen_core.planning.workers import local_worker_count

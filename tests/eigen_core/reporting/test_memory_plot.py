@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from memory_cases import MB, bare_report
 from PIL import Image
 
-from eigen_core.memory import MemoryReport, PhaseUsage, Usage
-from eigen_core.memory.course import Curve, Point
-from eigen_core.memory.limits import Pressure
-from eigen_core.memory.report import Part
+from eigen_core.machine import MemoryReport, PhaseUsage, Usage
+from eigen_core.machine.course import Curve, Point
+from eigen_core.machine.limits import Pressure
+from eigen_core.machine.report import Part
 from eigen_core.reporting.memory_plot import plot_memory_curve
 
 

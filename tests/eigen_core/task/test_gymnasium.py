@@ -17,8 +17,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import load_config
-from eigen_core.evaluation import spread_starts
 from eigen_core.evolution import Champion
+from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation import (
     TrainingState,
     evaluate,

@@ -9,7 +9,7 @@ from science_cases import random_panel, small_config
 from trading_cases import SlowEpisode, slow_market_gain
 
 from eigen_core.networks import Heads
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
 
 CPU = torch.device("cpu")

@@ -19,7 +19,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
 from eigen_core.judging.portfolio import decide_weights
 from eigen_core.networks import Heads
-from eigen_core.population import initial_weights
+from eigen_core.networks.population import initial_weights
 from eigen_core.task.portfolio import PortfolioTask
 from eigen_core.trading import Prices
 from eigen_core.trading.portfolio import Rebalancing

@@ -25,7 +25,7 @@ from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
 from eigen_core.config import Config, choices
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
-from eigen_core.memory import MemoryGuardError, SharedTensor, shares_memory
+from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.connection import connected, key_of

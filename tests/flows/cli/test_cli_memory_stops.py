@@ -14,7 +14,7 @@ from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunLocation
-from eigen_core.memory import MemoryGuardError
+from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError, plan_run
 from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, write_memory_report

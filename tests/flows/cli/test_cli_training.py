@@ -17,10 +17,10 @@ import torch
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 from typer.testing import CliRunner
 
-from eigen_core.arithmetic import arithmetic_of
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
-from eigen_core.replay import Replay
+from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.task.market_transitions import market_columns
+from eigen_core.task.replay import Replay
 from eigen_core.trading import PORTFOLIO_VALUES
 from eigen_core.training.runs import status_of
 from flows.cli.app import app

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from eigen_core.profiling import OperatorTime, Profile
+from eigen_core.machine.profiling import OperatorTime, Profile
 from flows.cli.training import print_profile
 
 

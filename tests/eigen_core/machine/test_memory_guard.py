@@ -15,7 +15,7 @@ from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard
 
 from eigen_core.common.progress import report_progress
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory import (
+from eigen_core.machine import (
     DeviceLimit,
     DeviceUsage,
     HostLimit,
@@ -122,7 +122,7 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
         freed.append(meter.own)
         meter.own -= 30 * MB
 
-    monkeypatch.setattr("eigen_core.memory.guard.release_free_memory", free)
+    monkeypatch.setattr("eigen_core.machine.guard.release_free_memory", free)
     with guard, caplog.at_level(logging.WARNING):
         for megabytes in (840, 860, 870, 845, 860, 900, 820, 855):
             meter.own = megabytes * MB
@@ -138,7 +138,7 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
 def test_what_freeing_brings_back_below_the_hard_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = HandMeter()
     guard = hand_guard(meter)
-    monkeypatch.setattr("eigen_core.memory.guard.release_free_memory", lambda: setattr(meter, "own", 500 * MB))
+    monkeypatch.setattr("eigen_core.machine.guard.release_free_memory", lambda: setattr(meter, "own", 500 * MB))
     with guard, guard.phase("train", 1):
         meter.own = 990 * MB
         guard.sample()
@@ -268,7 +268,7 @@ def test_a_leak_is_expected_to_go_on() -> None:
 def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = HandMeter(own=700 * MB)
     guard = hand_guard(meter)
-    monkeypatch.setattr("eigen_core.memory.guard.release_free_memory", lambda: setattr(meter, "own", 600 * MB))
+    monkeypatch.setattr("eigen_core.machine.guard.release_free_memory", lambda: setattr(meter, "own", 600 * MB))
     with guard:
         with guard.phase("train", 1):
             meter.own += 100 * MB

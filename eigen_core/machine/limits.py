@@ -13,8 +13,8 @@ import torch
 from eigen_core.common.errors import InputError
 from eigen_core.common.units import BYTES_PER_GB, size
 from eigen_core.config.running import MemoryConfig
-from eigen_core.control_groups import ControlGroup, control_groups
-from eigen_core.memory.process import proc_entries
+from eigen_core.machine.control_groups import ControlGroup, control_groups
+from eigen_core.machine.process import proc_entries
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.memory import unwritten_zeros
-from eigen_core.replay import Column
+from eigen_core.machine import unwritten_zeros
+from eigen_core.task.replay import Column
 
 REWARD, TERMINAL = "reward", "terminal"
 VALUE, ADVANTAGE, RETURN = "value", "advantage", "return"

@@ -12,7 +12,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from eigen_core.memory.limits import HostLimit
+from eigen_core.machine.limits import HostLimit
 
 logger = logging.getLogger(__name__)
 

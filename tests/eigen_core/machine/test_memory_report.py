@@ -17,8 +17,8 @@ from science_cases import random_panel, small_config
 from eigen_core.common.units import signed_size, size
 from eigen_core.config.running import MemoryConfig
 from eigen_core.generation import start_training
-from eigen_core.memory import MemoryGuard, MemoryReport, host_limits, report_markdown, unwritten_zeros, write_report
-from eigen_core.memory.owned import owned_bytes
+from eigen_core.machine import MemoryGuard, MemoryReport, host_limits, report_markdown, unwritten_zeros, write_report
+from eigen_core.machine.owned import owned_bytes
 
 _ELEMENTS = 20_000_000
 

@@ -15,12 +15,12 @@ from typing import Self
 
 from eigen_core.common.progress import checked_by
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory.allocation import empty_device_cache, is_exhaustion, keep_reserve
-from eigen_core.memory.course import Curve, PhaseUsage, Point, expected_growth
-from eigen_core.memory.limits import DeviceLimit, HostLimits, Limit, Pressure
-from eigen_core.memory.process import own_resident_bytes, release_free_memory
-from eigen_core.memory.report import MemoryReport, Row, measured_parts, traced_lines
-from eigen_core.memory.usage import Meter, SystemMeter, Usage, gpu_in_use
+from eigen_core.machine.allocation import empty_device_cache, is_exhaustion, keep_reserve
+from eigen_core.machine.course import Curve, PhaseUsage, Point, expected_growth
+from eigen_core.machine.limits import DeviceLimit, HostLimits, Limit, Pressure
+from eigen_core.machine.process import own_resident_bytes, release_free_memory
+from eigen_core.machine.report import MemoryReport, Row, measured_parts, traced_lines
+from eigen_core.machine.usage import Meter, SystemMeter, Usage, gpu_in_use
 
 logger = logging.getLogger(__name__)
 

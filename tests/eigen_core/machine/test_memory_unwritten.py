@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory import HostLimit, HostLimits, MemoryGuard, MemoryGuardError, host_bytes, unwritten_zeros
-from eigen_core.memory.process import address_space_bytes, own_resident_bytes, resident_part
+from eigen_core.machine import HostLimit, HostLimits, MemoryGuard, MemoryGuardError, host_bytes, unwritten_zeros
+from eigen_core.machine.process import address_space_bytes, own_resident_bytes, resident_part
 
 SIZE = 400_000_000
 MARGIN = 20_000_000

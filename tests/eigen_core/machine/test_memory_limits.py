@@ -10,8 +10,8 @@ from control_group_cases import VERSION_1, VERSION_2, system
 
 from eigen_core.common.errors import InputError
 from eigen_core.config.running import MemoryConfig
-from eigen_core.control_groups import control_groups
-from eigen_core.memory import HostLimit, device_limit, host_limits
+from eigen_core.machine import HostLimit, device_limit, host_limits
+from eigen_core.machine.control_groups import control_groups
 
 GB = 1_000_000_000
 FREE = resource.RLIM_INFINITY

@@ -1,7 +1,7 @@
 """How much is computed at a time where a setting leaves it open (0): as much as bytes allow.
 
 On a CPU a block of values that an operation makes should stay in the processor's cache, and below the size from which
-the allocator maps and unmaps it (`eigen_core.memory.tune_allocator`), which costs a page fault for each page. On a GPU
+the allocator maps and unmaps it (`eigen_core.machine.tune_allocator`), which costs a page fault for each page. On a GPU
 many small operations cost more than memory does, and what is computed at a time is large; it does not depend on the
 GPU's memory, since bits may depend on groups there.
 """

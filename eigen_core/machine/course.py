@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Self
 
-from eigen_core.memory.usage import DeviceUsage, Usage
+from eigen_core.machine.usage import DeviceUsage, Usage
 
 # A prediction is made from this many phases of the name, the newest.
 _REMEMBERED = 3

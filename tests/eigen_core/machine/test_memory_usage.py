@@ -11,10 +11,10 @@ import pytest
 import torch
 from memory_cases import HandClock
 
-from eigen_core.control_groups import ControlGroup
-from eigen_core.memory import DeviceUsage, HostLimit, device_bytes, host_bytes
-from eigen_core.memory.process import address_space_bytes, own_resident_bytes, resident_part
-from eigen_core.memory.usage import SystemMeter
+from eigen_core.machine import DeviceUsage, HostLimit, device_bytes, host_bytes
+from eigen_core.machine.control_groups import ControlGroup
+from eigen_core.machine.process import address_space_bytes, own_resident_bytes, resident_part
+from eigen_core.machine.usage import SystemMeter
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20
@@ -22,7 +22,7 @@ _CHILD = f"block = bytearray(b'\\1') * {BLOCK}; print('ready', flush=True); inpu
 _FORK = f"""
 import os
 import psutil
-from eigen_core.memory import host_bytes
+from eigen_core.machine import host_bytes
 block = bytearray(b"\\1") * {4 * BLOCK}
 ready, go = os.pipe(), os.pipe()
 child = os.fork()
@@ -108,7 +108,7 @@ def test_children_are_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> N
             return []
 
     clock = HandClock()
-    monkeypatch.setattr("eigen_core.memory.usage.psutil.Process", Process)
+    monkeypatch.setattr("eigen_core.machine.usage.psutil.Process", Process)
     meter = SystemMeter((), clock=clock)
     for _ in range(10):
         meter.read()
@@ -162,7 +162,7 @@ def test_memory_that_was_never_touched_is_not_resident() -> None:
 
 _VFORK = f"""
 import subprocess, threading
-from eigen_core.memory import host_bytes
+from eigen_core.machine import host_bytes
 block = bytearray(b"\\1") * {4 * BLOCK}
 alone = host_bytes()
 stop = threading.Event()

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from eigen_core import memory
-from eigen_core.memory import process
+from eigen_core import machine as memory
+from eigen_core.machine import process
 
 pytestmark = pytest.mark.cpu
 
@@ -68,7 +68,7 @@ def test_without_malloc_trim_nothing_happens(monkeypatch: pytest.MonkeyPatch) ->
 
 _ARENAS = """
 import re, sys, threading
-from eigen_core import memory
+from eigen_core import machine as memory
 
 if "limited" in sys.argv:
     assert memory.tune_allocator(2)
@@ -110,7 +110,7 @@ def test_threads_share_the_arenas_that_they_are_allowed() -> None:
 _PIECES = """
 import sys
 import psutil
-from eigen_core import memory
+from eigen_core import machine as memory
 
 if "tuned" in sys.argv:
     assert memory.tune_allocator()

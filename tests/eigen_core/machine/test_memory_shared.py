@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from eigen_core.memory import SharedTensor, host_bytes, shared_zeros, shares_memory
+from eigen_core.machine import SharedTensor, host_bytes, shared_zeros, shares_memory
 
 pytestmark = pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from eigen_core.common.errors import InputError
-from eigen_core.memory.allocation import device_cache_kept, is_exhaustion
+from eigen_core.machine.allocation import device_cache_kept, is_exhaustion
 
 _Input = TypeVar("_Input")
 _Result = TypeVar("_Result")

@@ -15,11 +15,11 @@ from pathlib import Path
 from torch import Tensor
 
 from eigen_core.common.units import duration, size
-from eigen_core.memory.course import PhaseUsage, Point
-from eigen_core.memory.limits import Pressure
-from eigen_core.memory.owned import Values, add_largest, memory_of, tensors_of
-from eigen_core.memory.process import process_bytes, resident_part
-from eigen_core.memory.usage import Usage
+from eigen_core.machine.course import PhaseUsage, Point
+from eigen_core.machine.limits import Pressure
+from eigen_core.machine.owned import Values, add_largest, memory_of, tensors_of
+from eigen_core.machine.process import process_bytes, resident_part
+from eigen_core.machine.usage import Usage
 from eigen_core.store.files import replacing
 
 _ROWS = 20

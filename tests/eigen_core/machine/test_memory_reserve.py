@@ -7,10 +7,10 @@ import pytest
 from memory_cases import HandMeter, hand_guard
 
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory.allocation import keep_reserve
-from eigen_core.memory.limits import HostLimit, LimitKind
-from eigen_core.memory.process import address_space_bytes, own_resident_bytes
-from eigen_core.memory.usage import Usage
+from eigen_core.machine.allocation import keep_reserve
+from eigen_core.machine.limits import HostLimit, LimitKind
+from eigen_core.machine.process import address_space_bytes, own_resident_bytes
+from eigen_core.machine.usage import Usage
 
 MB = 1_000_000
 
@@ -44,7 +44,7 @@ def test_where_there_are_no_addresses_left_there_is_no_reserve(
     def full(*args: object, **options: object) -> None:  # noqa: ARG001
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("eigen_core.memory.allocation.mmap.mmap", full)
+    monkeypatch.setattr("eigen_core.machine.allocation.mmap.mmap", full)
     free = keep_reserve(limits("address_space"))
     assert "No addresses can be kept for a memory report" in caplog.text
     free()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigen_core.checkpoint import Ring
 from eigen_core.common.errors import InputError
-from eigen_core.memory import SharedTensor, shared_zeros, unwritten_zeros
+from eigen_core.machine import SharedTensor, shared_zeros, unwritten_zeros
 
 
 @dataclass(frozen=True)

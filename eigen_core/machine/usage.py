@@ -12,8 +12,8 @@ import psutil
 import torch
 
 from eigen_core.config.running import MemoryConfig
-from eigen_core.memory.limits import HostLimit, device_limit, host_limits, memory_of_machine
-from eigen_core.memory.process import (
+from eigen_core.machine.limits import HostLimit, device_limit, host_limits, memory_of_machine
+from eigen_core.machine.process import (
     own_resident_bytes,
     peak_resident_bytes,
     proc_entries,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from eigen_core.memory import install_report_signal
+from eigen_core.machine import install_report_signal
 
 PATIENCE = 30.0
 
