@@ -24,7 +24,6 @@ from prefect.states import Running
 
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
-from eigen_core.training.goodput import Start
 from eigen_core.training.listener import Listener, Training
 from flows.server.environment import SCHEDULED_TAG, SUSPENDED_EVENT, run_tag
 from flows.server.flow_runs import BEGUN_LABEL, own_deployment, trained_run
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import DeploymentSchedule, FlowRun, State
     from prefect.client.schemas.responses import DeploymentResponse
+
+    from eigen_core.training.goodput import Start
 
 logger = get_logger(__name__)
 
@@ -183,7 +184,7 @@ class OwnFlowRun(Listener):
                 require_server()
                 client.update_flow_run_labels(UUID(flow_run.id), {BEGUN_LABEL: time.time()})
 
-    def begun(self, training: Training, starts: Sequence[Start]) -> None:  # noqa: ARG002
+    def begun(self, training: Training, starts: "Sequence[Start]") -> None:  # noqa: ARG002
         """Let the schedule resume the run from now on, after a crash."""
         switch_schedule(True)
         remove_needless_resumes()

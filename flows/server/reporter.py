@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from logging import Logger, LoggerAdapter
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import httpx
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -19,11 +19,12 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
-from eigen_core.reporting.report.summary import report_markdown
-from eigen_core.reporting.reports import WrittenReport
 from flows.server.environment import prepare_environment
 from flows.server.servers import configured_api, is_reachable
 from tasks.artifacts import REFUSALS
+
+if TYPE_CHECKING:
+    from eigen_core.reporting.reports import WrittenReport
 
 _ANSWER_SECONDS = 5.0
 _REST_SECONDS = 60.0
@@ -186,7 +187,7 @@ class Reporter:
 logger = logging.getLogger(__name__)
 
 
-def publish(written: WrittenReport) -> str | None:
+def publish(written: "WrittenReport") -> str | None:
     """Show the verdict and figures of a report as an artifact; return its key, None without a server.
 
     A server that refuses it or does not answer is a warning: the report is written.
@@ -194,7 +195,9 @@ def publish(written: WrittenReport) -> str | None:
     prepare_environment()
     if configured_api(os.environ) is None:
         return None
-    from tasks.artifacts import REFUSALS, publish_report
+    # What Prefect reads for a hook or a form must not load torch.
+    from eigen_core.reporting.report.summary import report_markdown
+    from tasks.artifacts import publish_report
 
     report = written.report
     try:
