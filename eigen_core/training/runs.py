@@ -146,7 +146,7 @@ class Run:
             own: see `Run`.
 
         Raises:
-            InputError: there is no such run, or its configuration cannot be read.
+            InputError: there is no such run.
             StoreUnavailableError: the store does not answer.
         """
         return cls(_given(store, local), name, own)._in_its_folder()

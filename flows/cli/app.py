@@ -9,21 +9,24 @@ from typing import Annotated
 import typer
 
 from eigen_core import __version__
-from flows.cli.act import ACT_EXAMPLES, act
-from flows.cli.audit import AUDIT_EXAMPLES, audit
-from flows.cli.backtest import BACKTEST_EXAMPLES, backtest
+from flows.cli.audits import AUDIT_EXAMPLES, IMPORTANCE_EXAMPLES, TRUST_EXAMPLES, audit, importance, trust
 from flows.cli.common import sentences
-from flows.cli.compare import COMPARE_EXAMPLES, compare
-from flows.cli.importance import IMPORTANCE_EXAMPLES, importance
-from flows.cli.operations import operations
+from flows.cli.judging import (
+    ACT_EXAMPLES,
+    BACKTEST_EXAMPLES,
+    COMPARE_EXAMPLES,
+    REPORT_EXAMPLES,
+    act,
+    backtest,
+    compare,
+    report,
+)
+from flows.cli.operations import WORKERS_EXAMPLES, operations, workers
 from flows.cli.plan import PLAN_EXAMPLES
 from flows.cli.presets import presets
-from flows.cli.report import REPORT_EXAMPLES, report
 from flows.cli.runs import clean, export, memory, runs, show, verify
 from flows.cli.training import SWEEP_EXAMPLES, TRAIN_EXAMPLES, doctor, plan, resume, sweep, train
-from flows.cli.trust import TRUST_EXAMPLES, trust
 from flows.cli.walk import WALK_EXAMPLES, walk
-from flows.cli.workers import WORKERS_EXAMPLES, workers
 from flows.server.environment import set_umask
 
 _EXAMPLES = """[bold]Examples[/]

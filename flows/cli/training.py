@@ -44,7 +44,7 @@ from flows.cli.flow_context import (
     train_as_flow,
     train_here,
 )
-from flows.cli.operations_display import print_run_page
+from flows.cli.operations import print_run_page
 from flows.cli.output import output_console, print_json, print_line, print_result, say
 from flows.cli.plan import (
     findings_document,

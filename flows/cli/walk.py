@@ -33,8 +33,8 @@ from flows.cli.flow_context import (
     train_as_flow,
     train_here,
 )
+from flows.cli.judging import print_figures
 from flows.cli.output import PlainTable, excess_document, output_console, print_fact, print_line, print_result
-from flows.cli.report import print_figures
 from flows.cli.training import answering_server, is_finished, refused_with_its_plan, require_trainable
 from flows.cli.whole_runs import refuse_two_schedulers, train_all, whole_run, whole_runs
 from flows.endings import Stopped

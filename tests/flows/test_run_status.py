@@ -226,7 +226,7 @@ def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -
     values["learner"]["gama"] = 1
     RunDirectory.create(Path(config.checkpoint.store), "run", values)
     with pytest.raises(InputError, match=r"did you mean learner\.gamma\?"):
-        Run.open(config.checkpoint.store, "run")
+        status_of(config.checkpoint.store, "run")
 
 
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:

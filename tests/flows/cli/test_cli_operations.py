@@ -21,7 +21,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
-from flows.cli.operations_display import (
+from flows.cli.operations import (
     print_down,
     print_launched,
     print_run_page,
