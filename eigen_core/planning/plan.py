@@ -26,11 +26,11 @@ PHASES: tuple[Phase, ...] = ("start", "resume", "evaluate", "train", "evolve", "
 _GENERATION: tuple[Phase, ...] = ("evaluate", "train", "evolve", "checkpoint", "plot", "holdout")
 
 _MB = 1_000_000
-# Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8; `benchmarks/memoryplan.py` compares.
-_TRAINING = 130 * _MB
-_PROCESS = 455 * _MB
+# Measured on Linux with glibc and torch 2.13 (CPU); `benchmarks/memoryplan.py` compares.
+_TRAINING = 50 * _MB
+_PROCESS = 380 * _MB
 _WORKER = 265 * _MB
-_PLOTS = 130 * _MB
+_PLOTS = 90 * _MB
 _STAGING = 16 * _MB
 _UPLOADS = 24 * _MB
 # Not measured: what others report of torch with CUDA 12.

@@ -78,7 +78,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
 
 
 def test_the_sentence_names_peak_phase_limit_and_what_would_make_it_fit() -> None:
-    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=0.85")
+    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=0.75")
     assert fits.sentence().startswith("The run fits: it takes ")
     assert f"in phase {fits.plan.peak_phase()}" in fits.sentence()
     assert "93% of 8.00 GB, memory.limit_gb" in fits.sentence()
@@ -228,7 +228,7 @@ def test_require_fit_returns_the_plan_or_raises_it() -> None:
     config = load_config("quickstart", [*SETTINGS, "memory.limit_gb=9"])
     assert require_fit(config, DATA).fits
     with pytest.raises(RunTooLargeError) as caught:
-        require_fit(load_config("quickstart", [*SETTINGS, "memory.limit_gb=0.85"]), DATA)
+        require_fit(load_config("quickstart", [*SETTINGS, "memory.limit_gb=0.75"]), DATA)
     assert str(caught.value) == caught.value.run_plan.sentence()
     assert not caught.value.run_plan.fits
 
@@ -281,7 +281,7 @@ def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_wr
 
 
 def test_the_document_is_json_with_these_keys() -> None:
-    document = json.loads(json.dumps(planned("memory.limit_gb=0.85").document()))
+    document = json.loads(json.dumps(planned("memory.limit_gb=0.75").document()))
     assert set(document) == {
         "panel",
         "device",
@@ -299,5 +299,5 @@ def test_the_document_is_json_with_these_keys() -> None:
         "suggestions",
     }
     assert document["fits"] is False
-    assert {"bytes": 850 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
+    assert {"bytes": 750 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
     assert set(document["suggestions"][0]) == {"settings", "saved_bytes", "fits", "same_result"}

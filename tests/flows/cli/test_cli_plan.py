@@ -47,7 +47,7 @@ CALIBRATION_KEYS = [
     "generation_seconds",
     "run_seconds",
 ]
-PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "server", "device_holder"]
+PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "device_holder"]
 TOO_LITTLE = ["--set", "memory.limit_gb=0.5"]
 ENOUGH = ["--set", "memory.limit_gb=4"]
 
@@ -119,12 +119,12 @@ def test_it_plans_what_is_given(folder: Path) -> None:
 
 @pytest.mark.cpu
 def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Path) -> None:
-    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=1.1", code=3)
+    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=0.8", code=3)
     assert document["fits"] is False
     helping = next(suggestion for suggestion in document["suggestions"] if suggestion["fits"])
     settings = [f"{key}={value}" for key, value in helping["settings"].items()]
     options = [option for setting in settings for option in ("--set", setting)]
-    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=1.1", *options)["fits"] is True
+    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=0.8", *options)["fits"] is True
     assert list(folder.iterdir()) == []
 
 
@@ -215,7 +215,7 @@ def test_its_tables_fit_the_width(width: int, monkeypatch: pytest.MonkeyPatch) -
     rules = [line for line in lines if set(line.strip()) == {"─"}]
     assert len(rules) == 2
     assert max(map(len, rules)) <= width
-    assert {"Prefect's", "checkpoint,", "checkpoint"} <= {word for line in lines for word in line.split()}
+    assert {"staging", "checkpoint"} <= {word for line in lines for word in line.split()}
 
 
 @pytest.mark.cpu
@@ -252,8 +252,9 @@ def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothin
     assert ended.exit_code == 3, ended.output
     assert "\n population " in ended.stdout
     assert "500 MB (memory.limit_gb)" in ended.stdout
-    assert ended.stderr.startswith("eigen: The run does not fit: it takes ")
-    assert ended.stderr.count("\n") == 1
+    # The guard of this process may have said something of it before.
+    (said,) = [line for line in ended.stderr.splitlines() if line.startswith("eigen: ")]
+    assert said.startswith("eigen: The run does not fit: it takes ")
     assert list(folder.iterdir()) == []
 
 
