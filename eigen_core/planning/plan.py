@@ -27,8 +27,8 @@ _GENERATION: tuple[Phase, ...] = ("evaluate", "train", "evolve", "checkpoint", "
 
 _MB = 1_000_000
 # Measured on Linux with glibc and torch 2.13 (CPU); `benchmarks/memoryplan.py` compares.
-_TRAINING = 50 * _MB
-_PROCESS = 380 * _MB
+_TRAINING = 20 * _MB
+_PROCESS = 350 * _MB
 _WORKER = 265 * _MB
 _PLOTS = 90 * _MB
 _STAGING = 16 * _MB

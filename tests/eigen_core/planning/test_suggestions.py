@@ -17,7 +17,7 @@ CONFIG = small_config(
     population={"size": 8}, learner={"batch_size": 32, "block_days": 60}, replay={"capacity": 4_000}, generations=50
 )
 PANEL = random_panel(CONFIG)
-LIMIT = 685 * MB
+LIMIT = 655 * MB
 
 
 def planner(train_bytes: Callable[[Config], int], limit: int = LIMIT) -> Callable[[Config], Plan]:

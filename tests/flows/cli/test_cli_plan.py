@@ -248,13 +248,12 @@ def test_bad_input_is_a_sentence(folder: Path, options: list[str], part: str) ->
 
 
 def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothing(folder: Path) -> None:
-    ended = eigen("train", "--run", "large", *TOO_LITTLE)
+    ended = eigen("train", "--run", "large", "--generations", "5000", "--set", "replay.capacity=60000000", *ENOUGH)
     assert ended.exit_code == 3, ended.output
     assert "\n population " in ended.stdout
-    assert "500 MB (memory.limit_gb)" in ended.stdout
-    # The guard of this process may have said something of it before.
-    (said,) = [line for line in ended.stderr.splitlines() if line.startswith("eigen: ")]
-    assert said.startswith("eigen: The run does not fit: it takes ")
+    assert "4.00 GB (memory.limit_gb)" in ended.stdout
+    assert ended.stderr.startswith("eigen: The run does not fit: it takes ")
+    assert ended.stderr.count("\n") == 1
     assert list(folder.iterdir()) == []
 
 
