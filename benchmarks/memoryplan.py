@@ -17,7 +17,6 @@ import pandas as pd
 from benchmarks.process_memory import highest, watched
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.units import duration
 
 _MB = 1e6
 GOAL = 0.15
@@ -98,13 +97,10 @@ class Compared:
     def row(self) -> list[str]:
         """The case as a row of a table."""
         cells = [f"{planned / _MB:,.0f} / {seen / _MB:,.0f}" for planned, seen in self._pairs()]
-        return [self.case.name, cells[0], f"{100 * self.error:+.1f} %", cells[1], self._probed()]
+        return [self.case.name, cells[0], f"{100 * self.error:+.1f} %", cells[1]]
 
     def _pairs(self) -> list[tuple[int, int]]:
         return [(self.planned, self.seen), (self.plan["disk"]["run_bytes"], self.disk_bytes)]
-
-    def _probed(self) -> str:
-        return duration(self.plan["calibration"]["piece_seconds"])
 
 
 def run(names: Sequence[str] = ()) -> Section:
@@ -121,11 +117,11 @@ def run(names: Sequence[str] = ()) -> Section:
         method="MB planned / MB seen. Peak of the resident memory of the training process and its children (plots, "
         "workers), as `eigen plan` has it, which measures a piece in a child process, and as a run of "
         "`eigen train` takes it with checkpoints, plots and holdout: 20 looks a second from outside, and the system's "
-        "own peak. *Probe*: how long the piece takes. Settings: "
+        "own peak. Settings: "
         + "; ".join(f"*{found.case.name}*: {_settings_of(found.case)}" for found in compared)
         + f". The synthetic market has {_DAYS:,} days, {_COLUMNS} columns ({_ASSETS} tradable) and 9 features. One "
         "torch thread.",
-        columns=("", "peak", "error", "run on disk", "probe"),
+        columns=("", "peak", "error", "run on disk"),
         rows=[found.row() for found in compared],
         remarks=(
             f"The goal is an error of at most {GOAL:.0%} at the peak; the largest is {100 * worst.error:+.1f} % "
