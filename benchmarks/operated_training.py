@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from flows.server.environment import free_port
-from flows.server.home import Component, Home
+from flows.server.environment import Component, free_port
+from flows.server.home import Home
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
 _PARTS: tuple[Component, ...] = ("worker", "server")

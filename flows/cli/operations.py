@@ -35,8 +35,7 @@ from flows.cli.common import (
 from flows.cli.output import PlainTable, Styled, output_console, print_fact, print_line, print_result, say
 from flows.cli.signals import stopped_gently
 from flows.endings import Stopped
-from flows.server.environment import HOST, api_at, own_environment, ui_of
-from flows.server.home import Component
+from flows.server.environment import HOST, Component, api_at, own_environment, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus

@@ -9,10 +9,15 @@ import warnings
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
 from flows.server.prefect_internals import LEASES_IN_FILES
+
+Component = Literal["server", "worker"]
+COMPONENTS: tuple[Component, ...] = ("server", "worker")
+
 
 FINISHED_NAME = "AlreadyFinished"
 RUNNING_NAME = "AlreadyRunning"

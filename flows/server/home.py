@@ -16,11 +16,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.store import check_run_name
 from eigen_core.store.files import explained, replacing
 from eigen_core.store.locks import FileLock
+from flows.server.environment import Component
 from flows.server.processes import LocalProcess, Started, start
-
-Component = Literal["server", "worker"]
-COMPONENTS: tuple[Component, ...] = ("server", "worker")
-
 
 FOLDER = ".eigen"
 

@@ -17,7 +17,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.endings import Stopped
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
-from flows.server.environment import SCHEDULED_TAG, ui_of
+from flows.server.environment import COMPONENTS, SCHEDULED_TAG, Component, ui_of
 from flows.server.flow_run import RESUME
 from flows.server.flow_runs import (
     begun_by_hand,
@@ -28,7 +28,7 @@ from flows.server.flow_runs import (
     trained_run,
     waiting_flow_run,
 )
-from flows.server.home import COMPONENTS, Component, Home, ProcessRecord
+from flows.server.home import Home, ProcessRecord
 from flows.server.processes import LocalProcess, wait_until
 from flows.server.servers import answers
 

@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
-from flows.server.home import COMPONENTS, Home
+from flows.server.environment import COMPONENTS
+from flows.server.home import Home
 
 logger = logging.getLogger(__name__)
 

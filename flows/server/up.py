@@ -12,9 +12,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.store import store_from_environment
 from flows.endings import Stopped
 from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
-from flows.server.environment import api_at, ui_of, worker_command, worker_environment
+from flows.server.environment import Component, api_at, ui_of, worker_command, worker_environment
 from flows.server.flow_runs import last_heartbeat, report_lost
-from flows.server.home import Component, Home, ProcessRecord
+from flows.server.home import Home, ProcessRecord
 from flows.server.processes import last_words
 from flows.server.servers import (
     Listening,

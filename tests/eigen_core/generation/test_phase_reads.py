@@ -52,7 +52,7 @@ READS = (
     Read("evaluate", "trading/summary.py", 2, "whether actions are finite, whether rewards are", ("market",)),
     Read("evaluate", "task/portfolio.py", 6, "rewards, and each figure of the accounts", ("portfolio",)),
     Read("evaluate", "task/gymnasium.py", 36, "two parts of the actions in 2 x 9 steps: the host plays", ("gym",)),
-    Read("evaluate", "replay.py", 2, "days and their slots: batches are drawn by them", ("market", "portfolio")),
+    Read("evaluate", "task/replay.py", 2, "days and their slots: batches are drawn by them", ("market", "portfolio")),
     Read("train", "learners/planned_steps.py", 1, "steps taken before, for Adam's corrections", _ONE_OPTIMIZER),
     Read("train", "learners/planned_steps.py", 2, "the same of critics and of actors", ("ddpg", "td3")),
     Read("train", "learners/ppo.py", 2, "ends of the newest episodes; steps taken before", ("ppo",)),

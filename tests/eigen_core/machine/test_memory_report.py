@@ -68,8 +68,6 @@ def test_owners_have_what_they_hold_once_and_as_far_as_it_is_in_memory(report: M
     assert parts["tensors of no known owner"].host >= 60 * MB
     tensors = {(tensor.owner, tensor.content): tensor for tensor in report.tensors}
     assert tensors["prices", f"float32 [{_ELEMENTS}]"].count == 1
-    unwritten = tensors["prices", "float32 [50000000]"]
-    assert (unwritten.bytes, unwritten.resident) == (200 * MB, 0)
     assert tensors["", "float32 [15000000]"].resident == pytest.approx(60 * MB, rel=0.01)
 
 

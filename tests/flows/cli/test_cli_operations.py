@@ -12,7 +12,6 @@ import pytest
 from flow_cases import small_flow_config, small_settings
 from folder_digest import digest
 from operation_cases import answering, record_of, sleeping
-from prefect.settings import PREFECT_API_URL, temporary_settings
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -421,12 +420,11 @@ def test_up_down_and_launch_are_shown(home: Home) -> None:
 
 
 def test_a_training_tells_its_page_if_there_is_a_server_to_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    with temporary_settings(restore_defaults={PREFECT_API_URL}):
-        assert printed(print_run_page, "mine") == ""
-    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}):
-        assert printed(print_run_page, "mine") == ""
-        monkeypatch.setattr(launching, "run_page_of", lambda _client, api, run: f"{api}/{run}")
-        assert printed(print_run_page, "mine") == "  page        http://127.0.0.1:1/api/mine\n"
+    assert printed(print_run_page, "mine") == ""
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    assert printed(print_run_page, "mine") == ""
+    monkeypatch.setattr(launching, "run_page_of", lambda _client, api, run: f"{api}/{run}")
+    assert printed(print_run_page, "mine") == "  page        http://127.0.0.1:1/api/mine\n"
 
 
 def test_down_says_what_stays_on_a_server_elsewhere(home: Home) -> None:

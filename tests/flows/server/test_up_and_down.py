@@ -12,8 +12,8 @@ import pytest
 from flow_cases import eigen_command, run_eigen
 from operation_cases import operator_environment
 
-from flows.server.environment import free_port
-from flows.server.home import COMPONENTS, Home
+from flows.server.environment import COMPONENTS, free_port
+from flows.server.home import Home
 from flows.server.servers import is_up
 
 
