@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 @pytest.mark.thorough
 def test_a_device_that_is_not_there_ends_with_a_sentence(device: str, sentence: str) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "pytest", "tests/eigen_core/test_randomness.py"],
+        [sys.executable, "-m", "pytest", "tests/eigen_core/common/test_randomness.py"],
         cwd=ROOT,
         env={**os.environ, "EIGEN_TEST_DEVICE": device},
         capture_output=True,

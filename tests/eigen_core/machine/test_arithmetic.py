@@ -14,10 +14,10 @@ from eigen_core.machine.arithmetic import arithmetic_of, keeps_bits
 
 pytestmark = pytest.mark.cpu
 
-GROUPS = Path(__file__).parent / "generation" / "test_groups_and_threads.py"
+GROUPS = Path(__file__).parents[1] / "generation" / "test_groups_and_threads.py"
 CASE = "test_groups_and_threads_change_no_bit[tcn-one critic-portfolio-2]"
 
-SUPPORT = Path(__file__).parents[1] / "support"
+SUPPORT = Path(__file__).parents[2] / "support"
 
 TRAINING = """
 import sys, torch

@@ -19,7 +19,7 @@ from eigen_core.training.runs import Run, status_of
 from flows.cli.app import app
 from flows.server.choosing import newest_unfinished
 
-STORED_RUNS = Path(__file__).parents[1] / "support" / "stored_runs"
+STORED_RUNS = Path(__file__).parents[2] / "support" / "stored_runs"
 
 
 @pytest.fixture
