@@ -14,7 +14,7 @@ from benchmarks.results import Section
 from eigen_core.checkpoint import tensors_sha256
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, start_training, train
-from eigen_core.machine.arithmetic import arithmetic_of, keeps_bits
+from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant
 from eigen_core.market import build_panel
 
 _GENERATIONS = 3
@@ -69,7 +69,7 @@ def main() -> None:
     taken = {
         "seconds": time.process_time() - began,
         "computed_by": str(arithmetic_of(state.device)),
-        "kept": keeps_bits(state.device),
+        "kept": is_batch_invariant(state.device),
         "weights": tensors_sha256({"weights": state.population.weights}),
     }
     print(json.dumps(taken))

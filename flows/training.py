@@ -32,7 +32,7 @@ from flows.server.environment import (
 )
 from flows.server.flow_run import CancellationError, OwnFlowRun, is_scheduled, report_suspension, switch_schedule
 from flows.server.flow_runs import own_run
-from flows.server.reporter import Reporter, asked_twice, server_is_there
+from flows.server.reporter import Reporter, retry_once, server_is_there
 from tasks.phases import TASKS
 
 R = TypeVar("R")
@@ -62,7 +62,7 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
         return Cancelled(message=str(error))
     except TerminationSignal:
         if not server_is_there():
-            _end_at_once()
+            _exit_now()
         raise
     except BlockedError as error:
         ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
@@ -84,7 +84,7 @@ def _train(run: ChosenRun) -> State[None] | None:
         Reporter(run.name) as reporter,
         Cockpit(run.config, run.name, reporter) as cockpit,
         Tracking(run.config, run.location, logger.warning) as tracking,
-        asked_twice(),
+        retry_once(),
         stop_requests_unmasked(STOP_REQUESTS),
     ):
         listeners = (OwnFlowRun(run.config, run.name, reporter), cockpit, tracking)
@@ -114,7 +114,7 @@ def _keep_stop(chosen: ChosenRun | State[None] | None) -> None:
         remember_stop(chosen.location)
 
 
-def _end_at_once() -> None:
+def _exit_now() -> None:
     """End this process as SIGTERM does by itself: Prefect would try for a minute to report that it was stopped."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.raise_signal(signal.SIGTERM)

@@ -4,9 +4,9 @@ from typing import cast
 
 from eigen_core.config import EvolutionConfig
 from eigen_core.config.choices import METHODS, chosen
-from eigen_core.evolution.interface import Bred, Champion, Ended, MethodState, PopulationMethod
+from eigen_core.evolution.interface import Champion, GenerationResult, MethodState, NextPopulation, PopulationMethod
 
-__all__ = ["Bred", "Champion", "Ended", "MethodState", "PopulationMethod", "method_class"]
+__all__ = ["Champion", "GenerationResult", "MethodState", "NextPopulation", "PopulationMethod", "method_class"]
 
 
 def method_class(config: EvolutionConfig) -> type[PopulationMethod]:

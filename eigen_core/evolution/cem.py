@@ -25,7 +25,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config
-from eigen_core.evolution.interface import Bred, Ended, MethodState, NewAgents, Number
+from eigen_core.evolution.interface import GenerationResult, MethodState, NewAgents, NextPopulation, Number
 from eigen_core.machine.devices import on_device
 from eigen_core.networks.population import Population
 
@@ -99,7 +99,7 @@ class CemMethod:
         """There are none."""
         return {}
 
-    def breed(self, ended: Ended) -> Bred:
+    def breed(self, ended: GenerationResult) -> NextPopulation:
         """Move the distribution; play its mean, the agents that have learned, and new ones drawn from it.
 
         Where half of the agents learn, there is no place left for the weakest of them beside the mean.
@@ -121,9 +121,9 @@ class CemMethod:
             *(Lineage(agent, "learner", (parent,)) for agent, parent in enumerate(kept, 1)),
             *(Lineage(agent, "sample", (parents[0],)) for agent in drawn),
         )
-        return Bred(bred, lineages, state, {"distribution_std": _mean_deviation(state.tensors["variance"])})
+        return NextPopulation(bred, lineages, state, {"distribution_std": _mean_deviation(state.tensors["variance"])})
 
-    def _moved(self, ended: Ended, parents: Sequence[int]) -> MethodState:
+    def _moved(self, ended: GenerationResult, parents: Sequence[int]) -> MethodState:
         """Return the distribution after a generation (equations 1 and 2).
 
         The variance has a factor of one over the number of parents, which the paper leaves out and its authors' code
@@ -138,7 +138,7 @@ class CemMethod:
         variance.add_(self._noise(ended.generation))
         return replace(ended.state, tensors={"mean": mean, "variance": variance})
 
-    def _as_evaluated(self, ended: Ended, agent: int) -> Tensor:
+    def _as_evaluated(self, ended: GenerationResult, agent: int) -> Tensor:
         """Return the actor to which an agent's fitness belongs: an agent that has learned had just been drawn."""
         if agent in self._learning:
             return self._draw(ended.generation, agent, ended.state)

@@ -14,7 +14,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import Lineage
 from eigen_core.config import Config
 from eigen_core.evolution.genetic import GeneticMethod
-from eigen_core.evolution.interface import Bred, Ended, NewAgents
+from eigen_core.evolution.interface import GenerationResult, NewAgents, NextPopulation
 from eigen_core.networks.population import Population
 
 
@@ -37,7 +37,7 @@ class ErlMethod(GeneticMethod):
             )
         return slice(size - learning, size)
 
-    def breed(self, ended: Ended) -> Bred:
+    def breed(self, ended: GenerationResult) -> NextPopulation:
         """Breed from the agents that evolve, keep those that learn.
 
         Every `evolution.sync_generations` generations the fittest of these takes the place of the agent that was bred

@@ -9,7 +9,7 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage, Record
 from eigen_core.config import Config, EvolutionConfig
-from eigen_core.evolution.interface import Bred, Champion, Ended, MethodState, NewAgents, Number
+from eigen_core.evolution.interface import Champion, GenerationResult, MethodState, NewAgents, NextPopulation, Number
 from eigen_core.machine.devices import on_device
 from eigen_core.networks.population import Population
 
@@ -166,7 +166,7 @@ class GeneticMethod:
             return champion_score
         return float(np.median(fitness))
 
-    def breed(self, ended: Ended) -> Bred:
+    def breed(self, ended: GenerationResult) -> NextPopulation:
         """Breed from all agents; see `breed`."""
         score = self._score(ended.champion.score, ended.champion.generation, ended.fitness)
         mutation = MutationState.model_validate(ended.state.numbers).after(score, self._evolution)
@@ -185,4 +185,4 @@ class GeneticMethod:
             population = ended.population
             lineages = tuple(Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
         facts = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
-        return Bred(population, lineages, MethodState(mutation.model_dump()), facts)
+        return NextPopulation(population, lineages, MethodState(mutation.model_dump()), facts)

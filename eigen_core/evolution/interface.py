@@ -52,7 +52,7 @@ class MethodState:
 
 
 @dataclass(frozen=True)
-class Ended:
+class GenerationResult:
     """A generation at its end; nothing of it is changed.
 
     Attributes:
@@ -78,7 +78,7 @@ class Ended:
 
 
 @dataclass(frozen=True)
-class Bred:
+class NextPopulation:
     """What a generation leads to.
 
     Attributes:
@@ -127,5 +127,5 @@ class PopulationMethod(Protocol):
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
         """Return the numbers of the state that a history leads to."""
 
-    def breed(self, ended: Ended) -> Bred:
+    def breed(self, ended: GenerationResult) -> NextPopulation:
         """Return the next generation."""

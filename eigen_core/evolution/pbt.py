@@ -15,7 +15,14 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config
-from eigen_core.evolution.interface import NOISE_FACTOR, Bred, Ended, MethodState, NewAgents, Number
+from eigen_core.evolution.interface import (
+    NOISE_FACTOR,
+    GenerationResult,
+    MethodState,
+    NewAgents,
+    NextPopulation,
+    Number,
+)
 from eigen_core.networks.population import Population
 
 GENES = ("actor_learning_rate", "critic_learning_rate", "gamma", "reward_scale", NOISE_FACTOR)
@@ -71,7 +78,7 @@ class PbtMethod:
         """There are none."""
         return {}
 
-    def breed(self, ended: Ended) -> Bred:
+    def breed(self, ended: GenerationResult) -> NextPopulation:
         """Every `evolution.sync_generations` generations, let the weakest copy the fittest."""
         population = ended.population
         parents = list(range(population.size))
@@ -89,9 +96,9 @@ class PbtMethod:
             for agent, parent in enumerate(parents)
         )
         facts = {f"median_{name}": float(np.median(values)) for name, values in genes.items()}
-        return Bred(population, lineages, ended.state, facts)
+        return NextPopulation(population, lineages, ended.state, facts)
 
-    def _copied(self, ended: Ended, population: Population) -> list[int]:
+    def _copied(self, ended: GenerationResult, population: Population) -> list[int]:
         """Let the weakest of `population`, a copy, become perturbed copies of the fittest; return all parents."""
         size = population.size
         share = min(max(1, round(size * self._evolution.exploit_share)), size // 2)

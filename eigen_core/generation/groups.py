@@ -17,7 +17,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.evolution.interface import NOISE_FACTOR
 from eigen_core.learners import LearningPlan, learner_class
-from eigen_core.machine.arithmetic import compute_as_asked, is_problem_free
+from eigen_core.machine.arithmetic import is_problem_free, set_cpu_mode
 from eigen_core.machine.devices import on_device
 from eigen_core.machine.pieces import agents_at_once, playing_at_once
 from eigen_core.machine.threads import ThreadTrial
@@ -57,20 +57,20 @@ class Episodes:
 
 
 @dataclass(frozen=True)
-class Played:
+class EpisodeResults:
     """What agents did: in training episodes, which are recorded, and in those without noise."""
 
     training: Rollout
     fixed: Rollout
 
     @classmethod
-    def of(cls, rollout: Rollout, training: int) -> "Played":
+    def of(cls, rollout: Rollout, training: int) -> "EpisodeResults":
         """What agents did in episodes of which so many of each agent, the first, are for training."""
         first, others = (rollout.part(slice(None), part) for part in (slice(training), slice(training, None)))
         return cls(replace(first, transitions=rollout.transitions), others)
 
     @classmethod
-    def joined(cls, parts: Sequence["Played"]) -> "Played":
+    def joined(cls, parts: Sequence["EpisodeResults"]) -> "EpisodeResults":
         """What consecutive agents did, given it of each group of them."""
         return cls(Rollout.joined([part.training for part in parts]), Rollout.joined([part.fixed for part in parts]))
 
@@ -82,7 +82,7 @@ class Executor(Protocol):
     def exchanged_bytes(self) -> int:
         """Bytes of arrays that crossed between this process and others since the run was begun or resumed."""
 
-    def play(self, population: Population, episodes: Episodes) -> Played:
+    def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         """Play the episodes of all agents of a population."""
 
     def learn(
@@ -125,7 +125,7 @@ class AgentComputer:
     def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
         self.config = config
         self.device = device
-        compute_as_asked(config.instructions, device)
+        set_cpu_mode(config.instructions, device)
         learner = learner_class(config.learner)
         self.heads = learner.heads(config)
         self.task = task_class(config)(config, content, device, self.heads)
@@ -135,7 +135,7 @@ class AgentComputer:
         self.group_size = agents_at_once(config.population, self.task.block_bytes, device.type)
         self.playing_size = playing_at_once(config.population, self.task.play_bytes, device.type)
 
-    def play(self, population: Population, episodes: Episodes) -> Played:
+    def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         """Play the episodes of all agents of a population, or of consecutive ones; see `Executor.play`."""
         self.task.state = episodes.task_state
         groups = agent_groups(population.size, self.playing_size)
@@ -145,14 +145,14 @@ class AgentComputer:
             fixed = np.tile(own.fixed, (len(weights), 1))
             if own.random:
                 training = self.task.roll_out(*self._random_play(weights, own), record=True)
-                parts.append(Played(training, self.task.roll_out(weights, fixed)))
+                parts.append(EpisodeResults(training, self.task.roll_out(weights, fixed)))
             else:
                 noise = self._noise(own, population.genes.get(NOISE_FACTOR), group)
                 starts = np.hstack([own.training, fixed])
                 played = self.task.roll_out(weights, starts, noise, record=True, fixed=len(own.fixed))
-                parts.append(Played.of(played, own.training.shape[1]))
+                parts.append(EpisodeResults.of(played, own.training.shape[1]))
             report_progress("evaluate", index + 1, len(groups))
-        return Played.joined(parts)
+        return EpisodeResults.joined(parts)
 
     def learn(
         self,

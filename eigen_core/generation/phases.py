@@ -14,7 +14,7 @@ from eigen_core.checkpoint import tensors_sha256
 from eigen_core.common.ancestry import ancestors_after
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess, GenerationRecord
-from eigen_core.evolution import Champion, Ended
+from eigen_core.evolution import Champion, GenerationResult
 from eigen_core.evolution.fitness import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.generation.diversity import policy_distance
 from eigen_core.generation.groups import Episodes
@@ -184,7 +184,7 @@ def evolve(state: TrainingState) -> GenerationRecord:
         raise RuntimeError("evolve was called before evaluate.")
     config, generation = state.config, result.generation
     learning, distance = state.learned[1] if state.learned else None, policy_distance(state)
-    ended = Ended(
+    ended = GenerationResult(
         generation=generation,
         population=state.population,
         fitness=result.fitness,

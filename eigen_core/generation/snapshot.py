@@ -34,7 +34,7 @@ from eigen_core.generation.snapshot_checks import (
     require_replay,
 )
 from eigen_core.generation.state import TrainingState
-from eigen_core.machine.arithmetic import arithmetic_of, warn_of_another
+from eigen_core.machine.arithmetic import arithmetic_of, warn_if_hardware_differs
 from eigen_core.networks.population import Population
 
 T = TypeVar("T")
@@ -155,7 +155,7 @@ def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
 def snapshot_form(state: TrainingState) -> SnapshotForm:
     """Return what the snapshots of this run consist of: what those of `state` would, whatever they hold."""
     episodes = state.config.population.size * state.config.evaluation.slices
-    rows = range(episodes * state.task.fewest_steps, episodes * state.task.episode_steps + 1)
+    rows = range(episodes * state.task.min_episode_steps, episodes * state.task.episode_steps + 1)
     return SnapshotForm.of(
         _tensors(state, state.population.weights[0], state.task_state), _DOCUMENTS, state.replay.ring(), rows
     )
@@ -221,7 +221,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
         telemetry=RecordLog.of(Telemetry, telemetry),
         generation=generation,
     )
-    warn_of_another(saved.computed_by, generation, state.device)
+    warn_if_hardware_differs(saved.computed_by, generation, state.device)
 
 
 def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:

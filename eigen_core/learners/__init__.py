@@ -4,9 +4,9 @@ from typing import cast
 
 from eigen_core.config import LearnerConfig
 from eigen_core.config.choices import LEARNERS, chosen
-from eigen_core.learners.interface import Learned, Learner, LearningPlan
+from eigen_core.learners.interface import Learner, LearningPlan, LearningResult
 
-__all__ = ["Learned", "Learner", "LearningPlan", "learner_class"]
+__all__ = ["Learner", "LearningPlan", "LearningResult", "learner_class"]
 
 
 def learner_class(config: LearnerConfig) -> type[Learner]:

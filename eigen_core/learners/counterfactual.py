@@ -20,11 +20,11 @@ from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.batches import BatchPlan, drawn_batches
 from eigen_core.learners.critics import scaled
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import LearningResult
 from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
-from eigen_core.networks.outcomes import RESERVE_VALUES, Expected, follow_expected
+from eigen_core.networks.outcomes import RESERVE_VALUES, ExpectedOutcomes, follow_expected
 from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
 from eigen_core.task.replay import Replay
@@ -84,11 +84,17 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
         sampler = self._known.outcome_sampler(self._learner.batch_size)
         return drawn_batches(self._config, sampler, agents, generation)
 
-    def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:  # noqa: ARG002
+    def learn(
+        self,
+        group: Population,
+        plan: BatchPlan,
+        replay: Replay,  # noqa: ARG002 - the interface
+        between_steps: Callable[[], None],
+    ) -> LearningResult:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         moves = {"steps": [True] * plan.gradient_steps}
         steps = take_steps(partial(self._step, group), group, plan, self._config, moves, {}, between_steps)
-        return Learned.of(group, self.curves, steps)
+        return LearningResult.of(group, self.curves, steps)
 
     def _step(self, group: Population, step: Step) -> list[Tensor]:
         """Take one optimizer step; return `curves`."""
@@ -106,7 +112,7 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
             torch.autograd.backward((reward_loss + time_loss).sum() / len(batches))
             reward_losses += reward_loss.detach() / len(batches)
             time_losses += time_loss.detach() / len(batches)
-            seen.append((Expected(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
+            seen.append((ExpectedOutcomes(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
         rate = setting(group, self._learner, "critic_learning_rate")
         norms = clipped_step(group, self._stepped, rows, corrections, rate, self._learner)
         actor = self._task.actor_layout.views(group.weights[:, self._critic_values :])
@@ -114,12 +120,12 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
             follow_expected(actor, found, known)
         return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), norms]
 
-    def _expected(self, rows: Tensor, observed: Observed) -> Expected:
+    def _expected(self, rows: Tensor, observed: Observed) -> ExpectedOutcomes:
         critic, actor = rows[:, : self._critic_values], rows[:, self._critic_values :]
         encoding = self._task.encode(self._task.critic_layout.views(critic), observed)
         return self._known.expected_outcomes(self._task.actor_layout.views(actor), encoding)
 
-    def _losses(self, group: Population, expected: Expected, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
+    def _losses(self, group: Population, expected: ExpectedOutcomes, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
         """Return the mean squared errors of rewards and of times over what is known: float32 `[agents]` each."""
         rewards = scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)
         known = outcomes.known[..., None]

@@ -19,7 +19,7 @@ from eigen_core.config import Config, DdpgConfig, Td3Config
 from eigen_core.learners.adam import clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import LearningResult
 from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads, Policy
@@ -95,14 +95,16 @@ class DdpgLearner(Generic[Observed, Encoded]):
         """Return what the target actor plays where the targets value an observation."""
         return policy.mode
 
-    def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
+    def learn(
+        self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         numbers = np.arange(1, plan.gradient_steps + 1) + plan.earlier_steps
         actor_moves = (numbers % self._learner.policy_delay == 0).tolist()
         moves = {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
         noise = dict.fromkeys(self.noise_purposes, self._task.noise_shape(1)[2:])
         steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
-        return Learned.of(group, self.curves, steps)
+        return LearningResult.of(group, self.curves, steps)
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step, of the actor and the targets too where the actor steps; return `curves`.

@@ -21,7 +21,7 @@ from eigen_core.common.records import Curve
 from eigen_core.config import Config, DirectConfig
 from eigen_core.learners.adam import adam_state, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import LearningResult
 from eigen_core.learners.planned_steps import count_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
@@ -108,7 +108,7 @@ class DirectLearner:
         plan: StretchPlan,
         replay: Replay,  # noqa: ARG002 - nothing of it is read
         between_steps: Callable[[], None],
-    ) -> Learned:
+    ) -> LearningResult:
         """Take the optimizer steps of `plan`; see `Learner.learn`."""
         every_step = [True] * plan.gradient_steps
         rows: list[list[Tensor]] = []
@@ -116,7 +116,7 @@ class DirectLearner:
             assert corrections is not None
             rows.append(self._step(group, starts, plan.days, corrections))
             between_steps()
-        return Learned.of(group, self.curves, rows)
+        return LearningResult.of(group, self.curves, rows)
 
     def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
         """Take one optimizer step up the mean growth less the risk aversion times its variance; return `curves`."""

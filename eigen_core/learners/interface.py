@@ -27,7 +27,7 @@ class LearningPlan(Protocol):
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearningResult:
     """What a group of agents has learned.
 
     Attributes:
@@ -39,7 +39,7 @@ class Learned:
     curves: dict[str, Tensor]
 
     @classmethod
-    def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "Learned":
+    def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "LearningResult":
         """What a group has learned by steps, each with one value `[agents]` on the device for every curve."""
         # All of them at once: each copy to the host is one that a GPU waits for.
         stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
@@ -73,7 +73,7 @@ class Learner(Protocol):
 
     def learn(
         self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]
-    ) -> Learned:
+    ) -> LearningResult:
         """Let agents learn.
 
         Args:

@@ -12,7 +12,7 @@ from eigen_core.common.units import SINGLE
 from eigen_core.config import Config
 from eigen_core.learners.adam import bias_corrections
 from eigen_core.learners.batches import BatchPlan
-from eigen_core.machine.cuda_graphs import Repeated
+from eigen_core.machine.cuda_graphs import CapturedStep
 from eigen_core.machine.devices import on_device
 from eigen_core.machine.pieces import noise_at_once
 from eigen_core.networks.encoders import FirstDay
@@ -70,7 +70,7 @@ def take_steps(
     corrections = [count_steps(group, name, moves) for name, moves in optimizers.items()]
     step_bytes = SINGLE * slots[:, 0].numel() * sum(map(prod, noise.values()))
     at_once = noise_at_once(plan.gradient_steps, step_bytes, device.type)
-    repeated = Repeated(step, device, captures=config.cuda_graphs)
+    repeated = CapturedStep(step, device, captures=config.cuda_graphs)
     drawn: list[Tensor] = []
     results = []
     for index, first_days in enumerate(blocks):

@@ -22,7 +22,7 @@ from eigen_core.common.records import Curve
 from eigen_core.config import Config, PpoConfig
 from eigen_core.learners.adam import adam_state, bias_corrections, clipped_step
 from eigen_core.learners.critics import actor_columns, critic_columns, scaled
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import LearningResult
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.learners.trajectories import TrajectoryBuffer
 from eigen_core.networks import Heads
@@ -152,7 +152,9 @@ class PpoLearner(Generic[Observed, Encoded]):
             generation=generation,
         )
 
-    def learn(self, group: Population, plan: EpisodePlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
+    def learn(
+        self, group: Population, plan: EpisodePlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
         """Take the optimizer steps of `plan`; see `Learner.learn`.
 
         An agent whose policy has moved too far, by `kl_limit`, takes no further step in this generation.
@@ -174,7 +176,7 @@ class PpoLearner(Generic[Observed, Encoded]):
                 rows.append(self._step(group, minibatch, counts, learning, left))
                 between_steps()
         group.state["steps"].copy_(torch.tensor(counts))
-        return Learned.of(group, self.curves, rows)
+        return LearningResult.of(group, self.curves, rows)
 
     @torch.no_grad()
     def _filled(self, group: Population, plan: EpisodePlan, replay: Replay) -> TrajectoryBuffer:

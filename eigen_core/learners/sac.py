@@ -16,7 +16,7 @@ from eigen_core.config import Config, SacConfig
 from eigen_core.learners.adam import adam_update, clipped_step
 from eigen_core.learners.batches import BatchPlan, draw_batches
 from eigen_core.learners.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import LearningResult
 from eigen_core.learners.planned_steps import Step, take_steps
 from eigen_core.learners.settings import learner_settings, setting
 from eigen_core.networks import Heads
@@ -95,12 +95,14 @@ class SacLearner(Generic[Observed, Encoded]):
         """Draw the batches of a generation."""
         return draw_batches(self._config, self._task, replay, agents, generation)
 
-    def learn(self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]) -> Learned:
+    def learn(
+        self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
         """Take all optimizer steps of `plan`; see `Learner.learn`."""
         moves = {"steps": [True] * plan.gradient_steps}
         noise = dict.fromkeys(_NOISES, self._task.noise_shape(1)[2:])
         steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
-        return Learned.of(group, self.curves, steps)
+        return LearningResult.of(group, self.curves, steps)
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step of critics, actor, temperature and targets; return `curves`."""

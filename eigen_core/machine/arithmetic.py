@@ -77,7 +77,7 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
     return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=str(torch.__version__))
 
 
-def compute_as_asked(instructions: Instructions, device: torch.device) -> None:
+def set_cpu_mode(instructions: Instructions, device: torch.device) -> None:
     """Let MKL and torch compute with these instructions, and a GPU with the same bits each time.
 
     It holds for the whole process, from here on, and must come before the first computation. On a GPU operators that
@@ -122,7 +122,7 @@ def is_problem_free(device: torch.device, instructions: Instructions) -> bool:
     return _problem(device, instructions) is None
 
 
-def warn_of_another(computed_by: Arithmetic | None, generation: int, device: torch.device) -> None:
+def warn_if_hardware_differs(computed_by: Arithmetic | None, generation: int, device: torch.device) -> None:
     """Log a warning if a generation was computed by something else than what would go on with it here."""
     here = arithmetic_of(device)
     if computed_by is not None and computed_by != here:
@@ -135,7 +135,7 @@ def warn_of_another(computed_by: Arithmetic | None, generation: int, device: tor
         )
 
 
-def keeps_bits(device: torch.device) -> bool:
+def is_batch_invariant(device: torch.device) -> bool:
     """Whether products and sums have the same bits however many agents, rows and threads share them.
 
     Takes milliseconds.
@@ -192,7 +192,7 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
             )
         if mode is not None and mode.endswith(",STRICT"):
             return None
-    if keeps_bits(device):
+    if is_batch_invariant(device):
         return None
     return (
         f"The bits of a product of {found.blas} or of a sum depend here on how many agents and threads share it: going "

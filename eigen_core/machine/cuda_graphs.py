@@ -23,7 +23,7 @@ _Result = TypeVar("_Result")
 _PLAIN_CALLS = 2
 
 
-class Repeated(Generic[_Input, _Result]):
+class CapturedStep(Generic[_Input, _Result]):
     """Calls a function; on a GPU, if asked to, from the third call of a kind on as a CUDA graph.
 
     Calls are of a kind if their inputs differ in the values of tensors alone: not in their shapes and types, nor in

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.machine.arithmetic import compute_as_asked
+from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.networks.policies import Box
 from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
@@ -61,7 +61,7 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
     What is observed is the portfolio as `TradingEnvironment.portfolio` gives it.
     """
     # Here, because it must come before the first computation, which is that of the box.
-    compute_as_asked(config.instructions, device)
+    set_cpu_mode(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
     ranks = trading.rank == "separate"
@@ -103,7 +103,7 @@ def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
     The speed is the share of the way from an asset's score to the new one that is gone at once, from 0 to 1.
     """
     # Here, because it must come before the first computation, which is that of the box.
-    compute_as_asked(config.instructions, device)
+    set_cpu_mode(config.instructions, device)
     most = config.portfolio.max_score
 
     def reached(scaled: Tensor, portfolio: Tensor | None) -> Tensor:

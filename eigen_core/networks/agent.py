@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigen_core.common.units import SINGLE
 from eigen_core.config import Config
-from eigen_core.machine.arithmetic import compute_as_asked
+from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.machine.pieces import encoded_at_once
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import AssetActions, market_actions
@@ -28,7 +28,7 @@ from eigen_core.networks.layout import (
     product,
     project,
 )
-from eigen_core.networks.outcomes import Expected, expected_outcomes, margins, outcome_shapes
+from eigen_core.networks.outcomes import ExpectedOutcomes, expected_outcomes, margins, outcome_shapes
 from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
 
 _MASKED = -1e9
@@ -91,7 +91,7 @@ class AgentNetwork:
         actions: AssetActions | None = None,
     ) -> None:
         # Here, because it must come before the first computation, which is that of the encoder's filters.
-        compute_as_asked(config.instructions, device)
+        set_cpu_mode(config.instructions, device)
         features = torch.tensor(panel.features, device=device)
         training_days = len(panel.splits.train)
         self._encoder = encoder_class(config.network)(features, training_days, config.market.window, config.network)
@@ -234,7 +234,7 @@ class AgentNetwork:
         hidden = linear(parameters, "actor.hidden", torch.relu(hidden), rectified=True)
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
-    def expected(self, parameters: Parameters, prepared: Tensor) -> Expected:
+    def expected(self, parameters: Parameters, prepared: Tensor) -> ExpectedOutcomes:
         """Return what an actor expects of each setting of each asset, which `prepare_actor` has prepared."""
         hidden = linear(parameters, "actor.hidden", torch.relu(prepared), rectified=True)
         return expected_outcomes(parameters, hidden)

@@ -22,7 +22,7 @@ _SMALLEST_SPREAD = 1e-4
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedOutcomes:
     """What an actor expects of each alternative: `[agents, batch, assets, targets]`.
 
     Attributes:
@@ -49,12 +49,12 @@ def outcome_shapes(width: int, targets: int) -> list[ParameterShape]:
     ]
 
 
-def expected_outcomes(parameters: Parameters, hidden: Tensor) -> Expected:
+def expected_outcomes(parameters: Parameters, hidden: Tensor) -> ExpectedOutcomes:
     """Return what is expected of each asset, float32 `[agents, batch, assets, width]`."""
-    return Expected(*linear(parameters, "actor.expected", hidden).chunk(2, dim=-1))
+    return ExpectedOutcomes(*linear(parameters, "actor.expected", hidden).chunk(2, dim=-1))
 
 
-def margins(parameters: Parameters, expected: Expected) -> Tensor:
+def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
     """Return by how much each alternative exceeds the reserve price, in standard deviations: float32, as `expected`."""
     selectivity, mean, log_spread = (
         parameters[f"actor.{name}"][:, :, None, None] for name in ("selectivity", "mean", "log_spread")
@@ -64,7 +64,7 @@ def margins(parameters: Parameters, expected: Expected) -> Tensor:
 
 
 @torch.no_grad()
-def follow_expected(parameters: Parameters, expected: Expected, known: Tensor) -> None:
+def follow_expected(parameters: Parameters, expected: ExpectedOutcomes, known: Tensor) -> None:
     """Move mean and spread, in place, towards those of the best rewards that are expected of each asset.
 
     Args:

@@ -17,7 +17,7 @@ from eigen_core.networks.layout import Parameters, ParameterShape, linear, linea
 _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
-class Played(NamedTuple):
+class SampledActions(NamedTuple):
     """What is played, and what is stored of it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Policy(Protocol):
     def mode(self) -> Tensor:
         """The actions that are played without noise, in natural units."""
 
-    def play(self, noise: Tensor | None) -> Played:
+    def play(self, noise: Tensor | None) -> SampledActions:
         """Return what is played with noise, `[agents, at most batch, *action]`; None: the mode.
 
         The noise is standard normal for a stochastic policy, and in fractions of an action's range for a
@@ -162,17 +162,17 @@ class SquashedGaussian:
         """The squashed mean."""
         return self.box.actions(self.mean)
 
-    def play(self, noise: Tensor | None) -> Played:
+    def play(self, noise: Tensor | None) -> SampledActions:
         """Return what is played with this noise; see `Policy.play`."""
         if self.log_std is None:
             actions = self.mode
             if noise is not None:
                 actions = _continued(self.box.explore(actions[:, : noise.shape[1]], noise), actions)
-            return Played(actions, actions)
+            return SampledActions(actions, actions)
         raw = self.mean
         if noise is not None:
             raw = _continued(self._first(noise.shape[1]).sample(noise), raw)
-        return Played(self.box.actions(raw), raw)
+        return SampledActions(self.box.actions(raw), raw)
 
     def _first(self, count: int) -> "SquashedGaussian":
         """The policy for the first observations of each agent."""
@@ -216,12 +216,12 @@ class Categorical:
         """The most probable choice."""
         return _one_hot(self.logits)
 
-    def play(self, noise: Tensor | None) -> Played:
+    def play(self, noise: Tensor | None) -> SampledActions:
         """Return what is chosen with this noise; see `Policy.play`."""
         chosen = self.mode
         if noise is not None:
             chosen = _continued(Categorical(self.logits[:, : noise.shape[1]]).sample(noise), chosen)
-        return Played(chosen, chosen)
+        return SampledActions(chosen, chosen)
 
     def sample(self, noise: Tensor) -> Tensor:
         """Return the choice whose logit with noise is highest, which draws by the probabilities.

@@ -9,7 +9,7 @@ import torch
 from eigen_core.config import Config
 from eigen_core.evolution import method_class
 from eigen_core.learners import learner_class
-from eigen_core.machine.arithmetic import compute_as_asked
+from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.machine.owned import owned_bytes
 from eigen_core.task import TaskData, task_class
 from eigen_core.task.replay import Column
@@ -49,7 +49,7 @@ class Sizes:
             InputError: configuration and data do not fit together.
         """
         device = torch.device("cpu")
-        compute_as_asked(config.instructions, device)
+        set_cpu_mode(config.instructions, device)
         learning = learner_class(config.learner)
         task = task_class(config)(config, data.content, device, learning.heads(config))
         parameters = task.critic_layout.size + task.actor_layout.size

@@ -21,7 +21,7 @@ _FEWEST_COLUMNS = 8
 _SMALLEST_BATCH = 16
 
 
-class Harm(IntEnum):
+class Effect(IntEnum):
     """What a change of settings does to a run."""
 
     NONE = 0
@@ -36,7 +36,7 @@ class Change(NamedTuple):
     """Settings, by key as `--set` takes them, that may lower what a run takes."""
 
     settings: Mapping[str, int | str]
-    harm: Harm
+    harm: Effect
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
         if suggestion.saved_bytes > worth:
             useful.append((change, suggestion))
     found = [suggestion for _, suggestion in useful]
-    combined = Change({}, Harm.NONE)
+    combined = Change({}, Effect.NONE)
     for change, _ in useful:
         # Of a setting that was tried with several values the last, which saves most.
         combined = Change({**combined.settings, **change.settings}, max(combined.harm, change.harm))
@@ -106,7 +106,7 @@ def _tried(config: Config, change: Change, plan: Plan, plan_with: Callable[[Conf
     pairs = list(zip(plan.verdicts, new.verdicts, strict=True))
     saved = sum(max(before.peak_bytes - after.peak_bytes, 0) for before, after in pairs if not before.fits)
     settings = tuple((key, str(value)) for key, value in change.settings.items())
-    return Suggestion(settings, saved, new.fits, change.harm is Harm.NONE)
+    return Suggestion(settings, saved, new.fits, change.harm is Effect.NONE)
 
 
 def _changes(config: Config, plan: Plan) -> Iterator[Change]:
@@ -115,24 +115,24 @@ def _changes(config: Config, plan: Plan) -> Iterator[Change]:
     together = max(plan.measured.playing, plan.measured.learning) if isinstance(plan.measured, Measured) else agents
     if together > 1:
         # The bits of an agent may depend on its group on a GPU.
-        yield Change({"population.group_size": 1}, Harm.NONE if plan.device == "cpu" else Harm.ROUNDING)
+        yield Change({"population.group_size": 1}, Effect.NONE if plan.device == "cpu" else Effect.ROUNDING)
     convolves = encoder_class(config.network).block_bound
     if convolves and config.network.column_chunk != _FEWEST_COLUMNS:
-        yield Change({"network.column_chunk": _FEWEST_COLUMNS}, Harm.ROUNDING)
+        yield Change({"network.column_chunk": _FEWEST_COLUMNS}, Effect.ROUNDING)
     capacity = config.replay.capacity // 2
     while capacity >= max(config.replay.minimum, plan.rows_per_generation) and capacity > config.replay.capacity // 16:
         if capacity < plan.rows_stored or plan.device == "cuda":
-            yield Change({"replay.capacity": capacity}, Harm.RESULT)
+            yield Change({"replay.capacity": capacity}, Effect.RESULT)
         capacity //= 2
     if isinstance(learner, BatchLearnerConfig) and learner.batch_size >= 2 * _SMALLEST_BATCH:
         smaller = {"learner.batch_size": learner.batch_size // 2}
         if isinstance(learner, BatchSamplingConfig):
             smaller["learner.accumulation_steps"] = 2 * learner.accumulation_steps
-        yield Change(smaller, Harm.RESULT)
+        yield Change(smaller, Effect.RESULT)
     if convolves:
-        yield Change({"network.encoder": "filter_bank"}, Harm.RESULT)
+        yield Change({"network.encoder": "filter_bank"}, Effect.RESULT)
     if agents >= 2 * _FEWEST_AGENTS:
-        yield Change({"population.size": agents // 2}, Harm.RESULT)
+        yield Change({"population.size": agents // 2}, Effect.RESULT)
 
 
 def _changed(config: Config, settings: Mapping[str, int | str]) -> Config | None:

@@ -19,7 +19,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.units import SINGLE
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_size_of
-from eigen_core.machine.arithmetic import compute_as_asked
+from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
@@ -75,7 +75,7 @@ class GymnasiumTask:
     """
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
-        compute_as_asked(config.instructions, device)
+        set_cpu_mode(config.instructions, device)
         require_capacity(config, opened.facts)
         settings, values = config.environment, opened.observation_values
         require_heads(config, opened.facts, heads)
@@ -84,7 +84,7 @@ class GymnasiumTask:
         self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
         self.box = self._network.box
         self.columns: Mapping[str, Column] = gymnasium_columns(values, len(opened.low))
-        self.episode_steps, self.fewest_steps = opened.episode_steps, 1
+        self.episode_steps, self.min_episode_steps = opened.episode_steps, 1
         self.episode_end = "ends"
         self.training_starts = _TRAINING_SEEDS
         self.validation_starts = _VALIDATION_SEEDS

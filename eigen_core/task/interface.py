@@ -178,7 +178,7 @@ class Task(Protocol[Observed, Encoded]):
     box: Box
     columns: Mapping[str, Column]
     episode_steps: int
-    fewest_steps: int
+    min_episode_steps: int
     episode_end: str
     fingerprint: str
     block_bytes: int

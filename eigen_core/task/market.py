@@ -13,7 +13,7 @@ from eigen_core.market.panel import Panel, PanelFacts
 from eigen_core.networks import Heads, market_actions
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
-from eigen_core.networks.outcomes import Expected
+from eigen_core.networks.outcomes import ExpectedOutcomes
 from eigen_core.task.interface import Rollout, joined_counts
 from eigen_core.task.market_outcomes import OutcomeTable, sale_targets
 from eigen_core.task.market_rollouts import Evaluator
@@ -138,6 +138,6 @@ class MarketTask(PanelTask):
         days = moments + self._outcomes.first_day
         return MarketObservation(days, None, self._episode_times[:1], block), self._outcomes.of_rows(moments)
 
-    def expected_outcomes(self, actor: Parameters, encoding: MarketEncoding) -> Expected:
+    def expected_outcomes(self, actor: Parameters, encoding: MarketEncoding) -> ExpectedOutcomes:
         """Return what the actor expects of the purchases."""
         return self.network.expected(actor, self.network.prepare_actor(actor, encoding.market, encoding.episode_time))

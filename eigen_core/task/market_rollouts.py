@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.machine.cuda_graphs import Repeated
+from eigen_core.machine.cuda_graphs import CapturedStep
 from eigen_core.machine.devices import on_device
 from eigen_core.networks import AgentNetwork
 from eigen_core.task.encoded_episodes import EncodedEpisodes
@@ -120,7 +120,7 @@ class Evaluator:
             actions = played.actions.flatten(0, 1).unbind(-1)
             return played.stored, None if day.decision is None else environment.decide(day.decision, *actions)
 
-        repeated = Repeated(decide, self._device, captures=self._captures)
+        repeated = CapturedStep(decide, self._device, captures=self._captures)
         for step in range(days):
             portfolio = environment.portfolio().reshape(*starts.shape, assets, -1)
             of_noise = None if noise is None else noise[:, :, step]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
-from eigen_core.networks.outcomes import Expected
+from eigen_core.networks.outcomes import ExpectedOutcomes
 from eigen_core.task.interface import BatchSampler
 
 
@@ -40,5 +40,5 @@ class KnownOutcomes(Protocol):
     def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[Any, Outcomes]:
         """Return what is observed at moments, int64 `[agents, batch]`, drawn from a block, and what would have come."""
 
-    def expected_outcomes(self, actor: Parameters, encoding: Any) -> Expected:  # noqa: ANN401 - the task's own
+    def expected_outcomes(self, actor: Parameters, encoding: Any) -> ExpectedOutcomes:  # noqa: ANN401 - the task's own
         """Return what the actor expects of the alternatives."""

@@ -109,7 +109,7 @@ class PanelTask(ABC):
         self.columns: Mapping[str, Column] = stored_columns(
             config, panel.assets, actions.portfolio_values, actions.values
         )
-        self.episode_steps = self.fewest_steps = self.steps(config)
+        self.episode_steps = self.min_episode_steps = self.steps(config)
         self.episode_end = EPISODE_END
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = panel.fingerprint

@@ -30,7 +30,7 @@ _STEP_SECONDS = 0.02
 
 
 @dataclass
-class _Asked:
+class _Pending:
     """A worker that was asked to begin.
 
     Attributes:
@@ -57,7 +57,7 @@ class _Asked:
         return self.was_lost or time.monotonic() - self.since > patience
 
 
-class Beginners:
+class WorkerStartup:
     """Workers that were asked to begin with a run and have not begun yet.
 
     One whose thread does something else, for example a whole run, begins once that is done: nothing waits for it as
@@ -89,7 +89,7 @@ class Beginners:
         self._client = client
         self._calls = calls
         self._probe = shared_probe() if shares_memory(device.type) else None
-        self._asked: dict[str, _Asked] = {}
+        self._asked: dict[str, _Pending] = {}
         self._begun: dict[str, Worker] = {}
         self._lost: dict[str, WorkerLostError] = {}
 
@@ -98,7 +98,7 @@ class Beginners:
         return bool(self._asked)
 
     @property
-    def are_late(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether no phase waits for those that there are."""
         return all(asked.is_late for asked in self._asked.values())
 
@@ -134,7 +134,7 @@ class Beginners:
                     key=key_of(self._run),
                 )
                 worker = Worker(address, actor)
-                self._asked[address] = _Asked(worker, time.monotonic(), was_lost=address in self._lost)
+                self._asked[address] = _Pending(worker, time.monotonic(), was_lost=address in self._lost)
 
     def join(self) -> None:
         """Add those that have begun to the others that have; wait a moment for those that are not late.
@@ -150,7 +150,7 @@ class Beginners:
                     if self._has_begun(asked):
                         self._begun[address] = self._asked.pop(address).worker
                         self._lost.pop(address, None)
-            if not self._asked or (self._begun and self.are_late) or time.monotonic() > end:
+            if not self._asked or (self._begun and self.timed_out) or time.monotonic() > end:
                 break
             time.sleep(_STEP_SECONDS)
         self._name_late()
@@ -161,7 +161,7 @@ class Beginners:
             asked.worker.actor = None
         self._asked.clear()
 
-    def _has_begun(self, asked: _Asked) -> bool:
+    def _has_begun(self, asked: _Pending) -> bool:
         """Go on with the beginning of a worker as far as it goes without waiting; return whether it has begun."""
         if asked.steps is None:
             if not _is_made(asked.worker):
@@ -177,7 +177,7 @@ class Beginners:
             asked.since = time.monotonic()
         return False
 
-    def _steps(self, asked: _Asked) -> Generator[list[Call], list[Any], None]:
+    def _steps(self, asked: _Pending) -> Generator[list[Call], list[Any], None]:
         """Begin with a worker whose actor is there: yield the calls of each step, and be sent what they return.
 
         It opens the run's data, which it is sent if it does not find them, its machine is found, and warnings say if

@@ -12,7 +12,7 @@ from distributed.protocol.serialize import Serialize
 
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.workers.machines import Worker
-from eigen_core.workers.messages import Raised, array_bytes
+from eigen_core.workers.messages import RemoteError, array_bytes
 
 LOOK_SECONDS = 0.5
 """Time between two looks at which workers are still there, while they compute."""
@@ -111,7 +111,7 @@ class Calls:
         except (OSError, KeyError) as error:
             # The traceback would keep what was sent for as long as the failure is remembered.
             raise call.lost(error) from error.with_traceback(None)
-        if isinstance(answer, Raised):
+        if isinstance(answer, RemoteError):
             raise answer.restored()
         self.received_bytes += array_bytes(answer)
         return answer

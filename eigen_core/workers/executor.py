@@ -14,12 +14,12 @@ from torch import Tensor
 from eigen_core.common.errors import SchedulerLostError, WorkerLostError
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config
-from eigen_core.generation.groups import Episodes, Played
+from eigen_core.generation.groups import EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
-from eigen_core.workers.beginning import Beginners
+from eigen_core.workers.beginning import WorkerStartup
 from eigen_core.workers.calls import LOOK_SECONDS, Call, Calls
 from eigen_core.workers.connection import connected, threads_of, worker_command
 from eigen_core.workers.machines import OWN_MACHINE, Worker
@@ -81,7 +81,7 @@ class WorkerExecutor:
         self._client = connected(scheduler)
         self._calls = Calls(self._client, self.addresses)
         device = resolve_device(config.device)
-        self._beginners = Beginners(run, config, content, fingerprint, device, self._client, self._calls)
+        self._beginners = WorkerStartup(run, config, content, fingerprint, device, self._client, self._calls)
 
     def __enter__(self) -> Self:
         return self
@@ -111,7 +111,7 @@ class WorkerExecutor:
         """Addresses of the workers that computed last."""
         return tuple(self._workers)
 
-    def play(self, population: Population, episodes: Episodes) -> Played:
+    def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         """Play the episodes of all agents; see `Executor.play`."""
         digests = agent_digests(population)
         task_state, self._generation = to_arrays(episodes.task_state), episodes.generation
@@ -125,8 +125,8 @@ class WorkerExecutor:
                 arguments = (sent, stateless.rows(agents), task_state)
                 yield self._calls.call(worker, _computing(agents), "play", *arguments)
 
-        parts: list[tuple[Played, Arrays]] = self._computed("evaluate", calls())
-        return Played.joined(
+        parts: list[tuple[EpisodeResults, Arrays]] = self._computed("evaluate", calls())
+        return EpisodeResults.joined(
             [
                 replace(played, training=replace(played.training, transitions=from_arrays(rows)))
                 for played, rows in parts
@@ -194,14 +194,14 @@ class WorkerExecutor:
 
     def _computed(self, name: str, calls: Iterable[Call]) -> list[Any]:
         """Make the calls, all at once; return what they return, in order. `name`: of the progress that is reported."""
-        with self._all_let_go_if_it_fails():
+        with self._shutdown_on_error():
             made = list(calls)
             answers = self._calls.answers(made, lambda done: report_progress(name, done, len(made)))
             report_progress(name, len(made), len(made))
             return answers
 
     @contextmanager
-    def _all_let_go_if_it_fails(self) -> Iterator[None]:
+    def _shutdown_on_error(self) -> Iterator[None]:
         """Let all workers begin anew if the block fails, whatever it fails by: some may still compute."""
         try:
             yield
@@ -237,7 +237,7 @@ class WorkerExecutor:
         Raises:
             WorkerLostError: there are none.
         """
-        with self._all_let_go_if_it_fails():
+        with self._shutdown_on_error():
             began = time.monotonic()
             while not self._have_begun():
                 if not self._beginners and time.monotonic() - began > _FIRST_WORKER_SECONDS:
@@ -255,7 +255,7 @@ class WorkerExecutor:
         self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
         self._beginners.ask([address for address in addresses if address not in self._workers], self._workers)
         self._beginners.join()
-        return bool(self._workers) and self._beginners.are_late
+        return bool(self._workers) and self._beginners.timed_out
 
     def _without_workers(self) -> WorkerLostError:
         failure = self._beginners.failure

@@ -104,7 +104,7 @@ class SharedTransitions:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RemoteError:
     """An exception of a worker's method, which is returned: Dask does not tell one that is raised from its own.
 
     Attributes:
@@ -116,7 +116,7 @@ class Raised:
     text: str
 
     @classmethod
-    def of(cls, error: Exception) -> "Raised":
+    def of(cls, error: Exception) -> "RemoteError":
         """Send an exception."""
         return cls(error_message(error)["exception"].data, f"{type(error).__name__}: {error}")
 

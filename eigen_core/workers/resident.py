@@ -14,7 +14,7 @@ from eigen_core.common.code_digest import code_digest
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
 from eigen_core.config.loading import config_from_values
-from eigen_core.generation.groups import AgentComputer, Episodes, Played
+from eigen_core.generation.groups import AgentComputer, EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
 from eigen_core.learners import LearningPlan
 from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
@@ -24,7 +24,7 @@ from eigen_core.task import open_data
 from eigen_core.task.replay import Replay
 from eigen_core.workers.messages import (
     Arrays,
-    Raised,
+    RemoteError,
     SentAgents,
     SentTransitions,
     SharedTransitions,
@@ -55,11 +55,11 @@ class ResidentAgents:
         self._key = self._worker.get_current_task()
 
     def answer(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
-        """Return what another method returns, or what it raises as `Raised`. Only this one is called from outside."""
+        """Return what another method returns, or its error as `RemoteError`. Only this one is called from outside."""
         try:
             return getattr(self, method)(*arguments)
         except Exception as error:  # noqa: BLE001 - the process that leads raises it
-            return Raised.of(error)
+            return RemoteError.of(error)
 
     def open(self, content: Any = None) -> tuple[Arithmetic, str | None] | None:  # noqa: ANN401 - the task's own
         """Begin with the data, by default those that are found here; None if these are not the run's.
@@ -118,7 +118,7 @@ class ResidentAgents:
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)
 
-    def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[Played, Arrays]:
+    def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
         """Play the episodes of agents; return what they did, and by themselves the transitions that were recorded.
 
         Args:
@@ -132,7 +132,7 @@ class ResidentAgents:
         with self._guarded("evaluate", episodes.generation):
             return self._play(agents, replace(episodes, task_state=to_tensors(task_state, self._device)))
 
-    def _play(self, agents: SentAgents, episodes: Episodes) -> tuple[Played, Arrays]:
+    def _play(self, agents: SentAgents, episodes: Episodes) -> tuple[EpisodeResults, Arrays]:
         population = self._received(agents)
         played = self._computer.play(population, episodes)
         recorded = played.training.transitions

@@ -78,7 +78,7 @@ def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iter
         logger.warning("%s: %s: %s", failure, type(error).__name__, error)
 
 
-def asked_twice() -> AbstractContextManager[Settings]:
+def retry_once() -> AbstractContextManager[Settings]:
     """Let each request to the server inside the block be tried twice, for ten seconds each, not for minutes.
 
     That is for a server that becomes unavailable meanwhile, and for one that says that it is well but answers nothing
@@ -154,7 +154,7 @@ class Reporter:
 
     def _send_all(self) -> None:
         # Its own client: that of the flow run's context belongs to the thread that trains.
-        with asked_twice(), SyncClientContext():
+        with retry_once(), SyncClientContext():
             while reports := self._next():
                 self._send(reports)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, DdpgConfig
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import LearningResult
 from eigen_core.learners.settings import learner_settings
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population
@@ -71,10 +71,10 @@ class JitterLearner:
         plan: JitterPlan,
         replay: Replay,  # noqa: ARG002
         between_steps: Callable[[], None],
-    ) -> Learned:
+    ) -> LearningResult:
         """Make the moves."""
         for step in range(plan.gradient_steps):
             group.weights.add_(plan.moves[:, step].to(group.weights.device))
             between_steps()
         group.state["steps"].add_(plan.gradient_steps)
-        return Learned(group, {"moved": plan.moves.norm(dim=2).double()})
+        return LearningResult(group, {"moved": plan.moves.norm(dim=2).double()})

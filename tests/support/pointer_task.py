@@ -70,7 +70,7 @@ class PointerTask:
         self.box = _box(device)
         self.critic_layout, self.actor_layout = _layouts(config, heads, self.box)
         self.columns = _COLUMNS
-        self.episode_steps = self.fewest_steps = _STEPS
+        self.episode_steps = self.min_episode_steps = _STEPS
         self.episode_end = "terminal"
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"

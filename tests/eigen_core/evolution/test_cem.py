@@ -11,7 +11,7 @@ from science_cases import small_config
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.evolution.cem import CemMethod, shares
-from eigen_core.evolution.interface import Bred, Champion, Ended, MethodState
+from eigen_core.evolution.interface import Champion, GenerationResult, MethodState, NextPopulation
 from eigen_core.networks.population import Population
 
 CRITIC, ACTOR = 3, 8
@@ -38,9 +38,9 @@ def begun(config: Config) -> tuple[CemMethod, Population, MethodState]:
 
 def ended(
     population: Population, fitness: np.ndarray, state: MethodState, generation: int = 1, learned: bool = True
-) -> Ended:
+) -> GenerationResult:
     champion = Champion(population.weights[0], 0.0, 0.0, 1, 0)
-    return Ended(generation, population, fitness, learned, champion, state)
+    return GenerationResult(generation, population, fitness, learned, champion, state)
 
 
 def taught(method: CemMethod, population: Population) -> Population:
@@ -52,7 +52,9 @@ def taught(method: CemMethod, population: Population) -> Population:
     return after
 
 
-def next_of(method: CemMethod, population: Population, state: MethodState, fitness: list[float]) -> tuple[Ended, Bred]:
+def next_of(
+    method: CemMethod, population: Population, state: MethodState, fitness: list[float]
+) -> tuple[GenerationResult, NextPopulation]:
     end = ended(taught(method, population), np.array(fitness), state)
     return end, method.breed(end)
 

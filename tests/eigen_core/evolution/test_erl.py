@@ -8,7 +8,7 @@ from science_cases import small_config
 from training_cases import advance, content_of, small_state
 
 from eigen_core.evolution.erl import ErlMethod
-from eigen_core.evolution.interface import Bred, Champion, Ended
+from eigen_core.evolution.interface import Champion, GenerationResult, NextPopulation
 from eigen_core.networks.population import Population
 
 
@@ -16,13 +16,13 @@ def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Popu
     return Population(weights, {"moment": torch.zeros_like(weights)})
 
 
-def bred(generation: int, **evolution: Any) -> tuple[Population, Bred]:
+def bred(generation: int, **evolution: Any) -> tuple[Population, NextPopulation]:
     config = small_config(population={"size": 6}, evolution={"method": "erl", "sync_generations": 3, **evolution})
     method = ErlMethod(config, 2, new_agents)
     population, state = method.begin(torch.arange(24.0).reshape(6, 4))
     population.state["moment"][4:] = 1.0
     champion = Champion(population.weights[0], 9.0, 9.0, generation, 0)
-    end = Ended(generation, population, np.array([5.0, 4.0, 3.0, 2.0, 9.0, 7.0]), True, champion, state)
+    end = GenerationResult(generation, population, np.array([5.0, 4.0, 3.0, 2.0, 9.0, 7.0]), True, champion, state)
     return population, method.breed(end)
 
 

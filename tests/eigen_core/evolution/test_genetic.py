@@ -16,7 +16,7 @@ from science_cases import small_config
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Lineage
 from eigen_core.config import EvolutionConfig
-from eigen_core.evolution import Champion, Ended
+from eigen_core.evolution import Champion, GenerationResult
 from eigen_core.evolution.genetic import GeneticMethod, MutationState, breed
 from eigen_core.networks.population import Population
 
@@ -340,7 +340,9 @@ def test_a_first_agent_that_does_nothing_makes_no_plateau_while_the_others_impro
     population, state = method.begin(agents_that_have_learned(4).weights)
     champion = replace(champion_of(population, champion_generation), score=0.0)
     for generation, of_most in enumerate(fitness, start=1):
-        ended = Ended(generation, population, np.array([of_most, of_most, 0.0, of_most]), True, champion, state)
+        ended = GenerationResult(
+            generation, population, np.array([of_most, of_most, 0.0, of_most]), True, champion, state
+        )
         bred_now = method.breed(ended)
         population, state = bred_now.population, bred_now.state
     assert (bred_now.facts["mutation_rate"] > config.evolution.mutation_rate) == grows

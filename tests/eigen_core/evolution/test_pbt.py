@@ -10,7 +10,7 @@ from training_cases import advance, saved_of, small_state
 
 from eigen_core.checkpoint import UnfitSnapshotError, tensors_sha256
 from eigen_core.config import choices
-from eigen_core.evolution.interface import Bred, Champion, Ended
+from eigen_core.evolution.interface import Champion, GenerationResult, NextPopulation
 from eigen_core.evolution.pbt import GENES, PbtMethod, perturbed
 from eigen_core.generation import restore, start_training
 from eigen_core.networks.outcomes import RESERVE_VALUES
@@ -24,12 +24,12 @@ def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Popu
     return Population(weights, {"moment": weights + 100.0})
 
 
-def bred(generation: int, size: int = 10) -> tuple[Ended, Bred]:
+def bred(generation: int, size: int = 10) -> tuple[GenerationResult, NextPopulation]:
     config = small_config(population={"size": size}, evolution={"method": "pbt", "sync_generations": 5})
     method = PbtMethod(config, 2, new_agents)
     population, state = method.begin(torch.arange(4.0 * size).reshape(size, 4))
     champion = Champion(population.weights[0], 9.0, 9.0, generation, 0)
-    end = Ended(generation, population, np.arange(float(size))[::-1].copy(), True, champion, state)
+    end = GenerationResult(generation, population, np.arange(float(size))[::-1].copy(), True, champion, state)
     return end, method.breed(end)
 
 

@@ -20,7 +20,7 @@ from training_cases import advance, content_of, small_state
 
 from eigen_core.common.errors import InputError
 from eigen_core.generation import start_training
-from eigen_core.machine.cuda_graphs import Repeated
+from eigen_core.machine.cuda_graphs import CapturedStep
 from eigen_core.task import open_data
 from eigen_core.task.normalisation import RunningMoments, normalised
 
@@ -73,7 +73,7 @@ def test_what_is_normalised_is_captured_before_and_after_anything_was_added() ->
     moments = RunningMoments("observation", 2, CUDA)
     nothing = moments.nothing()
     added = moments.after(nothing, np.array([[1.0, -4.0], [3.0, 4.0]]))
-    repeated: Repeated[tuple[Tensor, dict[str, Tensor]], Tensor] = Repeated(
+    repeated: CapturedStep[tuple[Tensor, dict[str, Tensor]], Tensor] = CapturedStep(
         lambda given: normalised(given[0], *moments.mean_and_scale(given[1])), CUDA, captures=True
     )
     vectors = torch.tensor([3.0, 8.0], device=CUDA)
@@ -118,7 +118,7 @@ def test_a_kind_of_call_is_captured_from_the_third_on() -> None:
         total.add_(given.number if given.other is None else given.number * given.other)
         return total * 2.0, "unchanged"
 
-    repeated = Repeated(add, CUDA, captures=True)
+    repeated = CapturedStep(add, CUDA, captures=True)
     results = [repeated(Given(torch.full((2,), float(index), device="cuda"), None)) for index in range(6)]
     assert [value[0].tolist()[0] for value in results] == [0.0, 2.0, 6.0, 12.0, 20.0, 30.0]
     assert {word for _, word in results} == {"unchanged"}
@@ -133,7 +133,7 @@ def test_a_kind_of_call_is_captured_from_the_third_on() -> None:
 
 def test_nothing_is_captured_unless_it_is_asked_for_and_there_is_a_gpu() -> None:
     for device, captures in ((CUDA, False), (torch.device("cpu"), True)):
-        repeated: Repeated[Tensor, Tensor] = Repeated(lambda given: given + 1.0, device, captures=captures)
+        repeated: CapturedStep[Tensor, Tensor] = CapturedStep(lambda given: given + 1.0, device, captures=captures)
         assert [repeated(torch.zeros(1, device=device)).tolist() for _ in range(4)] == [[1.0]] * 4
     assert captured_graphs() == []
 
@@ -146,7 +146,7 @@ def test_what_is_no_input_and_changes_would_be_seen() -> None:
         step += 1
         return given + step
 
-    repeated = Repeated(count, CUDA, captures=True)
+    repeated = CapturedStep(count, CUDA, captures=True)
     assert [repeated(torch.zeros(1, device="cuda")).tolist() for _ in range(5)] == [[1.0], [2.0], [3.0], [3.0], [3.0]]
 
 
@@ -182,7 +182,7 @@ def test_what_is_no_input_and_changes_would_be_seen() -> None:
     ],
 )
 def test_what_cannot_be_captured_would_be_seen(work: Any) -> None:
-    repeated = Repeated(work, CUDA, captures=True)
+    repeated = CapturedStep(work, CUDA, captures=True)
     ones = torch.ones(2, device="cuda")
     repeated(ones), repeated(ones)
     with pytest.raises(InputError, match=r"not permitted when stream is capturing.*: set cuda_graphs to false"):
@@ -207,7 +207,7 @@ def test_a_shortage_of_memory_in_a_capture_stays_what_it_is_and_may_pass(shortag
             raise shortage
         return given * 2.0
 
-    repeated = Repeated(work, CUDA, captures=True)
+    repeated = CapturedStep(work, CUDA, captures=True)
     ones = torch.ones(2, device="cuda")
     repeated(ones), repeated(ones)
     with pytest.raises(RuntimeError) as caught:
@@ -225,7 +225,7 @@ def test_a_shortage_at_the_end_of_a_capture_stays_what_it_is_too(monkeypatch: py
         raise shortage
 
     monkeypatch.setattr(torch.cuda, "graph", capture)
-    repeated: Repeated[Tensor, Tensor] = Repeated(lambda given: given * 2.0, CUDA, captures=True)
+    repeated: CapturedStep[Tensor, Tensor] = CapturedStep(lambda given: given * 2.0, CUDA, captures=True)
     ones = torch.ones(2, device="cuda")
     repeated(ones), repeated(ones)
     with pytest.raises(torch.AcceleratorError) as caught:
@@ -254,7 +254,7 @@ def test_a_guard_that_frees_memory_waits_for_the_end_of_a_capture(monkeypatch: p
         return given * 2.0
 
     with guard:
-        repeated = Repeated(work, CUDA, captures=True)
+        repeated = CapturedStep(work, CUDA, captures=True)
         for _ in range(3):
             repeated(torch.ones(2, device="cuda"))
         watcher.join(10.0)

@@ -25,10 +25,10 @@ import eigen_core.trading.portfolio
 import eigen_core.trading.prices
 import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, choices
-from eigen_core.evolution import Champion, Ended
+from eigen_core.evolution import Champion, GenerationResult
 from eigen_core.generation import evaluate, start_training
 from eigen_core.generation.groups import AgentComputer
-from eigen_core.learners.interface import Learned
+from eigen_core.learners.interface import LearningResult
 from eigen_core.networks.population import Population
 from eigen_core.task.market import MarketTask
 from eigen_core.task.portfolio import PortfolioTask
@@ -48,7 +48,7 @@ def read_back(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         eigen_core.evolution.pbt, "_genes", lambda agents: {name: [0.5] * agents.size for name in agents.genes}
     )
-    patch.setattr(Learned, "of", classmethod(lambda cls, group, *_: cls(group, {})))
+    patch.setattr(LearningResult, "of", classmethod(lambda cls, group, *_: cls(group, {})))
     # Once a run: prices, of which the fills are computed, and the days on which some position stays as it is.
     patch.setattr(eigen_core.trading.prices, "_on_host", lambda held: torch.zeros(held.shape, dtype=held.dtype))
     patch.setattr(eigen_core.trading.portfolio, "_halted", lambda stays: np.zeros(len(stays), dtype=bool))
@@ -126,7 +126,7 @@ def test_breeding_reads_nothing_back(method: str, monkeypatch: pytest.MonkeyPatc
         return {name: tensor.to(META) for name, tensor in tensors.items()}
 
     tensors = moved(real.population.tensors())
-    ended = Ended(
+    ended = GenerationResult(
         generation=1,
         population=Population(tensors.pop("weights"), tensors),
         fitness=np.arange(10.0),

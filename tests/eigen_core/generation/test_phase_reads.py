@@ -115,12 +115,13 @@ def content_of(config: Config) -> Any:
 
 def test_days_of_whole_episodes_do_not_wait() -> None:
     found = []
-    for trading_days in (10, 15):
+    # The first time a process also tries whether bits depend on groups.
+    for trading_days in (10, 10, 15):
         with counted_reads() as reads:
             trading = {"observe_portfolio": False, "trading_days": trading_days}
             evaluate(small_state(**merge(_SMALL, {"trading": trading})))
         found.append(reads)
-    assert found[0] == found[1]
+    assert found[1] == found[2]
 
 
 def test_first_days_are_checked_where_they_are() -> None:

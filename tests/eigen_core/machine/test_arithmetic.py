@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from eigen_core.machine.arithmetic import arithmetic_of, keeps_bits
+from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant
 
 pytestmark = pytest.mark.cpu
 
@@ -150,7 +150,7 @@ def test_with_avx2_processors_with_and_without_avx512_agree(intel_mkl: Path) -> 
 
 def test_these_tests_compute_as_a_training_does() -> None:
     device = torch.device("cpu")
-    assert keeps_bits(device)
+    assert is_batch_invariant(device)
     assert "torch" in str(arithmetic_of(device))
 
 
@@ -174,4 +174,4 @@ class _SumsLikeAGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
 @pytest.mark.parametrize("dim", [1, -1])
 def test_sums_that_depend_on_the_agents_beside_them_are_seen(dim: int) -> None:
     with _SumsLikeAGpu(dim):
-        assert not keeps_bits(torch.device("cpu"))
+        assert not is_batch_invariant(torch.device("cpu"))

@@ -7,7 +7,7 @@ import torch
 from science_cases import small_config
 
 from eigen_core.networks import market_actions
-from eigen_core.networks.outcomes import Expected, follow_expected, margins
+from eigen_core.networks.outcomes import ExpectedOutcomes, follow_expected, margins
 
 CPU = torch.device("cpu")
 
@@ -20,11 +20,11 @@ def reserve(selectivity: float, mean: float, spread: float) -> dict[str, torch.T
 def test_the_reserve_price_is_for_as_long_as_an_asset_is_blocked() -> None:
     rewards = torch.tensor([0.4, 0.3, 0.1]).expand(2, 1, 1, 3)
     shares = torch.tensor([1.0, 0.5, 0.1]).expand(2, 1, 1, 3)
-    found = margins(reserve(1.0, 0.5, 0.2), Expected(rewards, shares))
+    found = margins(reserve(1.0, 0.5, 0.2), ExpectedOutcomes(rewards, shares))
     # A whole holding time is worth (0.5 + 1.0) * 0.2 = 0.3: 0.1, 0.15 and 0.07 are left, in units of 0.2.
     torch.testing.assert_close(found[0, 0, 0], torch.tensor([0.5, 0.75, 0.35]))
     # Time is never worth less than nothing.
-    torch.testing.assert_close(margins(reserve(1.0, -3.0, 0.2), Expected(rewards, shares)), rewards / 0.2)
+    torch.testing.assert_close(margins(reserve(1.0, -3.0, 0.2), ExpectedOutcomes(rewards, shares)), rewards / 0.2)
 
 
 def test_mean_and_spread_follow_the_best_of_what_is_known() -> None:
@@ -33,7 +33,7 @@ def test_mean_and_spread_follow_the_best_of_what_is_known() -> None:
     rewards = torch.randn((2, 50, 6, 3), generator=generator) * 0.3 + 0.2
     known = torch.rand((2, 50, 6), generator=generator) < 0.7
     for _ in range(200):
-        follow_expected(parameters, Expected(rewards, torch.ones_like(rewards)), known)
+        follow_expected(parameters, ExpectedOutcomes(rewards, torch.ones_like(rewards)), known)
     for agent in range(2):
         best = rewards[agent].amax(-1)[known[agent]]
         spread = best.std(correction=0)

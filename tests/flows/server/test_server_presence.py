@@ -16,7 +16,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED, temporary_settings
 
 from flows.server import reporter as server_presence
-from flows.server.reporter import asked_twice, require_server, server_is_there, wait_for_server
+from flows.server.reporter import require_server, retry_once, server_is_there, wait_for_server
 from tasks.artifacts import REFUSALS, Pages
 
 
@@ -98,7 +98,7 @@ def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch
     began = time.monotonic()
     api = f"http://127.0.0.1:{server.server_port}/api"
     settings = {PREFECT_API_URL: api, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
-    with temporary_settings(settings), asked_twice(), pytest.raises(REFUSALS):
+    with temporary_settings(settings), retry_once(), pytest.raises(REFUSALS):
         Pages().show_markdown("key", "text", "description")
     assert 0.5 <= time.monotonic() - began < 50.0
     server.shutdown()
