@@ -1,4 +1,4 @@
-"""What is done to the runs of a store from time to time: clean, verify, export."""
+"""Housekeeping of the runs of a store: clean, verify, export."""
 
 import re
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ _NOTHING = CleanReport((), (), (), 0)
 
 @dataclass(frozen=True)
 class CleanedRun:
-    """What was removed of a run, or would be.
+    """Files removed of a run, or to be removed.
 
     Attributes:
         run: its name.

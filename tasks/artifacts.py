@@ -1,4 +1,4 @@
-"""What a training shows in Prefect's pages: artifacts, each created once in a flow run and then renewed in place."""
+"""Artifacts of a training in Prefect's pages, each created once in a flow run and then renewed in place."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ KINDS = ("data", "memory", "plan", "population", "progress", "report", "summary"
 """The pages that a run has beside its own."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
-"""What a server that accepts no artifact raises. None of it may stop a training."""
+"""Errors of a server that accepts no artifact. None of them may stop a training."""
 
 _NOT_FOUND = 404
 

@@ -10,7 +10,7 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class EquityCurve:
-    """What an account was worth at the close of each day of a span.
+    """Value of an account at the close of each day of a span.
 
     Attributes:
         dates: datetime64[D] `[days]`, increasing.

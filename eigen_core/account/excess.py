@@ -1,4 +1,4 @@
-"""What trades gained beyond the market, and what of it the market's own gain does not explain."""
+"""Excess of trades over the market, and the part of it that the market's own gain does not explain."""
 
 import numpy as np
 import torch

@@ -124,7 +124,7 @@ def trades_at_close(
 
 @dataclass(frozen=True)
 class MatchedTraders:
-    """What random traders matched to an agent earned.
+    """Earnings of random traders matched to an agent.
 
     Attributes:
         total_returns: last equity / capital - 1, float64 `[draws]`.

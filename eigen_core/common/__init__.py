@@ -1,1 +1,1 @@
-"""What every package uses: errors, records, units, random numbers, locks, processes; nothing here loads torch."""
+"""Used by every package: errors, records, units, random numbers, locks, processes; nothing here loads torch."""

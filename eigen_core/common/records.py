@@ -1,4 +1,4 @@
-"""What is remembered of a generation: small frozen records, the same words in files, tables and plots."""
+"""Records of a generation: small and frozen, in the same words in files, tables and plots."""
 
 import math
 import zlib
@@ -80,7 +80,7 @@ class Lineage:
 
 
 class Excess(Record):
-    """What was gained beyond the market on the same days.
+    """Excess over the market on the same days.
 
     Of trades: beyond the mean of all assets, in percent of what was paid for each. Of a portfolio: beyond equal weight
     of the same exposure, in percent of the account a year.
@@ -127,7 +127,7 @@ class Excess(Record):
 
 
 class GenerationRecord(Record):
-    """What a generation showed. Equal runs have equal records, bit for bit: no times, no memory in here."""
+    """Results of a generation. Equal runs have equal records, bit for bit: no times, no memory in here."""
 
     generation: Annotated[int, Field(ge=1)]
     fitness: tuple[float, ...]
@@ -148,11 +148,11 @@ class GenerationRecord(Record):
     champion_agent: int
     """Its index in that generation."""
     champion_excess: Excess | None = None
-    """What the trades of its validation episodes gained beyond the market; None where a task has no trades."""
+    """Excess of the trades of its validation episodes over the market; None where a task has no trades."""
     learning: dict[str, float] | None
     """Gradient steps of each agent and the mean of each of the learner's curves; None where nothing was learned."""
     trading: dict[str, float]
-    """What the training episodes came to, by the task's own names."""
+    """Statistics of the training episodes, by the task's own names."""
     transitions: int
     """Transitions in the replay."""
     replay_capacity: int
@@ -160,7 +160,7 @@ class GenerationRecord(Record):
     noise_scale: float
     """Exploration noise at the generation's start (fraction of an action's range)."""
     evolution: dict[str, float]
-    """What the population method says of the generation, by its own names."""
+    """Statistics of the population method, by its own names."""
     descent: tuple[Lineage, ...]
     """Lineage: where each agent of the population bred in this generation comes from."""
     ancestors: tuple[int, ...] = ()
@@ -195,7 +195,7 @@ class GenerationRecord(Record):
 
 
 class PhaseMemory(Record):
-    """What a phase of a generation took of the memory (bytes); retries of a phase count together."""
+    """Memory of a phase of a generation (bytes); retries of a phase count together."""
 
     phase: str
     start_bytes: Annotated[int, Field(ge=0)]
@@ -203,7 +203,7 @@ class PhaseMemory(Record):
     peak_bytes: Annotated[int, Field(ge=0)]
     """Its peak in the phase."""
     end_bytes: Annotated[int, Field(ge=0)]
-    """What it was at the phase's end."""
+    """At the phase's end."""
     device_allocated_peak: Annotated[int, Field(ge=0)] = 0
     """Most that tensors took of the GPU; 0 without one."""
     device_reserved_peak: Annotated[int, Field(ge=0)] = 0
@@ -211,7 +211,7 @@ class PhaseMemory(Record):
 
 
 class Telemetry(Record):
-    """What a generation took. Equal runs differ here."""
+    """Time and memory of a generation. Equal runs differ here."""
 
     generation: Annotated[int, Field(ge=1)]
     evaluate_seconds: float
@@ -249,9 +249,9 @@ class HoldoutResult(Record):
     champion_rewards: tuple[float, ...]
     """The champion's reward in each of them."""
     champion_excess: Excess | None = None
-    """What its trades gained beyond the market; None where a task has no trades."""
+    """Excess of its trades over the market; None where a task has no trades."""
     champion_statistics: tuple[tuple[str, float], ...]
-    """What its episodes came to, by the task's own names and in its order, which a sealed document keeps in a list."""
+    """Statistics of its episodes, by the task's own names and in its order, which a sealed document keeps in a list."""
     random_rewards: tuple[float, ...]
     """Mean reward over these episodes of each agent of the population that the run began with."""
 

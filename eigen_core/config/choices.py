@@ -1,4 +1,4 @@
-"""What a configuration can name, each with the class that it stands for.
+"""Names that a configuration can give, each with the class that it stands for.
 
 Tasks, learners, population methods, encoders, trackers: one that is added is a file of its own and a line here. A name
 of a task may go on after a colon, in the task's own way.

@@ -32,7 +32,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What one key of the configuration accepts and means.
+    """Accepted values and meaning of one key of the configuration.
 
     Attributes:
         key: dotted name, for example `learner.batch_size`.
@@ -58,7 +58,7 @@ class Setting:
 
     @property
     def accepts(self) -> str:
-        """What to give, in words: `a whole number from 1 to 65,536`, `one of cpu, cuda`."""
+        """Accepted values, in words: `a whole number from 1 to 65,536`, `one of cpu, cuda`."""
         words = self.bounds if self.bounds.startswith("one of") else f"{_KINDS[self.kind]} {self.bounds}".strip()
         if self.kind == "integers":
             words += ", for example [1, 5]"

@@ -110,7 +110,7 @@ MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _flat_learner_of_version_10,
     _compression_of_version_11,
 )
-"""What turns stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
+"""Functions that turn stored values of version 1 into those of version 2, those of 2 into those of 3, and so on.
 
 A change that renames or removes a setting, or adds one whose default is not what was done before, adds a migration.
 """

@@ -1,4 +1,4 @@
-"""What becomes of a population at the end of a generation."""
+"""Population methods: genetic algorithm, CEM-RL, ERL, PBT."""
 
 from typing import cast
 

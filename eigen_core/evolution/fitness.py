@@ -1,4 +1,4 @@
-"""What rewards say of agents: fitness, validation, and the score by which the champion is chosen."""
+"""Fitness and validation from rewards, and the score by which the champion is chosen."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -40,7 +40,7 @@ class Champion:
 
 @dataclass(frozen=True)
 class MethodState:
-    """What a method keeps from generation to generation beside the agents.
+    """State of a method beside the agents, kept from generation to generation.
 
     Attributes:
         numbers: by name; the history of a run leads to them.
@@ -79,7 +79,7 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class NextPopulation:
-    """What a generation leads to.
+    """The population of the next generation.
 
     Attributes:
         population: the agents of the next one.

@@ -1,4 +1,4 @@
-"""What is computed for agents without knowing the others: playing their episodes, and learning.
+"""Computing agents independently of each other: playing their episodes, and learning.
 
 This is what can be done in another process. An executor decides where; the bits do not depend on it.
 """
@@ -31,7 +31,7 @@ _LARGEST = 1.0 - 2.0**-20
 
 @dataclass(frozen=True)
 class Episodes:
-    """What consecutive agents play in the evaluate phase of a generation.
+    """Episodes of consecutive agents in the evaluate phase of a generation.
 
     Attributes:
         generation: the generation.
@@ -58,20 +58,20 @@ class Episodes:
 
 @dataclass(frozen=True)
 class EpisodeResults:
-    """What agents did: in training episodes, which are recorded, and in those without noise."""
+    """Results of the training episodes, which are recorded, and of those without noise."""
 
     training: Rollout
     fixed: Rollout
 
     @classmethod
     def of(cls, rollout: Rollout, training: int) -> "EpisodeResults":
-        """What agents did in episodes of which so many of each agent, the first, are for training."""
+        """Split results: the first `training` episodes of each agent are for training."""
         first, others = (rollout.part(slice(None), part) for part in (slice(training), slice(training, None)))
         return cls(replace(first, transitions=rollout.transitions), others)
 
     @classmethod
     def joined(cls, parts: Sequence["EpisodeResults"]) -> "EpisodeResults":
-        """What consecutive agents did, given it of each group of them."""
+        """Join the results of consecutive groups of agents."""
         return cls(Rollout.joined([part.training for part in parts]), Rollout.joined([part.fixed for part in parts]))
 
 

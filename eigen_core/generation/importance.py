@@ -1,4 +1,4 @@
-"""What an agent's decisions rest on: features and columns whose values are moved in time, and what changes then."""
+"""Importance for an agent's decisions: features and columns are moved in time, and decisions compared."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ _Part = tuple[slice | int, slice | int]
 
 @dataclass(frozen=True)
 class Importance:
-    """What changes where values do not belong to their days any more; intervals are over the draws (5 to 95 %).
+    """Changes where values do not belong to their days any more; intervals are over the draws (5 to 95 %).
 
     Attributes:
         name: the feature or column.
@@ -45,7 +45,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class _Played:
-    """What an agent did: shares of its decisions, float64 `[episodes, days, assets]`, and the mean excess (%)."""
+    """Results of an agent: shares of its decisions, float64 `[episodes, days, assets]`, and the mean excess (%)."""
 
     shares: NDArray[np.float64]
     excess: float | None

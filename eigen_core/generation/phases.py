@@ -116,7 +116,7 @@ def _judged(
 
 
 def _excess_of(state: TrainingState, agent: int, fixed: Rollout) -> Excess | None:
-    """What an agent's trades gained beyond the market in its validation episodes, given those without noise of all."""
+    """Return the excess of an agent's trades over the market in its validation episodes."""
     return state.task.excess([fixed.part(slice(agent, agent + 1), slice(state.config.evaluation.fitness_slices, None))])
 
 

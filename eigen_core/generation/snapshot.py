@@ -142,7 +142,7 @@ def _tensors(
 
 
 def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
-    """What is needed to use the champion beside its weights and the configuration."""
+    """Return the facts needed to use the champion, beside its weights and the configuration."""
     state.task.state = champion.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {

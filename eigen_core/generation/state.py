@@ -22,7 +22,7 @@ from eigen_core.task.replay import Replay
 
 @dataclass(frozen=True)
 class EvaluationResult:
-    """What the evaluate phase of a generation found.
+    """Result of the evaluate phase of a generation.
 
     Attributes:
         generation: the generation.
@@ -115,7 +115,7 @@ class TrainingState:
 
     @property
     def owners(self) -> dict[str, object]:
-        """What of the run may hold much memory, by name."""
+        """Parts of the run that may hold much memory, by name."""
         return {
             "replay": self.replay,
             "population": (self.population, self.method_state, self.champion),

@@ -34,7 +34,7 @@ KnownPrices = tuple[float | None, float | None, float | None]
 
 
 class ActLedger(BaseModel):
-    """What was ordered.
+    """Orders that were issued.
 
     Attributes:
         run: its name.
@@ -157,7 +157,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """What was issued beside what the replay orders, on all days before the last.
+    """Issued orders beside those of the replay, on all days before the last.
 
     Attributes:
         agreeing: days on which the orders are the same, sizes included.

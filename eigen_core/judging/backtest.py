@@ -1,4 +1,4 @@
-"""What is asked of the backtest of a task: what agents earn in money over a span of days, and what they order next."""
+"""Interface of a task's backtest: earnings in money over a span of days, and the next orders."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ DRAWS = 1_000
 
 @dataclass(frozen=True)
 class PlayedSpan:
-    """What agents earned over a span of days.
+    """Earnings of agents over a span of days.
 
     Attributes:
         curve: the account; that of several agents is the sum of their accounts.
@@ -111,7 +111,7 @@ class Position:
 
 @dataclass(frozen=True)
 class NextOrders:
-    """What an agent orders after a day.
+    """Orders of an agent after a day.
 
     Attributes:
         date: of the day.

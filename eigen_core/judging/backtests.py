@@ -41,7 +41,7 @@ _FEWEST_DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Backtest(PlayedSpan):
-    """What agents of a run would have earned in money over a span of days, beside what a `PlayedSpan` says.
+    """Earnings in money of agents of a run over a span of days, beside a `PlayedSpan`.
 
     Attributes:
         run: its name.

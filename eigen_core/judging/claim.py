@@ -35,7 +35,7 @@ _LOST = "it earned no more than its part in the market's moves explains; "
 
 @dataclass(frozen=True)
 class Evidence:
-    """What is known of an agent on a span of days.
+    """Evidence about an agent on a span of days.
 
     Attributes:
         returns: of its account, a day, float64 `[days]`.
@@ -83,7 +83,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What the evidence comes to. What is undefined is None.
+    """Conclusion of the evidence. Undefined values are None.
 
     Attributes:
         claim: `skill`, `none`, or `undecided` where the data are too few to tell.

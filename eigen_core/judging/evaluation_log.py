@@ -135,7 +135,7 @@ class Look(Record):
     last: str
     """Its last day."""
     symbols: tuple[str, ...]
-    """What was traded: the same days of the same symbols are the same data, whatever file they came from."""
+    """Symbols that were traded: the same days of the same symbols are the same data, whatever file they came from."""
     agent: str
     """SHA-256 of the agents' weights."""
     settings: str
@@ -181,7 +181,7 @@ class Looks:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the ledger, in sentences for users, and what to do about it."""
+        """Return the errors of the log, in sentences for users with advice."""
         if not self.damages:
             return ()
         return (
@@ -280,7 +280,7 @@ def ledger_damages(store: Store) -> tuple[Damage, ...]:
 
 @dataclass(frozen=True)
 class _Ledger:
-    """What a store's ledger holds.
+    """Entries of a store's evaluation log.
 
     Attributes:
         looks: by name, as they were written.

@@ -24,7 +24,7 @@ LOW_CHANGE = 0.01
 
 @dataclass(frozen=True)
 class RunImportance:
-    """What agents of a run use of its market.
+    """Importance of a market's features and columns for agents of a run.
 
     Attributes:
         run: its name.

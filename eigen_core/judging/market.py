@@ -1,4 +1,4 @@
-"""What agents earn in money over a span of days, beside baselines and matched random traders."""
+"""Backtests of agents of the market, in money, beside baselines and matched random traders."""
 
 from dataclasses import fields, replace
 from typing import Any

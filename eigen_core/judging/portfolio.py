@@ -1,4 +1,4 @@
-"""What agents that hold portfolios of weights earn in money, beside baselines and permuted portfolios."""
+"""Backtests of portfolios of weights, in money, beside baselines and permuted portfolios."""
 
 import numpy as np
 import pandas as pd

@@ -35,7 +35,7 @@ Space = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Definition:
-    """What a sweep is; only the number of its trials may change when it goes on.
+    """Definition of a sweep; only the number of its trials may change when it goes on.
 
     Attributes:
         config: of all trials, but for what is varied.

@@ -1,4 +1,4 @@
-"""What the verdict itself is worth on a market's prices: false alarms on noise, and edges that it finds.
+"""Reliability of the verdict on a market's prices: false alarms on noise, and edges that it finds.
 
 A trial trains a small run in memory and judges its champion on the holdout, as `eigen backtest` does, with one look at
 the days. What it found is a small file, so that trials that were made are not made again."""
@@ -47,7 +47,7 @@ _ANOTHER_FOLDER = "give another folder with --out"
 
 
 class Trial(Record):
-    """What a trial found."""
+    """Result of a trial."""
 
     edge: float | None
     """Information coefficient of the feature planted into the market; None: a market in which nothing can be
@@ -86,7 +86,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class Trust:
-    """What the trials found.
+    """Results of the trials.
 
     Attributes:
         false_alarms: on markets in which nothing can be predicted.

@@ -1,4 +1,4 @@
-"""What learners that value actions share: the regression of critics, scaled rewards, targets that follow."""
+"""Shared by learners with critics: the regression of critics, scaled rewards, targets that follow."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from eigen_core.task import Encoded, Observed, Task, Transitions
 
 @dataclass(frozen=True)
 class FittedCritics(Generic[Encoded]):
-    """What one step of the critics gives.
+    """Result of one step of the critics.
 
     Attributes:
         encodings: each batch's observations, encoded before the step, without a gradient.

@@ -45,7 +45,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
     )
 
     noise_purposes: ClassVar[tuple[str, ...]] = ()
-    """What `target_actions` takes noise for."""
+    """Purpose of the noise of `target_actions`."""
     settings: ClassVar[type[DdpgConfig | Td3Config]] = DdpgConfig
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:

@@ -16,7 +16,7 @@ from eigen_core.task.replay import Replay
 
 
 class LearningPlan(Protocol):
-    """What each agent learns from in one generation, drawn before any of them learns."""
+    """Data that each agent learns from in one generation, drawn before any of them learns."""
 
     @property
     def gradient_steps(self) -> int:
@@ -28,7 +28,7 @@ class LearningPlan(Protocol):
 
 @dataclass(frozen=True)
 class LearningResult:
-    """What a group of agents has learned.
+    """Result of learning of a group of agents.
 
     Attributes:
         group: the agents afterwards.
@@ -40,7 +40,7 @@ class LearningResult:
 
     @classmethod
     def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "LearningResult":
-        """What a group has learned by steps, each with one value `[agents]` on the device for every curve."""
+        """Return the result of steps, each with one value `[agents]` on the device for every curve."""
         # All of them at once: each copy to the host is one that a GPU waits for.
         stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
@@ -50,7 +50,7 @@ class Learner(Protocol):
     """Lets agents learn, a group at a time: what comes out for an agent does not depend on its group."""
 
     curves: ClassVar[tuple[Curve, ...]]
-    """What a generation's learning is described by."""
+    """Curves that describe a generation's learning."""
 
     def __init__(self, config: Config, task: Task[Any, Any]) -> None: ...
 

@@ -20,7 +20,7 @@ from eigen_core.networks.population import Population
 
 
 class Step(NamedTuple):
-    """What differs from one gradient step of a group to the next.
+    """Inputs that differ from one gradient step of a group to the next.
 
     Attributes:
         slots: what each agent learns from, int64 `[agents, accumulation steps, batch]`.

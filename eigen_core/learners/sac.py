@@ -25,7 +25,7 @@ from eigen_core.task import Encoded, Observed, Task, Transitions
 from eigen_core.task.replay import Replay
 
 _NOISES = ("next actions", "actions")
-"""What noise is drawn for."""
+"""Purposes of noise."""
 
 
 class _ActorStep(NamedTuple):

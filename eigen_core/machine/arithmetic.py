@@ -1,4 +1,4 @@
-"""What computes, as far as it decides bits, and whether it keeps them over groupings and threads."""
+"""Reproducibility: CPU, libraries and thread settings that change floating-point results."""
 
 import ctypes
 import logging
@@ -50,7 +50,7 @@ _Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
 
 
 class Arithmetic(BaseModel):
-    """What computes a generation, as far as it decides bits."""
+    """CPU, GPU and libraries that compute a generation, as far as they decide bits."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 

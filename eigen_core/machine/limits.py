@@ -91,7 +91,7 @@ class Pressure(Limit):
 
     @property
     def share(self) -> float:
-        """What counts, as a share of the limit."""
+        """Counted memory, as a share of the limit."""
         return self.counted / self.bytes
 
     def __str__(self) -> str:

@@ -17,7 +17,7 @@ _TABLE = "operators.csv"
 
 @dataclass(frozen=True)
 class OperatorTime:
-    """What an operator took in a phase, or a kernel that no operator has launched, as those of a CUDA graph.
+    """Time of an operator in a phase, or of a kernel that no operator has launched, as those of a CUDA graph.
 
     Attributes:
         phase: the phase.

@@ -49,7 +49,7 @@ class DeviceUsage:
 
     @property
     def counted(self) -> int:
-        """What cannot be allocated any more: all that is taken, without what torch holds and does not use."""
+        """Memory that cannot be allocated any more: all that is taken, but for unused memory of torch's cache."""
         return max(self.taken - (self.reserved - self.allocated), self.allocated)
 
 

@@ -1,4 +1,4 @@
-"""What agents decide for each asset, and what they observe of what they decided before."""
+"""Decisions of agents for each asset, and their observation of earlier decisions."""
 
 import math
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 _SELECTION_SHARPNESS = 30.0
 _SMALLEST_RANGE = 1e-6
 _UP_TO_FULL_SIZE = 5.0
-"""What is bought at all is bought at nearly its full size."""
+"""Any purchase is of nearly its full size."""
 _MARGIN_OF_WHAT_IS_HELD = -9.0
 _WITHIN_THE_BOUNDS = 0.999
 _SATURATED = 20.0

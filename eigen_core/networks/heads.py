@@ -1,4 +1,4 @@
-"""What a learner needs of the networks of a task: their heads, and which batches they encode."""
+"""Heads that a learner needs of a task's networks, and the batches that they encode."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,7 +6,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Heads:
-    """What a learner declares and every task builds its networks from.
+    """Declaration of a learner, from which every task builds its networks.
 
     Attributes:
         critics: how many critics an agent has.

@@ -23,7 +23,7 @@ _SMALLEST_SPREAD = 1e-4
 
 @dataclass(frozen=True)
 class ExpectedOutcomes:
-    """What an actor expects of each alternative: `[agents, batch, assets, targets]`.
+    """Outcomes that an actor expects of each alternative: `[agents, batch, assets, targets]`.
 
     Attributes:
         rewards: float32, of a trade, in scaled rewards.

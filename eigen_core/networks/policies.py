@@ -18,7 +18,7 @@ _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
 class SampledActions(NamedTuple):
-    """What is played, and what is stored of it.
+    """Actions that are played, and the form in which they are stored.
 
     Attributes:
         actions: in natural units, float32 `[agents, ..., *action]`.

@@ -1,4 +1,4 @@
-"""What a run will take before it starts: memory by part and phase, disk, uploads, time; and what would make it fit."""
+"""Memory, disk, uploads and time of a run before it starts, and settings that would make it fit."""
 
 from eigen_core.planning.disk import DiskPlan
 from eigen_core.planning.plan import (

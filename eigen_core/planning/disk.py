@@ -1,4 +1,4 @@
-"""What a run writes: a checkpoint, the whole run under its retention rule, and what goes to a store elsewhere."""
+"""Bytes that a run writes: a checkpoint, the whole run under its retention rule, and uploads."""
 
 from dataclasses import dataclass
 
@@ -19,7 +19,7 @@ _PLOT_PAGE_BYTES = 240_000
 
 @dataclass(frozen=True)
 class DiskPlan:
-    """What a run writes (bytes).
+    """Bytes that a run writes.
 
     Attributes:
         checkpoint_bytes: what a generation's checkpoint writes, on average over the run.
@@ -86,7 +86,7 @@ def _shard_bytes(sizes: Sizes) -> int:
 
 
 def _files_bytes(sizes: Sizes, generation: int) -> int:
-    """What a generation writes beside the replay: population, champion, records so far, manifest."""
+    """Bytes that a generation writes beside the replay: population, champion, records so far, manifest."""
     records = generation * (_RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES)
     return sizes.population_bytes + sizes.champion_bytes + records + _FIXED_BYTES + sizes.facts_bytes
 

@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a run may take.
+    """Limit of a run's memory.
 
     Attributes:
         bytes: so much, what is kept free for safety already taken off.
@@ -114,7 +114,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run takes, by part and phase.
+    """Memory of a run, by part and phase.
 
     Attributes:
         device: where its tensors live.
@@ -146,7 +146,7 @@ class Plan:
         return sum(part.device_bytes for part in self._in(phase))
 
     def held_on_device(self, phase: Phase, holder: Holder) -> int:
-        """What one holder (`Part.device_holder`) has of the peak of a phase on the device (bytes)."""
+        """Share of one holder (`Part.device_holder`) in the peak of a phase on the device (bytes)."""
         return sum(part.device_bytes for part in self._in(phase) if part.device_holder == holder)
 
     def _in(self, phase: Phase) -> list[Part]:
@@ -271,7 +271,7 @@ def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """What one worker of a scheduler takes, on another machine than the process that leads (bytes).
+    """Memory of one worker of a scheduler, on another machine than the process that leads (bytes).
 
     Attributes:
         workers: how many share the agents.
@@ -375,7 +375,7 @@ class _Parts:
         return parts
 
     def _resuming(self) -> list[Part]:
-        """What a run that goes on from a checkpoint holds before its first generation."""
+        """Memory of a run that goes on from a checkpoint, before its first generation."""
         population, replay = self.sizes.population_bytes, self.sizes.replay_bytes
         if self.device == "cpu":
             how = "Replay and population of the checkpoint, beside the population that they replace."
@@ -436,7 +436,7 @@ class _Parts:
         return replace(part, device_bytes=max(part.device_bytes, amount))
 
     def _computed_elsewhere(self) -> list[Part]:
-        """What the process that leads holds while workers compute."""
+        """Memory of the process that leads while workers compute."""
         sizes, population = self.sizes, self.sizes.population_bytes
         recorded = sizes.rows_per_generation * sizes.row_bytes
         sent = self.config.scheduler is not None or not shares_memory(self.device)
@@ -499,7 +499,7 @@ class _Parts:
         return [*parts, part("data", data, f"In each of {count}.")]
 
     def _leaving(self) -> list[Part]:
-        """What checkpoints, uploads, plots and trackers take."""
+        """Memory of checkpoints, uploads, plots and trackers."""
         sizes, config = self.sizes, self.config
         how = "Blocks of at most 8 MB that are compressed, hashed and written, two at a time."
         parts = [

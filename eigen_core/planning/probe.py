@@ -1,4 +1,4 @@
-"""What a run takes, measured: a child process computes a piece of each phase of the real run, with all its settings.
+"""The probe of a run: a child process computes a piece of each phase with the settings of the run, and is measured.
 
 One group of agents plays its episodes, one group takes two gradient steps after a first one, and the next population
 is bred. Whatever happens to the child, its parent goes on: the child has a timeout, it ends itself where it takes more
@@ -68,7 +68,7 @@ class Peak(NamedTuple):
 
 @dataclass(frozen=True)
 class Measured:
-    """What the probe of a run has measured.
+    """Result of the probe of a run.
 
     Attributes:
         process: resident memory before the data were opened (bytes).

@@ -1,4 +1,4 @@
-"""What a run will take on this machine, whether that fits, and the refusal of a run that does not."""
+"""Memory and disk of a run on this machine, whether it fits, and the refusal of a run that does not."""
 
 import logging
 import shutil
@@ -47,7 +47,7 @@ DISK_ADVICE = f"Free some, keep fewer generations (checkpoint.keep_last), or {AN
 
 @dataclass(frozen=True)
 class DiskRoom:
-    """What a run still writes on this machine, and what is free for it.
+    """Bytes that a run still writes on this machine, and free bytes.
 
     Attributes:
         folder: which holds the run.
@@ -121,7 +121,7 @@ class RunPlan:
 
     @property
     def measured(self) -> Measured | None:
-        """What a probe has measured of the run; None if it has not."""
+        """Result of a probe of the run; None without one."""
         return self.plan.measured if isinstance(self.plan.measured, Measured) else None
 
     def sentence(self) -> str:
@@ -143,7 +143,7 @@ class RunPlan:
         return " ".join([f"The run does not fit: {'; '.join(needs)}.", *self._advice()])
 
     def _advice(self) -> list[str]:
-        """What to do about a run that does not fit, in sentences."""
+        """Advice on a run that does not fit, in sentences."""
         if self.missing_device and self.plan.fits:
             return ["Use device cpu or auto, or check the driver."]
         enough = [suggestion for suggestion in self.suggestions if suggestion.fits]

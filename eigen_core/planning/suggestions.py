@@ -22,7 +22,7 @@ _SMALLEST_BATCH = 16
 
 
 class Effect(IntEnum):
-    """What a change of settings does to a run."""
+    """Effect of a change of settings on a run."""
 
     NONE = 0
     """Nothing: the same bits."""

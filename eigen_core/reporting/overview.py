@@ -80,7 +80,7 @@ class Progress:
         return f"about {rough_duration(seconds)} left, until {clock(self.now + timedelta(seconds=seconds), self.now)}"
 
     def goes_on(self) -> str:
-        """What a resume does, a sentence; empty if nothing is left to do."""
+        """Effect of a resume, a sentence; empty if nothing is left to do."""
         if self.is_finished:
             return ""
         next_step = "plays the holdout episodes" if self.is_trained else f"goes on with generation {self.done + 1}"
@@ -93,7 +93,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Overview:
-    """What the page of a run shows.
+    """Content of the page of a run.
 
     Attributes:
         run: its name.

@@ -1,4 +1,4 @@
-"""What the pages of a run say, as markdown: data, memory plan, uploads, and how it ended."""
+"""Pages of a run, as markdown: data, memory plan, uploads, and how it ended."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime

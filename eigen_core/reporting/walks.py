@@ -1,4 +1,4 @@
-"""What the champions of a walk earn on the days that its folds play, joined into one account, and how it is judged."""
+"""Result of a walk: earnings of its champions, joined into one account, and the verdict on it."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -38,7 +38,7 @@ class PlayedFold:
 
 @dataclass(frozen=True)
 class WalkResult:
-    """What a walk comes to.
+    """Result of a walk.
 
     Attributes:
         walk: what was trained.
@@ -102,12 +102,12 @@ class WalkResult:
 
     @cached_property
     def excess(self) -> Excess | None:
-        """What was gained beyond the market; folds are independent, seeds of a fold as if they were the same."""
+        """Excess over the market; folds are independent, seeds of a fold as if they were the same."""
         return pooled([[played.excess for played in self.of_seed(seed)] for seed in self.walk.all_seeds])
 
     @cached_property
     def alpha(self) -> Excess | None:
-        """What of the excess the market's own gain does not explain; pooled as the excess is."""
+        """Part of the excess that the market's own gain does not explain; pooled as the excess is."""
         return pooled([[played.alpha for played in self.of_seed(seed)] for seed in self.walk.all_seeds])
 
     @property
@@ -172,7 +172,7 @@ class WalkResult:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What is wrong with the ledger of looks, in sentences; it is the same for all folds."""
+        """Errors of the evaluation log, in sentences; the same for all folds."""
         return self.played[-1].played.looks.warnings
 
 

@@ -1,4 +1,4 @@
-"""What agents play."""
+"""Tasks (environments): market, portfolio, Gymnasium."""
 
 from typing import Any, cast
 

@@ -29,7 +29,7 @@ def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[ra
 
 
 class EncodedEpisodes:
-    """What agents see of the market in their episodes.
+    """Observations of the market in the episodes of agents.
 
     Args:
         network: forward passes.

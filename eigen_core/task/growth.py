@@ -1,4 +1,4 @@
-"""What a task can offer beside `Task` if what happens does not depend on what an agent does: growth with a gradient."""
+"""Growth of an account with a gradient, which a task can offer if agents do not change what happens."""
 
 from typing import Protocol, runtime_checkable
 

@@ -1,4 +1,4 @@
-"""What is played: a task says what an agent observes, how that is stored, which network fits, and plays episodes."""
+"""Interface of a task: observations and their storage, networks that fit, and playing episodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from eigen_core.task.replay import Column, Replay
 
 @dataclass(frozen=True)
 class TaskData:
-    """What a task plays on, opened.
+    """Opened data of a task.
 
     Attributes:
         content: what the task is built from, its own; None: it needs no data.
@@ -41,7 +41,7 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What a group of agents did in their episodes; an episode is (agent, start), agents first.
+    """Results of the episodes of a group of agents; an episode is (agent, start), agents first.
 
     Attributes:
         rewards: sum of each episode's rewards, float64 `[agents, episodes of an agent]`, on the host.
@@ -56,13 +56,13 @@ class Rollout:
 
     @classmethod
     def joined(cls, parts: "Sequence[Rollout]") -> "Rollout":
-        """What consecutive agents did in their episodes, given it of each group of them; transitions are copied."""
+        """Join the results of consecutive groups of agents; transitions are copied."""
         recorded = [part.transitions for part in parts if part.transitions is not None]
         transitions = {name: torch.cat([rows[name] for rows in recorded]) for name in recorded[0]} if recorded else None
         return cls(np.concatenate([part.rewards for part in parts]), joined_counts(parts), transitions)
 
     def with_more(self, others: "Rollout") -> "Rollout":
-        """What the same agents did in these episodes and then in others, without the transitions of the latter."""
+        """Append other episodes of the same agents, without their transitions."""
         both = [part._of_agents() for part in (self, others)]
         counts = {
             name: np.hstack([of_agents[name] for of_agents in both]).reshape(-1, *values.shape[1:])

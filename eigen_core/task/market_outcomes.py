@@ -1,4 +1,4 @@
-"""What every purchase of the training days would have gained: one table for all agents, built once from the prices."""
+"""Gains of every possible purchase of the training days: one table for all agents, built once from prices."""
 
 from dataclasses import dataclass
 

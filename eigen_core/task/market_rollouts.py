@@ -28,7 +28,7 @@ from eigen_core.trading import (
 
 @dataclass(frozen=True)
 class MarketRollout:
-    """What a group of agents did over their slices; an episode is (agent, slice), agents first.
+    """Results of the slices of a group of agents; an episode is (agent, slice), agents first.
 
     Attributes:
         rewards: reward of each episode, float64 `[agents, slices]`, on the host.
@@ -42,7 +42,7 @@ class MarketRollout:
 
 
 class _Day(NamedTuple):
-    """What differs from one day of a group's episodes to the next.
+    """Inputs that differ from one day of a group's episodes to the next.
 
     Attributes:
         rows, time: of `EncodedEpisodes.of_step`.

@@ -1,4 +1,4 @@
-"""What a task can offer beside `Task` if what happens does not depend on what an agent does."""
+"""Outcomes of all alternatives, which a task can offer if agents do not change what happens."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -13,7 +13,7 @@ from eigen_core.task.interface import BatchSampler
 
 @dataclass(frozen=True)
 class Outcomes:
-    """What each alternative of a moment would have come to, taken or not: `[agents, batch, candidates, settings]`.
+    """Outcomes of each alternative of a moment, taken or not: `[agents, batch, candidates, settings]`.
 
     Attributes:
         rewards: float32, in the units of the task's rewards.

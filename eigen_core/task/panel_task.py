@@ -1,4 +1,4 @@
-"""What tasks on a panel of prices have in common: days of a panel, its networks, and transitions that name days."""
+"""Shared by tasks on a panel of prices: days of a panel, its networks, and transitions that name days."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -41,7 +41,7 @@ from eigen_core.trading import episode_times
 
 @dataclass(frozen=True)
 class MarketObservation:
-    """What agents observe of their days; `[agents, batch, ...]`.
+    """Observations of days; `[agents, batch, ...]`.
 
     Attributes:
         days: int64, the last day of each window.

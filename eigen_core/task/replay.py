@@ -168,7 +168,7 @@ class Replay:
         return Stretches(following, (goes_on & (ahead <= newer[..., None])).cummin(-1).values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What is stored, by name, with the ring's position; columns are cut to the stored size."""
+        """Stored columns by name, with the ring's position; columns are cut to the stored size."""
         columns = {name: column[: self.size] for name, column in self._columns.items()}
         position = torch.tensor([self.capacity, self.cursor], dtype=torch.int64)
         return {**columns, "position": position}

@@ -1,4 +1,4 @@
-"""What a tracker is, and the metrics that it receives."""
+"""Interface of a tracker, and the metrics that it receives."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -33,9 +33,9 @@ class Tracker(Protocol):
     """Holds the metrics of a run's generations. Its module imports the package that it needs."""
 
     errors: ClassVar[tuple[type[Exception], ...]]
-    """What writing raises if the tracker cannot be reached or written to."""
+    """Errors of writing if the tracker cannot be reached or written to."""
     memory_bytes: ClassVar[int]
-    """What it takes in the process of a training, the packages that it imports included: measured."""
+    """Measured memory in the process of a training, with the packages that it imports."""
 
     def __init__(self, run: TrackedRun) -> None: ...
 

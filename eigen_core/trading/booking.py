@@ -1,4 +1,4 @@
-"""What decisions are worth to an agent once all of them are known: rewards of each step, and which days were idle."""
+"""Rewards of each step once all decisions are known, and which days were idle."""
 
 import torch
 from torch import Tensor

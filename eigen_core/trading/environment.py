@@ -74,7 +74,7 @@ def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor,
 
 
 class DecisionInputs(NamedTuple):
-    """What a decision depends on beside the actions; inputs of a CUDA graph.
+    """Inputs of a decision beside the actions; inputs of a CUDA graph.
 
     Attributes:
         days: int64 `[E, 1]`, the day of the decision.
@@ -87,7 +87,7 @@ class DecisionInputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What a day's decision chose, and whether it was held already: each `[E, K]`."""
+    """Assets that a day's decision chose, and whether they were held already: each `[E, K]`."""
 
     asset: Tensor
     coefficient: Tensor

@@ -1,4 +1,4 @@
-"""What trades earn beyond the market: their gain less that of all assets that are due to be sold on the same day."""
+"""Excess of trades over the market: their gain less that of all assets due to be sold on the same day."""
 
 import numpy as np
 import torch

@@ -15,7 +15,7 @@ BASIS_POINTS = 10_000.0
 
 @dataclass(frozen=True)
 class Fills:
-    """What becomes of orders at the market, `[days, assets]`.
+    """Fills of orders at the market, `[days, assets]`.
 
     An order is filled on a day on which the asset has a price: at its open if `trading.fill` is `next_open` and there
     is one, else at its close. A purchase that is not filled on its day lapses. A sale is due at the close of the day

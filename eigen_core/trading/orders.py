@@ -239,7 +239,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
 
 
 class Positions(NamedTuple):
-    """What is known of orders once they are filled.
+    """Facts about orders once they are filled.
 
     Attributes:
         filled, exit_offset, entry, at_target: as in `Trades`.

@@ -151,7 +151,7 @@ def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rebalancing:
-    """What becomes of target weights on each day on which they are decided, `[days, assets]`; without the last days.
+    """Fills of target weights on each day on which they are decided, `[days, assets]`; without the last days.
 
     Attributes:
         returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.

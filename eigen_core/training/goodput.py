@@ -34,9 +34,9 @@ class Start(Record):
     waited_seconds: Seconds
     """From the interruption of the process before, or else from the start of this process, to `moment`."""
     kept_seconds: Seconds = 0.0
-    """What the process before has trained up to its last checkpoint."""
+    """Training of the process before up to its last checkpoint (seconds)."""
     lost_seconds: Seconds | None = None
-    """What it has trained after that; None: it was not interrupted."""
+    """Training after that (seconds); None: it was not interrupted."""
 
 
 _STARTS = Journal("starts.json", Start, kept=2_000)
@@ -44,7 +44,7 @@ _STARTS = Journal("starts.json", Start, kept=2_000)
 
 @dataclass(frozen=True)
 class Goodput:
-    """What the time of a run was used for, from its first start to its newest checkpoint.
+    """Use of a run's time, from its first start to its newest checkpoint.
 
     Attributes:
         useful_seconds: training whose result checkpoints hold.

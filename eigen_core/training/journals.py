@@ -1,4 +1,4 @@
-"""What is remembered of a run beside its checkpoints: in its folder, in its store, and on this machine alone."""
+"""Journals of a run beside its checkpoints: in its folder, in its store, and on this machine alone."""
 
 import hashlib
 import json
@@ -199,7 +199,7 @@ class GuardAbort(Record):
     config_sha256: str
     """Hash of what determines the memory of a generation."""
     reason: str
-    """What the guard said."""
+    """Message of the guard."""
 
     @property
     def conditions(self) -> tuple[int, str, str]:

@@ -197,7 +197,7 @@ class Run:
 
     @cached_property
     def _latest_values(self) -> Mapping[str, Any]:
-        """What a store holds of the run's latest configuration: nothing of it can be trusted."""
+        """The run's latest configuration as a store holds it: nothing of it can be trusted."""
         begun = self._begun_values
         trained = begun if self.newest is None else self.newest[1].config
         return requested_config(self.location, self.generation) or trained

@@ -104,7 +104,7 @@ class WorkerStartup:
 
     @property
     def failure(self) -> WorkerLostError | None:
-        """What has kept one of the workers that are there from beginning; None: nothing has."""
+        """Reason why a worker that is there could not begin; None: there is none."""
         return next(iter(self._lost.values()), None)
 
     def ask(self, addresses: Collection[str], begun: dict[str, Worker]) -> None:

@@ -1,4 +1,4 @@
-"""What crosses between the process that leads a run and its workers, as arrays, and how many bytes that is."""
+"""Messages between the process that leads a run and its workers, as arrays, and their bytes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass

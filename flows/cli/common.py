@@ -1,4 +1,4 @@
-"""What the commands share: options and the configuration they give, exit codes, sentences instead of tracebacks."""
+"""Shared by the commands: options and the configuration they give, exit codes, sentences instead of tracebacks."""
 
 import os
 from collections.abc import Callable, Sequence

@@ -37,7 +37,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check has found.
+    """Finding of one check.
 
     Attributes:
         check: its name.
@@ -235,7 +235,7 @@ class Doctor:
 
     @cached_property
     def _run_plan(self) -> "RunPlan | None":
-        """What the run takes; None if its data cannot be used, which is a finding of its own."""
+        """Plan of the run; None if its data cannot be used, which is a finding of its own."""
         from eigen_core.planning.run_plan import plan_run
 
         try:

@@ -24,7 +24,7 @@ _SUFFIXES = (".md", ".json", ".png")
 
 @dataclass(frozen=True)
 class RunMemory:
-    """What is known of the memory of a run on this machine.
+    """Memory of a run, as far as it is known on this machine.
 
     Attributes:
         status: the run.
@@ -43,7 +43,7 @@ class RunMemory:
 
     @property
     def newest_telemetry(self) -> tuple["Telemetry", ...]:
-        """What the newest generations took, oldest first."""
+        """Memory of the newest generations, oldest first."""
         return self.status.telemetry[-_SHOWN_GENERATIONS:]
 
 

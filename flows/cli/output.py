@@ -187,5 +187,5 @@ class PlainTable:
 
 
 def _left_of(width: int, columns: int) -> int:
-    """What a console of a width leaves to the content of so many columns."""
+    """Return the width that a console leaves to the content of so many columns."""
     return width - _AROUND - _BETWEEN * (columns - 1)

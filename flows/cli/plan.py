@@ -35,7 +35,7 @@ PLAN_EXAMPLES = """[bold]Examples[/]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """What `eigen plan` found.
+    """Result of `eigen plan`.
 
     Attributes:
         config: the run that was planned.

@@ -78,7 +78,7 @@ class TrialResult:
 
 
 def champions_of(config: "Config", run: str) -> list[float]:
-    """What the champion of a run had reached after each generation that is stored."""
+    """Return the champion's validation after each generation of a run that is stored."""
     from eigen_core.training.runs import Run, status_of
 
     if not Run(config.checkpoint, run).exists:

@@ -36,7 +36,7 @@ from flows.server.home import Home
 logger = logging.getLogger(__name__)
 
 STOP_REQUESTS = (TerminationSignal, Pause)
-"""What ends a training at a user's request: SIGTERM, or a suspension in Prefect's pages, noticed between two phases."""
+"""Exceptions of a user's request to stop: SIGTERM, or a suspension in Prefect's pages, noticed between two phases."""
 
 
 @dataclass(frozen=True)

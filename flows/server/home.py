@@ -43,7 +43,7 @@ class ProcessRecord(BaseModel):
 
 
 class Home:
-    """What runs here, in one small file for each process.
+    """State directory: one small file for each process that runs here.
 
     Attributes:
         path: the folder, absolute; it need not exist.

@@ -219,7 +219,7 @@ _ENGINE = "prefect.engine"
 
 @dataclass(frozen=True)
 class Down:
-    """What was stopped.
+    """Result of stopping.
 
     Attributes:
         worker, server: the process, None if none ran.

@@ -1,4 +1,4 @@
-"""What runs here and how far it is, and what was logged."""
+"""Status of processes and runs here, and their logs."""
 
 import logging
 import os
@@ -74,7 +74,7 @@ class WorkerStatus(_Document):
     """The worker of this folder."""
 
     name: str
-    """What the server calls it."""
+    """Its name at the server."""
     running: bool = False
     pid: int | None = None
     folder: Path | None = None
@@ -84,7 +84,7 @@ class WorkerStatus(_Document):
 
 
 class SupervisorStatus(_Document):
-    """What restarts server and worker."""
+    """The supervisor, which restarts server and worker."""
 
     running: bool
     pid: int
@@ -103,7 +103,7 @@ class FlowRunStatus(_Document):
     state: str
     """The name of its state, such as Running or AlreadyFinished."""
     message: str | None = None
-    """What the state says, if it says anything."""
+    """Message of the state, if there is one."""
     since: Moment
     """When it entered that state."""
     active: bool = False
@@ -130,7 +130,7 @@ class ScheduleStatus(_Document):
 
 
 class Status(_Document):
-    """What runs here, and how far it is."""
+    """Processes and runs here."""
 
     server: ServerStatus | None
     """None if there is none: `eigen up` has started none here and PREFECT_API_URL names none."""

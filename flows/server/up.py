@@ -36,7 +36,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Up:
-    """What runs.
+    """Result of `eigen up`.
 
     Attributes:
         api: URL of the server's API.
@@ -52,7 +52,7 @@ class Up:
 
     @property
     def components(self) -> tuple[Component, ...]:
-        """What of it runs as processes of this folder."""
+        """Components that run as processes of this folder."""
         server: tuple[Component, ...] = () if self.server is None else ("server",)
         return server if self.worker is None else (*server, "worker")
 

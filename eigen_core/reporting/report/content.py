@@ -1,4 +1,4 @@
-"""What a report says: the input of its page."""
+"""Content of a report: the input of its page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -55,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report says about one agent of a run over a span of days.
+    """Content of a report about one agent of a run over a span of days.
 
     Attributes:
         run, agent, span: what was played, in words.
