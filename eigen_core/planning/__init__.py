@@ -13,7 +13,7 @@ from eigen_core.planning.plan import (
     plan_of,
     worker_plans,
 )
-from eigen_core.planning.probe import Measured, Shape, Unmeasured, measure, probe, remember, remembered
+from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape, measure, probe, remember, remembered
 from eigen_core.planning.sizes import Sizes
 from eigen_core.planning.suggestions import Suggestion, suggestions_for
 
@@ -22,14 +22,14 @@ __all__ = [
     "Device",
     "DiskPlan",
     "Limit",
-    "Measured",
     "Part",
     "Phase",
     "Plan",
+    "ProbeFailure",
+    "ProbeResult",
     "Shape",
     "Sizes",
     "Suggestion",
-    "Unmeasured",
     "Verdict",
     "WorkerPlan",
     "measure",

@@ -12,7 +12,7 @@ from eigen_core.config import Config
 from eigen_core.machine import shares_memory
 from eigen_core.machine.devices import visible_gpus
 from eigen_core.planning.disk import DiskPlan, disk_plan
-from eigen_core.planning.probe import Measured, Peak, Unmeasured
+from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
 from eigen_core.planning.sizes import Sizes
 from eigen_core.planning.workers import local_worker_count
 from eigen_core.store import is_remote
@@ -134,7 +134,7 @@ class Plan:
     unwritten_bytes: int
     rows_per_generation: int
     rows_stored: int
-    measured: Measured | Unmeasured | None = None
+    measured: ProbeResult | ProbeFailure | None = None
     verdicts: tuple[Verdict, ...] = ()
 
     def host_bytes(self, phase: Phase) -> int:
@@ -221,7 +221,7 @@ class Plan:
 def plan_of(
     config: Config,
     sizes: Sizes,
-    measured: Measured | Unmeasured | None = None,
+    measured: ProbeResult | ProbeFailure | None = None,
     *,
     device: Device | None = None,
     limits: Mapping[str, Limit] | None = None,
@@ -242,7 +242,7 @@ def plan_of(
     _require_addresses(sizes)
     row = sizes.row_bytes if chosen == "cpu" else torch.float32.itemsize
     unwritten = (2 * config.replay.capacity - sizes.rows_stored) * row
-    found = measured if isinstance(measured, Measured) else None
+    found = measured if isinstance(measured, ProbeResult) else None
     plan = Plan(
         device=chosen,
         parts=tuple(_Parts(config, sizes, found, chosen).all()),
@@ -258,7 +258,7 @@ def plan_of(
 def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
     peak, phase = (plan.peak_host_bytes if where == "host" else plan.peak_device_bytes), plan.peak_phase(where)
     measured = plan.measured
-    if isinstance(measured, Unmeasured):
+    if isinstance(measured, ProbeFailure):
         known = peak
         if measured.out_of_memory and where == plan.tensors_where:
             peak = max(peak, limit.bytes + 1)
@@ -266,7 +266,7 @@ def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
             peak = max(peak, measured.reached_bytes + _TRAINING + _PLOTS)
         if peak > known:
             phase = next(phase for phase in PHASES if phase == measured.phase)
-    return Verdict(where, peak, phase, limit, at_least=not isinstance(measured, Measured))
+    return Verdict(where, peak, phase, limit, at_least=not isinstance(measured, ProbeResult))
 
 
 @dataclass(frozen=True)
@@ -286,7 +286,7 @@ class WorkerPlan:
     replay_bytes: int
 
 
-def worker_plans(config: Config, sizes: Sizes, measured: Measured) -> list[WorkerPlan]:
+def worker_plans(config: Config, sizes: Sizes, measured: ProbeResult) -> list[WorkerPlan]:
     """Return what a worker of the run's scheduler takes as one of 1, 4, 16 and so on, at most one an agent.
 
     The scheduler is not asked. Empty if the run names none.
@@ -311,7 +311,7 @@ class _Parts:
 
     config: Config
     sizes: Sizes
-    measured: Measured | None
+    measured: ProbeResult | None
     device: Device
 
     def all(self) -> list[Part]:

@@ -67,7 +67,7 @@ class Peak(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Measured:
+class ProbeResult:
     """Result of the probe of a run.
 
     Attributes:
@@ -94,7 +94,7 @@ class Measured:
         return sum(self.seconds.values())
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "Measured":
+    def from_document(cls, document: Mapping[str, Any]) -> "ProbeResult":
         """Inverse of `dataclasses.asdict`."""
         values = dict(document)
         values["started"] = Peak(*values["started"])
@@ -103,7 +103,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Unmeasured:
+class ProbeFailure:
     """Why a run could not be measured.
 
     Attributes:
@@ -121,7 +121,7 @@ class Unmeasured:
 
 def probe(
     config: Config, shape: Shape | None = None, limit: int | None = None, timeout: float = TIMEOUT_SECONDS
-) -> Measured | Unmeasured:
+) -> ProbeResult | ProbeFailure:
     """Measure a run in a child process.
 
     Args:
@@ -147,21 +147,21 @@ def probe(
         said, errors = process.communicate(json.dumps(request).encode(), timeout)
     except subprocess.TimeoutExpired as error:
         phase = _last_document(error.stdout or b"").get("phase", "start")
-        return Unmeasured(phase, f"a piece of it took more than {timeout:.0f} s")
+        return ProbeFailure(phase, f"a piece of it took more than {timeout:.0f} s")
     finally:
         _end(process)
         release()
     document = _last_document(said)
     if "measured" in document:
-        return Measured.from_document(document["measured"])
+        return ProbeResult.from_document(document["measured"])
     phase = document.get("phase", "start")
     if process.returncode == _ABOVE_LIMIT and limit is not None:
         why = f"a piece of it took more than the {size(limit)} that are left beside this process"
-        return Unmeasured(phase, why, reached_bytes=limit)
+        return ProbeFailure(phase, why, reached_bytes=limit)
     if process.returncode in (_OUT_OF_MEMORY, _SIGKILL):
-        return Unmeasured(phase, "a piece of it took more memory than there is", out_of_memory=True)
+        return ProbeFailure(phase, "a piece of it took more memory than there is", out_of_memory=True)
     *_, last = errors.decode(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
-    return Unmeasured(phase, f"a piece of it failed ({last})")
+    return ProbeFailure(phase, f"a piece of it failed ({last})")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -184,15 +184,15 @@ def _last_document(said: bytes) -> dict[str, Any]:
     return document
 
 
-def remembered(config: Config, data: TaskData) -> Measured | None:
+def remembered(config: Config, data: TaskData) -> ProbeResult | None:
     """Return what an earlier probe of these settings, on data of this size, has measured here; None: nothing."""
     try:
-        return Measured.from_document(json.loads(_cached(config, data).read_text()))
+        return ProbeResult.from_document(json.loads(_cached(config, data).read_text()))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def remember(config: Config, data: TaskData, measured: Measured) -> None:
+def remember(config: Config, data: TaskData, measured: ProbeResult) -> None:
     """Keep what a probe has measured in the cache of this machine, if that can be written to."""
     with suppress(OSError), replacing(_cached(config, data)) as file:
         file.write(json.dumps(asdict(measured)).encode())
@@ -206,7 +206,7 @@ def _cached(config: Config, data: TaskData) -> Path:
     return default_cache_root() / "probes" / f"{key}.json"
 
 
-def measure(config: Config, data: TaskData, process: int, enter: Callable[[str], None] = lambda _: None) -> Measured:
+def measure(config: Config, data: TaskData, process: int, enter: Callable[[str], None] = lambda _: None) -> ProbeResult:
     """Compute a piece of each phase in this process, and return what that took.
 
     Args:
@@ -234,7 +234,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     for name, compute in (("evaluate", piece.evaluate), ("train", piece.train), ("evolve", piece.evolve)):
         enter(name)
         seconds[name], phases[name] = compute()
-    return Measured(
+    return ProbeResult(
         process=process,
         started=_above(started, Peak(process)),
         phases=phases,

@@ -16,12 +16,12 @@ from eigen_core.machine.usage import SystemMeter, Usage
 from eigen_core.planning import (
     PHASES,
     Limit,
-    Measured,
     Plan,
+    ProbeFailure,
+    ProbeResult,
     Shape,
     Sizes,
     Suggestion,
-    Unmeasured,
     Verdict,
     plan_of,
     probe,
@@ -120,9 +120,9 @@ class RunPlan:
         return self.plan.fits and not self.missing_device
 
     @property
-    def measured(self) -> Measured | None:
+    def measured(self) -> ProbeResult | None:
         """Result of a probe of the run; None without one."""
-        return self.plan.measured if isinstance(self.plan.measured, Measured) else None
+        return self.plan.measured if isinstance(self.plan.measured, ProbeResult) else None
 
     def sentence(self) -> str:
         """Return the verdict in one to four sentences: peak, phase, limit with its origin; what would make it fit."""
@@ -218,10 +218,10 @@ def plan_run(
         plan = plan_of(changed, sizes, limits=available)
         if missing or not plan.fits:
             return plan
-        found: Measured | Unmeasured | None = None if anew else remembered(changed, data)
+        found: ProbeResult | ProbeFailure | None = None if anew else remembered(changed, data)
         if found is None and (anew or not _is_roomy(plan)):
             found = probe(changed, shape, _left_for_probe(limits, usage, hard))
-            if isinstance(found, Measured):
+            if isinstance(found, ProbeResult):
                 remember(changed, data, found)
             else:
                 logger.info("The run is not measured: in phase %s, %s.", found.phase, found.why)

@@ -11,7 +11,7 @@ from eigen_core.common.units import size
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.planning.plan import Plan
-from eigen_core.planning.probe import Measured
+from eigen_core.planning.probe import ProbeResult
 
 _MOST_PLANS = 8
 # What saves less of the peak is not worth a change.
@@ -112,7 +112,7 @@ def _tried(config: Config, change: Change, plan: Plan, plan_with: Callable[[Conf
 def _changes(config: Config, plan: Plan) -> Iterator[Change]:
     """Yield the changes that are worth trying, from those that change the run least."""
     learner, agents = config.learner, config.population.size
-    together = max(plan.measured.playing, plan.measured.learning) if isinstance(plan.measured, Measured) else agents
+    together = max(plan.measured.playing, plan.measured.learning) if isinstance(plan.measured, ProbeResult) else agents
     if together > 1:
         # The bits of an agent may depend on its group on a GPU.
         yield Change({"population.group_size": 1}, Effect.NONE if plan.device == "cpu" else Effect.ROUNDING)

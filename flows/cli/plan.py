@@ -17,7 +17,7 @@ from flows.server.environment import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.planning import DiskPlan, Measured, Shape, Unmeasured, WorkerPlan
+    from eigen_core.planning import DiskPlan, ProbeFailure, ProbeResult, Shape, WorkerPlan
     from eigen_core.planning.run_plan import RunPlan
     from flows.cli.doctor import Finding, Status
 
@@ -83,7 +83,7 @@ def planned_run(config: "Config", console: Console, shape: "Shape | None" = None
     with display_on(console) as display:
         display.waiting_for("reading the data")
         with progress_to(display):
-            from eigen_core.planning import Measured, worker_plans
+            from eigen_core.planning import ProbeResult, worker_plans
             from eigen_core.planning.run_plan import plan_run
             from eigen_core.task import open_data, task_class
 
@@ -91,7 +91,7 @@ def planned_run(config: "Config", console: Console, shape: "Shape | None" = None
             display.waiting_for("measuring a piece")
             run_plan = plan_run(config, data, shape=shape)
             measured = run_plan.plan.measured
-            workers = worker_plans(config, run_plan.sizes, measured) if isinstance(measured, Measured) else []
+            workers = worker_plans(config, run_plan.sizes, measured) if isinstance(measured, ProbeResult) else []
     return PlannedRun(config, run_plan, workers)
 
 
@@ -229,13 +229,13 @@ def _print_workers(console: Console, plans: "Sequence[WorkerPlan]") -> None:
     )
 
 
-def _print_time(console: Console, measured: "Measured | Unmeasured | None", generations: int) -> None:
+def _print_time(console: Console, measured: "ProbeResult | ProbeFailure | None", generations: int) -> None:
     if measured is None:
         _print_fact(console, "time", "not estimated: the run does not fit")
         return
-    from eigen_core.planning import Unmeasured
+    from eigen_core.planning import ProbeFailure
 
-    if isinstance(measured, Unmeasured):
+    if isinstance(measured, ProbeFailure):
         _print_fact(console, "time", f"not estimated, and memory only as far as it can be counted: {measured.why}")
         return
     phases = ", ".join(f"{phase} {rough_duration(seconds)}" for phase, seconds in measured.seconds.items())

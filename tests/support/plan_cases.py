@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from eigen_core.config import Config
-from eigen_core.planning import Measured
+from eigen_core.planning import ProbeResult
 from eigen_core.planning.probe import Peak
 
 MB = 1_000_000
-MEASURED = Measured(
+MEASURED = ProbeResult(
     process=340 * MB,
     started=Peak(100 * MB, 100 * MB),
     phases={
@@ -23,7 +23,7 @@ MEASURED = Measured(
 )
 
 
-def pretended_probe(config: Config, shape: object, limit: int) -> Measured:  # noqa: ARG001 - as a probe is called
+def pretended_probe(config: Config, shape: object, limit: int) -> ProbeResult:  # noqa: ARG001 - as a probe is called
     """Find the same of every run, but less where agents learn one by one."""
     less = {**MEASURED.phases, "train": Peak(100 * MB, 100 * MB)}
     return replace(MEASURED, phases=less) if config.population.group_size == 1 else MEASURED

@@ -14,7 +14,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, choices
 from eigen_core.generation import start_training
 from eigen_core.machine.owned import owned_bytes
-from eigen_core.planning import PHASES, Limit, Measured, Part, Plan, Sizes, Unmeasured, plan_of, worker_plans
+from eigen_core.planning import PHASES, Limit, Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
 from eigen_core.planning.probe import Peak
 from eigen_core.planning.workers import local_worker_count
 from eigen_core.task import TaskData
@@ -28,7 +28,7 @@ def sizes_of(config: Config) -> Sizes:
 
 
 def planned(
-    measured: Measured | Unmeasured | None = MEASURED,
+    measured: ProbeResult | ProbeFailure | None = MEASURED,
     *,
     device: Literal["cpu", "cuda"] = "cpu",
     limits: Mapping[str, Limit] | None = None,
@@ -77,7 +77,7 @@ def test_what_was_measured_is_in_its_phase_and_what_others_recorded_is_added() -
     recorded = sizes.rows_per_generation * sizes.row_bytes
     assert part(plan, "evaluation").host_bytes == 80 * MB + recorded // 2
     # Never less than what is recorded, while it is joined.
-    little = Measured(**{**vars(MEASURED), "phases": {**MEASURED.phases, "evaluate": Peak(0)}})
+    little = ProbeResult(**{**vars(MEASURED), "phases": {**MEASURED.phases, "evaluate": Peak(0)}})
     assert part(planned(little), "evaluation").host_bytes == 2 * recorded
 
 
@@ -92,19 +92,19 @@ def test_without_a_measurement_it_has_what_can_be_counted_and_says_so() -> None:
 
 def test_a_probe_that_ran_out_of_memory_does_not_fit_whatever_can_be_counted() -> None:
     limits = {"host": Limit(10**9, "here")}
-    plan = planned(Unmeasured("train", "too much", out_of_memory=True), limits=limits)
+    plan = planned(ProbeFailure("train", "too much", out_of_memory=True), limits=limits)
     assert not plan.fits
     assert plan.verdicts[0].phase == "train"
-    assert planned(Unmeasured("train", "it hung"), limits=limits).fits
+    assert planned(ProbeFailure("train", "it hung"), limits=limits).fits
 
 
 def test_a_probe_that_had_less_than_the_run_may_take_shows_what_it_takes_at_least() -> None:
     limits = {"host": Limit(10**9, "here")}
-    reached = planned(Unmeasured("train", "too little beside this process", reached_bytes=600 * MB), limits=limits)
+    reached = planned(ProbeFailure("train", "too little beside this process", reached_bytes=600 * MB), limits=limits)
     assert reached.fits
     assert reached.verdicts[0].peak_bytes > 700 * MB
     assert reached.verdicts[0].at_least
-    assert not planned(Unmeasured("train", "too little", reached_bytes=900 * MB), limits=limits).fits
+    assert not planned(ProbeFailure("train", "too little", reached_bytes=900 * MB), limits=limits).fits
 
 
 def test_a_verdict_says_what_is_missing_and_where_the_limit_comes_from() -> None:

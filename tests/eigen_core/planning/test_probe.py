@@ -13,7 +13,7 @@ from training_cases import advance, content_of
 from eigen_core.config import Config
 from eigen_core.generation import start_training
 from eigen_core.machine.process import own_resident_bytes
-from eigen_core.planning import Measured, Unmeasured, measure, probe, remember, remembered
+from eigen_core.planning import ProbeFailure, ProbeResult, measure, probe, remember, remembered
 from eigen_core.task import TaskData, open_data
 
 MB = 1_000_000
@@ -24,7 +24,7 @@ GYM = {
 }
 
 
-def measured_of(config: Config, **panel: int) -> Measured:
+def measured_of(config: Config, **panel: int) -> ProbeResult:
     """Measure a run in this process."""
     data = TaskData(random_panel(config, **panel)) if config.task in ("market", "portfolio") else open_data(config)
     return measure(config, data, own_resident_bytes())
@@ -81,7 +81,7 @@ def test_measuring_changes_no_bit_of_a_run() -> None:
 def test_a_child_process_measures_a_panel_that_is_not_there() -> None:
     config = small_config()
     found = probe(config, (400, 8, 6))
-    assert isinstance(found, Measured), found
+    assert isinstance(found, ProbeResult), found
     assert 100 * MB < found.process < 1_000 * MB
     assert min(found.seconds.values()) > 0
 
@@ -89,7 +89,7 @@ def test_a_child_process_measures_a_panel_that_is_not_there() -> None:
 @pytest.mark.thorough
 def test_a_child_that_takes_more_than_it_may_is_ended() -> None:
     found = probe(small_config(), (400, 8, 6), limit=50 * MB)
-    assert isinstance(found, Unmeasured)
+    assert isinstance(found, ProbeFailure)
     assert (found.reached_bytes, found.out_of_memory) == (50 * MB, False)
 
 
@@ -107,7 +107,7 @@ _IN_TRAIN = """echo '{"phase": "train"}'"""
 def test_a_child_that_the_system_kills_did_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _as_child(tmp_path, f"{_IN_TRAIN}; kill -KILL $$", monkeypatch)
     found = probe(small_config())
-    assert isinstance(found, Unmeasured)
+    assert isinstance(found, ProbeFailure)
     assert (found.phase, found.out_of_memory) == ("train", True)
 
 
@@ -119,7 +119,7 @@ def test_a_child_that_hangs_is_ended_and_says_nothing_of_memory(
     began = time.monotonic()
     found = probe(small_config(), timeout=0.5)
     assert time.monotonic() - began < 60
-    assert isinstance(found, Unmeasured)
+    assert isinstance(found, ProbeFailure)
     assert (found.phase, found.out_of_memory) == ("train", False)
 
 
@@ -129,7 +129,7 @@ def test_a_child_that_fails_says_nothing_of_memory(
 ) -> None:
     _as_child(tmp_path, script, monkeypatch)
     found = probe(small_config())
-    assert isinstance(found, Unmeasured)
+    assert isinstance(found, ProbeFailure)
     assert not found.out_of_memory
 
 

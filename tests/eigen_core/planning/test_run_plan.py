@@ -20,7 +20,7 @@ from eigen_core.machine.control_groups import ControlGroup
 from eigen_core.machine.limits import LimitKind
 from eigen_core.machine.usage import host_bytes
 from eigen_core.memory_watch import MemoryWatch
-from eigen_core.planning import PHASES, Measured, Sizes, Unmeasured, plan_of
+from eigen_core.planning import PHASES, ProbeFailure, ProbeResult, Sizes, plan_of
 from eigen_core.planning import run_plan as module
 from eigen_core.planning.plan import _CUDA_CONTEXT
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
@@ -40,7 +40,7 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
     monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "cache"))
     asked: list[Config] = []
 
-    def probe(config: Config, shape: object, limit: int) -> Measured:
+    def probe(config: Config, shape: object, limit: int) -> ProbeResult:
         asked.append(config)
         return pretended_probe(config, shape, limit)
 
@@ -255,7 +255,7 @@ def test_what_cannot_be_counted_within_the_limit_is_refused_unmeasured(probes: l
 def test_a_probe_that_fails_refuses_a_run_only_where_it_ran_out_of_memory(
     out_of_memory: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "probe", lambda *_: Unmeasured("train", "it failed", out_of_memory=out_of_memory))
+    monkeypatch.setattr(module, "probe", lambda *_: ProbeFailure("train", "it failed", out_of_memory=out_of_memory))
     config = load_config("quickstart", [*SETTINGS, "memory.limit_gb=3"])
     if not out_of_memory:
         assert require_fit(config, DATA).fits

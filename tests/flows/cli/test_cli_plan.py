@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
 from eigen_core.machine.process import own_resident_bytes
-from eigen_core.planning import Measured, Shape, measure
+from eigen_core.planning import ProbeResult, Shape, measure
 from eigen_core.task import open_data, task_class
 from flows.cli.app import app
 
@@ -63,7 +63,7 @@ def folder(tmp_path: Path, session_folder: Path, monkeypatch: pytest.MonkeyPatch
     return tmp_path
 
 
-def _measured_here(config: Config, shape: Shape | None, limit: int) -> Measured:  # noqa: ARG001
+def _measured_here(config: Config, shape: Shape | None, limit: int) -> ProbeResult:  # noqa: ARG001
     """Measure in this process: a child takes seconds to start."""
     data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
     return measure(config, data, own_resident_bytes())
