@@ -137,7 +137,7 @@ class Task(Protocol[Observed, Encoded]):
         box: the actions.
         columns: what one stored transition consists of.
         episode_steps: most steps of an episode.
-        fewest_steps: fewest steps of an episode.
+        min_episode_steps: fewest steps of an episode.
         episode_end: the column, bool, of an episode's last step; whether the step is terminal or not.
         fingerprint: hash of the data that are played.
         block_bytes: of the largest block of values that learning from a batch makes for one agent, by which groups are

@@ -78,7 +78,7 @@ def test_what_the_guard_has_ended_twice_is_refused_until_the_limit_is_raised(lim
     # The first two are ended in this process, which is larger than one of `eigen train`.
     limit_gb = math.ceil(10 * (max(host_bytes(), 700_000_000) + 100_000_000) / 0.93e9) / 10
     config = limiter.config("twice", memory={"limit_gb": limit_gb})
-    undo = give(Appetite("evaluate", "steps", "array", after=False, bytes=600_000_000, pieces=16))
+    undo = give(Appetite("evaluate", "steps", "array", after=False, bytes=1_600_000_000, pieces=16))
     try:
         ends = [train_flow(config, RUN, return_state=True) for _ in range(2)]
     finally:

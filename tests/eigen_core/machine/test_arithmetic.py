@@ -34,12 +34,12 @@ def product():
 """
 REPORT = """
 from eigen_core.common.instructions import compute_with
-from eigen_core.machine.arithmetic import arithmetic_of, keeps_bits, warn_of_arithmetic
+from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant, warn_of_arithmetic
 device = torch.device("cpu")
 compute_with(INSTRUCTIONS)
 product()
 warn_of_arithmetic(device, INSTRUCTIONS)
-print(arithmetic_of(device).instructions, arithmetic_of(device).blas, keeps_bits(device), sep="; ")
+print(arithmetic_of(device).instructions, arithmetic_of(device).blas, is_batch_invariant(device), sep="; ")
 """
 
 
