@@ -35,7 +35,8 @@ class Hoard:
     def grow(self):
         while not list(Path("runs/run/manifests").glob("000002-*")):
             time.sleep(0.01)
-        while len(self.tensors) < 400:
+        # A thread that is inside of torch when Python ends would abort the process.
+        while len(self.tensors) < 400 and threading.main_thread().is_alive():
             self.tensors.append(torch.ones(20_000_000, dtype=torch.uint8))
             time.sleep(0.02)
 
