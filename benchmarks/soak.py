@@ -1,6 +1,6 @@
 """Train 300 small generations with everything on and fit a line to the resident memory: it must not grow.
 
-`python -m benchmarks.soak [--generations 300]`: the training flow on Prefect's embedded server with tasks, artifacts
+`python -m benchmarks.soak [--generations 300]`: the training flow on a Prefect server of its own with tasks, artifacts
 and memory guard, plots every fifth generation, checkpoints, and uploads to a folder beside the run directory. The exit
 code is 1 if the memory grows by more than the limit, or if the number of environments, populations or figures changes.
 
@@ -277,7 +277,7 @@ def _section(sampler: Sampler, fit: Fit, complaints: Sequence[str], picture: Pat
     rows = [
         ["resident memory (MB)", *(f"{resident[generation - 1]:.2f}" for generation in shown)],
         [
-            "Prefect's embedded server, a process of its own (MB)",
+            "Prefect's server, a process of its own (MB)",
             *(f"{sampler.children[generation] / BYTES_PER_MB:.2f}" for generation in shown),
         ],
         *([f"live {name}", *(f"{sampler.counts[generation][name]:,}" for generation in shown)] for name in COUNTED),

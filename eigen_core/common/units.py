@@ -20,11 +20,6 @@ def size(amount: float) -> str:
     return f"{text} MB"
 
 
-def signed_size(amount: float) -> str:
-    """Format a change in bytes, with its sign."""
-    return f"+{size(amount)}" if amount > 0 else size(amount)
-
-
 def duration(seconds: float) -> str:
     """Format a measured time: "8.24 s", "3 min 20 s", "5 h 12 min", "3 days 4 h"."""
     if seconds < _MINUTE:

@@ -8,8 +8,6 @@ GPU's memory, since bits may depend on groups there.
 
 from typing import NamedTuple
 
-import torch
-
 from eigen_core.common.units import BYTES_PER_MB
 from eigen_core.config import PopulationConfig
 
@@ -29,13 +27,6 @@ _ENCODED = _Megabytes(4.0, 256.0)
 _TIMES_BEFORE, _AFTER_MB = 8, 64.0
 # As much as a GPU is sent in some milliseconds: sent at once, more would save no time that could be seen.
 _NOISE = _Megabytes(4.0, 64.0)
-
-
-def device_kind(wanted: str) -> str:
-    """Return `cpu` or `cuda` for the setting `device`."""
-    if wanted == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return wanted
 
 
 def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -> int:

@@ -177,7 +177,7 @@ def _resume(schedule: "ScheduleStatus") -> str:
 
 
 def print_run_page(console: Console, run: str) -> None:
-    """Print the address of a run's page, unless the server was one of this process alone or does not answer."""
+    """Print the address of a run's page, unless no server is known or it does not answer."""
     from flows.server.servers import configured_api
 
     api = configured_api(os.environ)

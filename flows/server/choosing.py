@@ -148,11 +148,6 @@ def _resumed_config(given: Config, run: str) -> Config:
     return found.config_to_resume(given.market.data)
 
 
-def newest_unfinished(store: str, local: str = CheckpointConfig().local) -> ChosenRun | None:
-    """Return the first of `unfinished_runs`, None if there is none."""
-    return next(iter(unfinished_runs(store, local)), None)
-
-
 def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[ChosenRun]:
     """Return the runs of a store that are not complete and were not cancelled or suspended, the one trained last first.
 

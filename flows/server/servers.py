@@ -192,7 +192,7 @@ def known_server(home: Home, environ: Mapping[str, str]) -> str:
 def server_for_training(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
     """Return what to add to the environment so that a training of this process uses the server that runs here.
 
-    An embedded server beside it would write to the same database, and act on the same crashes. Nothing is added if the
+    Nothing is added if the
     user names an API, or none that `eigen up` has started here answers. To be called before Prefect is imported.
 
     Raises:

@@ -25,7 +25,7 @@ from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.training.runs import status_of
-from flows.server.choosing import newest_unfinished
+from flows.server.choosing import unfinished_runs
 from flows.server.environment import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.train import train_flow
 
@@ -224,8 +224,7 @@ def test_a_run_that_ended_before_its_holdout_is_unfinished_and_plays_it_without_
             train(config)
     status = status_of(str(tmp_path), "run")
     assert (status.state, status.generation, status.holdout) == ("unfinished", 2, None)
-    chosen = newest_unfinished(str(tmp_path))
-    assert chosen is not None
+    chosen = unfinished_runs(str(tmp_path))[0]
     assert chosen.name == "run"
     monkeypatch.setattr(NoDrawing, "begun", 0)
     for phase in ("evaluate", "train", "evolve"):
@@ -256,8 +255,12 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
 ) -> None:
     monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
     monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
+    seen: list[State[Any]] = []
+    monkeypatch.setattr(tasks.phases.TASKS["plot"], "on_failure_hooks", [lambda *ended: seen.append(ended[-1])])
     config = small_flow_config(tmp_path, reporting={"plot_every": 1})
     assert train(config).is_completed()
+    assert [state.is_failed() for state in seen] == [True, True, True]
+    assert all("No module named eigen_core.no_such_module" in str(state.message) for state in seen)
     said = [record.getMessage() for record in caplog.records if "No module named" in record.getMessage()]
     assert {f"generation {number}" for number in (1, 2, 3)} <= {line.partition(" has")[0] for line in said}
     assert records(config) == expected

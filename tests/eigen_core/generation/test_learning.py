@@ -23,10 +23,7 @@ def holds(seeds: Sequence[int], with_gradients: int = GENERATIONS) -> None:
     for seed in seeds:
         floor, reached = random_reward(seed), last_rewards(seed, with_gradients)
         assert floor > 0.0, "a ratio to agents that lose says nothing"
-        assert min(reached["gradients alone"], reached["both"]) >= 5.0 * floor, (seed, floor, reached)
-        # Random agents earn 19 to 201 on seeds 1 to 82, which says nothing of what evolution reaches there: a ratio to
-        # them measures their luck. Evolution alone gained at least 359 over them on each of these seeds.
-        assert reached["evolution alone"] - floor >= 300.0, (seed, floor, reached)
+        assert min(reached.values()) >= 5.0 * floor, (seed, floor, reached)
         assert reached["gradients alone"] >= reached["evolution alone"], (seed, reached)
         assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
 

@@ -17,7 +17,7 @@ from eigen_core.config.stored import rename_setting
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.training.runs import Run, status_of
 from flows.cli.app import app
-from flows.server.choosing import newest_unfinished
+from flows.server.choosing import unfinished_runs
 
 STORED_RUNS = Path(__file__).parents[2] / "support" / "stored_runs"
 
@@ -71,8 +71,7 @@ def test_a_run_with_a_setting_that_was_renamed_goes_on(
     run.require_same(config)
     assert status_of(str(store), "old").config == config
     assert verify_run(str(store), "old", deep=True).damages == ()
-    chosen = newest_unfinished(str(store))
-    assert chosen is not None
+    chosen = unfinished_runs(str(store))[0]
     assert (chosen.name, chosen.config) == ("old", config)
     export_champion(str(store), "old", tmp_path / "champion.safetensors")
     assert Config(**read_champion(tmp_path / "champion.safetensors").config) == config
@@ -127,6 +126,5 @@ def test_a_run_that_cannot_be_read_hides_no_other(store: Path, change: dict[str,
     assert code == 1
     assert said.count(sentence) == 1
     assert eigen("verify", "another")[0] == 0
-    chosen = newest_unfinished(str(store))
-    assert chosen is not None
+    chosen = unfinished_runs(str(store))[0]
     assert chosen.name == "another"

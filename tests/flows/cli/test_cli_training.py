@@ -223,7 +223,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     assert document["state"] == "unfinished"
     assert f"generation {document['generation']} in" in errors
 
-    # The same command goes on; nothing can be done about SIGKILL, and the embedded server must not outlive it.
+    # The same command goes on; nothing can be done about SIGKILL.
     with started(train_arguments("stopped"), environment, folder) as process:
         wait_for_generation(process, store, "stopped", document["generation"] + 1)
         os.kill(process.pid, signal.SIGKILL)

@@ -14,7 +14,7 @@ from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from eigen_core.training.runs import status_of
-from flows.server.choosing import newest_unfinished, with_own_settings
+from flows.server.choosing import unfinished_runs, with_own_settings
 from flows.server.environment import BLOCKED_NAME, NOTHING_NAME
 from flows.train import train_flow
 
@@ -38,17 +38,15 @@ def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
 
 def test_the_unfinished_run_that_was_trained_last_is_chosen(config: Config) -> None:
     store = config.checkpoint.store
-    assert newest_unfinished(store) is None
+    assert unfinished_runs(store) == []
     save_generations(config, "finished", 1, 2, 3)
-    assert newest_unfinished(store) is None
+    assert unfinished_runs(store) == []
     save_generations(config, "zero-day", 1)
     save_generations(config, "old", 1)
-    chosen = newest_unfinished(store)
-    assert chosen is not None
+    chosen = unfinished_runs(store)[0]
     assert (chosen.name, chosen.config.checkpoint.store) == ("old", store)
     save_generations(config, "zero-day", 2)
-    chosen = newest_unfinished(store)
-    assert chosen is not None
+    chosen = unfinished_runs(store)[0]
     assert (chosen.name, chosen.config.checkpoint.store) == ("zero-day", store)
 
 
