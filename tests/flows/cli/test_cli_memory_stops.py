@@ -35,13 +35,13 @@ class Hoard:
     def grow(self):
         while not list(Path("runs/run/manifests").glob("000002-*")):
             time.sleep(0.01)
-        # A thread that is inside of torch when Python ends would abort the process.
+        # Python waits for this thread, as it is no daemon: one that is inside of torch at the end aborts the process.
         while len(self.tensors) < 400 and threading.main_thread().is_alive():
             self.tensors.append(torch.ones(20_000_000, dtype=torch.uint8))
             time.sleep(0.02)
 
 hoard = Hoard()
-threading.Thread(target=hoard.grow, daemon=True).start()
+threading.Thread(target=hoard.grow).start()
 app()
 """
 
