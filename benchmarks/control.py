@@ -24,7 +24,7 @@ from benchmarks.results import Section, keep
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.units import count
+from eigen_core.common.text import count
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values

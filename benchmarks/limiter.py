@@ -14,7 +14,7 @@ from benchmarks.kill import CONFIG
 from benchmarks.kill_training import facts_of
 from benchmarks.limited_training import Appetite, Limits
 from eigen_core.common.errors import InputError
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import MemoryGuardError
 
 RUN = "base"

@@ -21,7 +21,7 @@ from benchmarks.limited_training import PHASES, Appetite
 from benchmarks.limiter import BEGUN, HARD, KINDS, Case, Kind, Limiter, Need, Outcome
 from benchmarks.results import Section, keep
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.units import size
+from eigen_core.common.text import size
 
 # Of five runs, so many are to be ended by the guard.
 _GUARDED_OF_FIVE = 3

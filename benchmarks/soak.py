@@ -35,7 +35,7 @@ from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.results import Section, keep, require_idle
 from eigen_core.checkpoint import LoadedGeneration, RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
-from eigen_core.common.units import BYTES_PER_MB
+from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState

@@ -14,7 +14,7 @@ from rich.console import Console
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.results import Section, keep
 from eigen_core.common.progress import progress_to
-from eigen_core.common.units import percent
+from eigen_core.common.text import percent
 from eigen_core.config.loading import load_config
 from eigen_core.judging.claim import POWER, SIGNIFICANCE
 from eigen_core.judging.trust import EDGES, TRIAL_PRESET, Trust, TrustTrials, with_trial_settings

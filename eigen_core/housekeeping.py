@@ -24,7 +24,7 @@ from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.names import CONFIG_NAME
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.common.errors import InputError
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
 from eigen_core.judging.evaluation_log import ledger_damages
 from eigen_core.training.runs import Run, runs_in

@@ -16,7 +16,7 @@ from eigen_core import generation as phases
 from eigen_core.checkpoint import RunSession, Saved, Snapshot, open_session
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import HoldoutResult, Telemetry
-from eigen_core.common.units import duration, size
+from eigen_core.common.text import duration, size
 from eigen_core.config import Config
 from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values

@@ -8,8 +8,8 @@ from prefect.logging import get_run_logger
 from pydantic import Field
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.common.text import size
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.store import store_from_environment
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 import resource
 
-from eigen_core.common.units import size
+from eigen_core.common.text import size
 
 # What loading Python's modules takes before anything can be planned: measured with torch 2.13 (CPU) and Prefect 3.8.8.
 _LEAST_ADDRESSES = 1_200_000_000

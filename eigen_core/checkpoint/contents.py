@@ -46,7 +46,7 @@ from eigen_core.checkpoint.names import (
 )
 from eigen_core.checkpoint.tensors import parse_document
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size as in_mb
+from eigen_core.common.text import size as in_mb
 from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
 
 logger = logging.getLogger(__name__)

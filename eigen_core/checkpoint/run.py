@@ -29,8 +29,8 @@ from eigen_core.checkpoint.ring import ring_columns, write_ring
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensors import write_files
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.common.text import size
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.store import (
     LocalStore,
     ObjectExistsError,

@@ -16,7 +16,7 @@ from eigen_core.checkpoint.run import RunDirectory, RunLocation, Saved, config_c
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus
 from eigen_core.common.errors import InputError
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.store import (
     MissingObjectError,
     ObjectExistsError,

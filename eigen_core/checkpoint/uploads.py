@@ -25,7 +25,7 @@ from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.names import BLOBS, generation_of
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size
+from eigen_core.common.text import size
 from eigen_core.config import CheckpointConfig
 from eigen_core.store import StoreUnavailableError, created
 from eigen_core.store.files import replacing

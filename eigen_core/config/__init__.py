@@ -1,7 +1,5 @@
 """One validated model of all settings of a run, and the presets that fill it."""
 
-from eigen_core.config.account import AccountConfig
-from eigen_core.config.evolution import EvolutionConfig
 from eigen_core.config.learning import (
     LEARNER_CONFIGS,
     ActorCriticConfig,
@@ -11,6 +9,7 @@ from eigen_core.config.learning import (
     DdpgConfig,
     DirectConfig,
     EvaluationConfig,
+    EvolutionConfig,
     ExplorationConfig,
     LearnerConfig,
     NetworkConfig,
@@ -22,10 +21,15 @@ from eigen_core.config.learning import (
     Td3Config,
 )
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
-from eigen_core.config.model import Config
-from eigen_core.config.portfolio import PortfolioConfig
+from eigen_core.config.model import (
+    AccountConfig,
+    CheckpointConfig,
+    Config,
+    MemoryConfig,
+    PortfolioConfig,
+    ReportingConfig,
+)
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
-from eigen_core.config.running import CheckpointConfig, MemoryConfig, ReportingConfig
 
 __all__ = [
     "LEARNER_CONFIGS",

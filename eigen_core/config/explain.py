@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from eigen_core.config.choices import TASK_NAMES
 from eigen_core.config.learning import LEARNER_CONFIGS, LearnerConfig
 from eigen_core.config.model import Config
 from eigen_core.config.presets import PRESET_NAMES, preset_values
-from eigen_core.config.values import Section
+from eigen_core.config.values import TASK_NAMES, Section
 
 _UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
 _NAMED = {

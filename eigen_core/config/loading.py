@@ -7,11 +7,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import plain_value, shown
 from eigen_core.config.explain import Setting, flatten, section_names, settings
 from eigen_core.config.learning import LEARNER_CONFIGS
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import Config
-from eigen_core.config.plain import plain_value, shown
 from eigen_core.config.presets import merge
 
 _SHOWN_KEYS = 5

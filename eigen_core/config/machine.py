@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from eigen_core.common.credentials import has_credentials
+from eigen_core.common.text import has_credentials
 
 _LONGEST_NAME = 60
 _LEVELS = 8

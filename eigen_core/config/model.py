@@ -6,14 +6,13 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.instructions import Instructions
-from eigen_core.config.account import AccountConfig
-from eigen_core.config.choices import TaskName, has_prices
-from eigen_core.config.evolution import EvolutionConfig
+from eigen_core.common.runtime import Instructions
+from eigen_core.common.text import shown
 from eigen_core.config.learning import (
     AnyLearnerConfig,
     DdpgConfig,
     EvaluationConfig,
+    EvolutionConfig,
     ExplorationConfig,
     NetworkConfig,
     PopulationConfig,
@@ -21,11 +20,122 @@ from eigen_core.config.learning import (
 )
 from eigen_core.config.machine import secrets_in
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
-from eigen_core.config.plain import shown
-from eigen_core.config.portfolio import PortfolioConfig
 from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
-from eigen_core.config.running import CheckpointConfig, MemoryConfig, ReportingConfig
-from eigen_core.config.values import Count, Section, Text
+from eigen_core.config.values import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Section,
+    TaskName,
+    Text,
+    TrackerName,
+    has_prices,
+)
+
+Rate = Annotated[float, Field(gt=-1.0, le=10.0)]
+
+
+class AccountConfig(Section):
+    """The account in money that a backtest keeps. Training does not depend on it."""
+
+    capital: Positive = 100_000.0
+    """Money before the first day."""
+    sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
+    """What a new position takes, costs included, at most the cash at its fill. `coefficient`: the share coefficient /
+    (`trading.max_coefficient` x `trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the
+    decision's day, so that the purchases of all days never invest more than the equity; `equal`: the share 1 /
+    (`trading.holding_days` x `trading.purchases_per_day`), as `coefficient` does where `trading.max_coefficient` is
+    empty; `fixed`: `account.fixed_amount`."""
+    fixed_amount: Positive = 5_000.0
+    """What a new position takes with `fixed` sizing (money)."""
+    shares: Literal["fractional", "whole"] = "fractional"
+    """Whether parts of a share can be bought."""
+    interest: Rate = 0.0
+    """Interest of cash, a year (a fraction); it is earned by calendar time."""
+    periods_per_year: Count | None = None
+    """Days of trading a year, by which figures are annualised. Empty: as many as the data have."""
+    risk_free: Rate = 0.0
+    """What is earned without risk, a year (a fraction), by calendar time: the Sharpe ratio is that of what returns are
+    beyond it."""
+
+
+class PortfolioConfig(Section):
+    """Which weights an agent can give to assets and cash: the task `portfolio`."""
+
+    short: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
+    """How much can be sold short, as a share of the equity; the weights of long positions reach 1 more than this. Where
+    less is sold short than they are above 1, the account borrows the rest. 0: long positions only, at most all of the
+    equity, and nothing is ever borrowed."""
+    max_score: Annotated[float, Field(gt=0.0, le=20.0)] = 5.0
+    """Bound of an asset's score; cash has the score 0. With long positions only, a weight is the larger than another by
+    the exponential of the difference of their scores."""
+    initial_speed: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
+    """Speed of an agent whose weights are 0, around which agents begin: the share of the way to a new score that is
+    gone in a day. A slow one turns little over before anything is learned."""
+
+
+class CheckpointConfig(Section):
+    """Where generations are kept, and which."""
+
+    store: Text = "runs"
+    """Where runs are kept: a folder, or a URL such as gs://bucket/prefix."""
+    keep_last: Count = 3
+    """Newest generations kept."""
+    keep_every: CountOrZero = 5
+    """Every so many generations one is kept for good; 0: none."""
+    local: Text = "runs"
+    """Folder on this machine for what is being uploaded to a store elsewhere."""
+    keep_local: Count = 2
+    """Newest generations that also stay on this machine when the store is elsewhere."""
+    queue_generations: Count = 8
+    """Generations that may wait for upload; training waits when more would."""
+    queue_mb: Positive = 8_192.0
+    """Most that may wait for upload (MB)."""
+    upload_mb_per_second: NonNegative = 50.0
+    """Rate that uploads keep below, so that they take no time from training (MB/s); 0: no limit."""
+    finish_seconds: Annotated[float, Field(gt=0.0, le=1e6)] = 900.0
+    """How long a run's end waits for the last upload (seconds)."""
+    lease_seconds: Annotated[float, Field(ge=10, le=1e6)] = 90.0
+    """Time after which a run whose process does not renew its lease may be taken over by another machine (seconds)."""
+
+
+class MemoryConfig(Section):
+    """How much memory a run may take, and when it stops by itself."""
+
+    limit_gb: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
+    """Most that the run may take on the host, if less than the machine allows (GB); null: no limit of its own."""
+    soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
+    """Share of the limit at which caches are freed and a warning is written."""
+    hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
+    """Share of the limit at which the phase under way is aborted; the last checkpoint stays good."""
+    sample_seconds: Annotated[float, Field(ge=0.001, le=60)] = 0.2
+    """Time between two measurements of the memory (seconds)."""
+    trace: bool = False
+    """Record where Python allocates, for the report of a guard that aborted; costs time and memory."""
+
+    @model_validator(mode="after")
+    def _soft_comes_first(self) -> Self:
+        if self.soft >= self.hard:
+            raise ValueError(f"memory.soft {self.soft} is not below memory.hard {self.hard}: nothing would warn")
+        return self
+
+
+class ReportingConfig(Section):
+    """What is shown, and how often."""
+
+    plot_every: CountOrZero = 5
+    """Generations between two pages of plots; the last generation always has one. 0: only the last."""
+    trackers: Annotated[tuple[TrackerName, ...], Field(max_length=100, strict=False)] = ()
+    """Experiment trackers that also receive the metrics of each generation after its checkpoint; each needs the extra
+    of its name, for example `pip install 'eigen-trader[tensorboard]'`."""
+    tensorboard_folder: Text | None = None
+    """Folder in which each run has a folder of event files for TensorBoard. Empty: `tensorboard` in the run's own."""
+    mlflow_uri: Text | None = None
+    """MLflow's server or database, for example `http://host:5000`. Empty: MLFLOW_TRACKING_URI if it is set, else
+    `mlflow.db` beside the runs on this machine."""
+    mlflow_experiment: Text = "eigen"
+    """Experiment in MLflow that holds the runs; it is made if it is missing."""
 
 
 class Config(Section):

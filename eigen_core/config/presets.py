@@ -10,8 +10,8 @@ import yaml
 from yaml.resolver import BaseResolver
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import plain_value, shown
 from eigen_core.config.learning import LEARNER_CONFIGS
-from eigen_core.config.plain import plain_value, shown
 
 _FOLDER = files("eigen_core.config") / "presets"
 

@@ -5,13 +5,13 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from eigen_core.common.bundled import own_path
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import shown
 from eigen_core.config.learning import LEARNER_CONFIGS
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.machine import run_values
+from eigen_core.config.market import own_path
 from eigen_core.config.model import Config
-from eigen_core.config.plain import shown
 from eigen_core.config.presets import merge
 
 FORMAT_KEY = "format_version"

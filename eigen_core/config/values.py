@@ -1,10 +1,14 @@
-"""Types that settings have, and what their sections have in common."""
+"""Types of settings, and the registered tasks, learners, methods, encoders and trackers."""
 
+from collections.abc import Mapping
 from datetime import date
-from typing import Annotated
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+from eigen_core.common.text import shown
 
 # Every bound is far above what is of use, and low enough that no arithmetic on a setting overflows.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -41,3 +45,77 @@ class Section(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, **_STRICT
     )
+
+
+TASKS: Mapping[str, str] = {
+    "market": "eigen_core.task.market:MarketTask",
+    "portfolio": "eigen_core.task.portfolio:PortfolioTask",
+    "gym": "eigen_core.task.gymnasium:GymnasiumTask",
+}
+BACKTESTS: Mapping[str, str] = {
+    "market": "eigen_core.judging.market:MarketBacktest",
+    "portfolio": "eigen_core.judging.portfolio:PortfolioBacktest",
+}
+"""How agents of a task keep an account in money, where it has prices to keep one by."""
+LEARNERS: Mapping[str, str] = {
+    "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
+    "td3": "eigen_core.learners.td3:Td3Learner",
+    "sac": "eigen_core.learners.sac:SacLearner",
+    "counterfactual": "eigen_core.learners.counterfactual:CounterfactualLearner",
+    "ppo": "eigen_core.learners.ppo:PpoLearner",
+    "direct": "eigen_core.learners.direct:DirectLearner",
+}
+METHODS: Mapping[str, str] = {
+    "genetic": "eigen_core.evolution.genetic:GeneticMethod",
+    "cem": "eigen_core.evolution.cem:CemMethod",
+    "erl": "eigen_core.evolution.erl:ErlMethod",
+    "pbt": "eigen_core.evolution.pbt:PbtMethod",
+}
+ENCODERS: Mapping[str, str] = {
+    "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",
+    "tcn": "eigen_core.networks.encoders.tcn:TcnEncoder",
+}
+TRACKERS: Mapping[str, str] = {
+    "tensorboard": "eigen_core.trackers.tensorboard:TensorBoardTracker",
+    "mlflow": "eigen_core.trackers.mlflow:MlflowTracker",
+}
+"""An optional dependency of the package (an extra) has the name of each."""
+
+
+def _task_exists(name: str) -> str:
+    kind, _, of_task = name.partition(":")
+    if kind not in TASKS or bool(of_task) != (kind == "gym"):
+        raise ValueError(f"task: there is no task {shown(name)}: give {TASK_NAMES}")
+    return name
+
+
+TASK_NAMES = "market, portfolio, or gym: and a Gymnasium environment, for example gym:Pendulum-v1 or gym:module:Class"
+TaskName = Annotated[str, Field(max_length=4_096), AfterValidator(_task_exists)]
+
+if TYPE_CHECKING:
+    LearnerName = str
+    MethodName = str
+    EncoderName = str
+    TrackerName = str
+else:
+    LearnerName = Literal[tuple(LEARNERS)]
+    MethodName = Literal[tuple(METHODS)]
+    EncoderName = Literal[tuple(ENCODERS)]
+    TrackerName = Literal[tuple(TRACKERS)]
+
+
+def task_choice(task: str) -> str:
+    """Return the key of `TASKS` that the name of a task begins with."""
+    return task.partition(":")[0]
+
+
+def has_prices(task: str) -> bool:
+    """Whether agents play on the prices of a panel, so that the sections of the market and the account are theirs."""
+    return task_choice(task) in BACKTESTS
+
+
+def chosen(choices: Mapping[str, str], name: str) -> object:
+    """Return the class that `name` stands for; its module is loaded now, since it may import torch."""
+    module, _, found = choices[name].partition(":")
+    value: object = getattr(import_module(module), found)
+    return value

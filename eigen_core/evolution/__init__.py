@@ -3,7 +3,7 @@
 from typing import cast
 
 from eigen_core.config import EvolutionConfig
-from eigen_core.config.choices import METHODS, chosen
+from eigen_core.config.values import METHODS, chosen
 from eigen_core.evolution.interface import Champion, GenerationResult, MethodState, NextPopulation, PopulationMethod
 
 __all__ = ["Champion", "GenerationResult", "MethodState", "NextPopulation", "PopulationMethod", "method_class"]

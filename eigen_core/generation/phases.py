@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.checkpoint import tensors_sha256
-from eigen_core.common.ancestry import ancestors_after
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.records import Excess, GenerationRecord
+from eigen_core.common.records import Excess, GenerationRecord, ancestors_after
 from eigen_core.evolution import Champion, GenerationResult
 from eigen_core.evolution.fitness import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.generation.diversity import policy_distance

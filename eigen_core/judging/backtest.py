@@ -13,7 +13,7 @@ from eigen_core.account.days import trade_day_by_day
 from eigen_core.account.matched import MatchedTraders, Values
 from eigen_core.common.records import Excess
 from eigen_core.config import Config, TradingConfig
-from eigen_core.config.choices import BACKTESTS, chosen, task_choice
+from eigen_core.config.values import BACKTESTS, chosen, task_choice
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
 from eigen_core.trading import Prices, episode_times

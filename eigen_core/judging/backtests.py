@@ -17,10 +17,10 @@ from eigen_core.account.figures import Figures, drawdowns, figures_of
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import history_in
-from eigen_core.common.units import count
+from eigen_core.common.text import count
 from eigen_core.config import Config, merge
-from eigen_core.config.choices import has_prices
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
+from eigen_core.config.values import has_prices
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import DRAWS, PlayedSpan, task_backtest
 from eigen_core.judging.claim import Verdict

@@ -10,7 +10,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 
 from eigen_core.common.records import Excess
-from eigen_core.common.units import change, count, percent, ratio
+from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.judging.statistics import (
     corrected,
     daily_alpha,

@@ -22,9 +22,9 @@ import torch
 from pydantic import Field, ValidationError
 
 from eigen_core.checkpoint.integrity import Damage, in_words, json_sha256, tensors_sha256
-from eigen_core.common.cache_root import default_cache_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Record
+from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config
 from eigen_core.store import MissingObjectError, Store, StoreUnavailableError, created
 from eigen_core.store.files import replacing

@@ -17,10 +17,10 @@ from optuna.trial import TrialState, create_trial
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.text import shown
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config, parse_assignments
-from eigen_core.config.plain import shown
 from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.training.runs import is_changeable, require_same_definition
 

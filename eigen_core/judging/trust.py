@@ -15,10 +15,10 @@ from scipy.stats import beta
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Record
-from eigen_core.common.units import percent
+from eigen_core.common.text import percent
 from eigen_core.config import Config
-from eigen_core.config.choices import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
+from eigen_core.config.values import has_prices
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import task_backtest

@@ -3,7 +3,7 @@
 from typing import cast
 
 from eigen_core.config import LearnerConfig
-from eigen_core.config.choices import LEARNERS, chosen
+from eigen_core.config.values import LEARNERS, chosen
 from eigen_core.learners.interface import Learner, LearningPlan, LearningResult
 
 __all__ = ["Learner", "LearningPlan", "LearningResult", "learner_class"]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from eigen_core.common.units import SINGLE
+from eigen_core.common.text import SINGLE
 from eigen_core.config import Config
 from eigen_core.learners.adam import bias_corrections
 from eigen_core.learners.batches import BatchPlan

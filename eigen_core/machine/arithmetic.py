@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
-from eigen_core.common.instructions import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, compute_with
+from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, compute_with
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from eigen_core.common.progress import checked_by
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.allocation import empty_device_cache, is_exhaustion, keep_reserve
 from eigen_core.machine.course import Curve, PhaseUsage, Point, expected_growth
 from eigen_core.machine.limits import DeviceLimit, HostLimits, Limit, Pressure

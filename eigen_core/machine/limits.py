@@ -11,8 +11,8 @@ import psutil
 import torch
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import BYTES_PER_GB, size
-from eigen_core.config.running import MemoryConfig
+from eigen_core.common.text import BYTES_PER_GB, size
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.control_groups import ControlGroup, control_groups
 from eigen_core.machine.process import proc_entries
 

@@ -8,7 +8,7 @@ GPU's memory, since bits may depend on groups there.
 
 from typing import NamedTuple
 
-from eigen_core.common.units import BYTES_PER_MB
+from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import PopulationConfig
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from eigen_core.common.units import duration, size
+from eigen_core.common.text import duration, size
 from eigen_core.machine.course import PhaseUsage, Point
 from eigen_core.machine.limits import Pressure
 from eigen_core.machine.owned import Values, add_largest, memory_of, tensors_of

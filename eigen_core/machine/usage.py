@@ -11,7 +11,7 @@ from typing import Protocol
 import psutil
 import torch
 
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.limits import HostLimit, device_limit, host_limits, memory_of_machine
 from eigen_core.machine.process import (
     own_resident_bytes,

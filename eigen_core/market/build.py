@@ -18,9 +18,9 @@ import pyarrow
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from eigen_core.common.cache_root import default_cache_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
+from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices

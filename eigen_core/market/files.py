@@ -10,10 +10,10 @@ from pathlib import Path
 
 import torch
 
-from eigen_core.common.bundled import path_of_data
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size
+from eigen_core.common.text import size
 from eigen_core.config import Config
+from eigen_core.config.market import path_of_data
 from eigen_core.machine import headroom_bytes
 
 BYTES_PER_BYTE = 9

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from eigen_core.common.units import count
+from eigen_core.common.text import count
 from eigen_core.config import TradingConfig
 from eigen_core.market.dates import SATURDAY, Days, weekdays_of
 from eigen_core.market.days import SuspiciousRow, sentences

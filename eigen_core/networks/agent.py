@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from eigen_core.common.units import SINGLE
+from eigen_core.common.text import SINGLE
 from eigen_core.config import Config
 from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.machine.pieces import encoded_at_once

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import BYTES_PER_MB, size
+from eigen_core.common.text import BYTES_PER_MB, size
 from eigen_core.config import Config
 from eigen_core.machine import shares_memory
 from eigen_core.machine.devices import visible_gpus

@@ -23,11 +23,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from eigen_core.common.cache_root import default_cache_root
-from eigen_core.common.child_processes import stop_with_this_process
-from eigen_core.common.code_digest import code_digest
 from eigen_core.common.progress import checked_by
-from eigen_core.common.units import size
+from eigen_core.common.runtime import code_digest, default_cache_root, stop_with_this_process
+from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.evolution import Champion
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size
+from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.generation import resolve_device
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits

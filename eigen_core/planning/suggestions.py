@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from eigen_core.common.units import size
+from eigen_core.common.text import size
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.networks.encoders import encoder_class
 from eigen_core.planning.plan import Plan

@@ -7,9 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.lines import Line2D
 
-from eigen_core.common.ancestry import Link, Member, champion_path, links, living
-from eigen_core.common.records import GenerationRecord, Origin
-from eigen_core.common.units import count
+from eigen_core.common.records import GenerationRecord, Link, Member, Origin, champion_path, links, living
+from eigen_core.common.text import count
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,

@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from eigen_core.common.records import PhaseMemory, Telemetry
-from eigen_core.common.units import BYTES_PER_MB, duration, number, size
+from eigen_core.common.text import BYTES_PER_MB, duration, number, size
 from eigen_core.reporting.style import (
     BLUE,
     INK,

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from statistics import fmean
 
 from eigen_core.common.records import GenerationRecord, Telemetry
-from eigen_core.common.units import clock, count, duration, exact_clock, reward, rough_duration
+from eigen_core.common.text import clock, count, duration, exact_clock, reward, rough_duration
 from eigen_core.reporting.tables import (
     Row,
     champion_in_words,

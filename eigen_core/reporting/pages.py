@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
-from eigen_core.common.units import count, duration, exact_clock
+from eigen_core.common.text import count, duration, exact_clock
 from eigen_core.reporting.tables import (
     Row,
     champion_card,

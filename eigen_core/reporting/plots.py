@@ -12,7 +12,7 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
 from eigen_core.common.records import Curve, GenerationRecord, Telemetry
-from eigen_core.common.units import BYTES_PER_MB, count, duration, number, signed, size
+from eigen_core.common.text import BYTES_PER_MB, count, duration, number, signed, size
 from eigen_core.reporting.diversity_plot import plot_diversity
 from eigen_core.reporting.lineage import plot_lineage
 from eigen_core.reporting.memory_plot import by_generation, draw_memory, generations_of, plot_phase_memory

@@ -13,8 +13,8 @@ from eigen_core.account.attribution import gain_by_asset
 from eigen_core.checkpoint import no_such_run
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
-from eigen_core.common.units import count, percent, ratio
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.common.text import count, percent, ratio
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtests import Backtest, backtest
 from eigen_core.judging.claim import Verdict
 from eigen_core.judging.evaluation_log import Looks

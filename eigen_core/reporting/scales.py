@@ -5,7 +5,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 from numpy.typing import ArrayLike
 
-from eigen_core.common.units import number
+from eigen_core.common.text import number
 from eigen_core.reporting.style import MUTED, Values
 
 # Values beyond this many times the part to be read would flatten it on a linear axis.

@@ -18,7 +18,7 @@ from matplotlib.typing import RcKeyType
 from numpy.typing import NDArray
 from PIL import Image
 
-from eigen_core.common.units import number
+from eigen_core.common.text import number
 from eigen_core.store.files import replacing
 
 Values = NDArray[np.float64]

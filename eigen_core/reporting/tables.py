@@ -6,9 +6,16 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
-from eigen_core.common.ancestry import champion_path, origins, record_of
-from eigen_core.common.records import Excess, GenerationRecord, HoldoutResult, Telemetry
-from eigen_core.common.units import BYTES_PER_MB, count, number, reward
+from eigen_core.common.records import (
+    Excess,
+    GenerationRecord,
+    HoldoutResult,
+    Telemetry,
+    champion_path,
+    origins,
+    record_of,
+)
+from eigen_core.common.text import BYTES_PER_MB, count, number, reward
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self
 
 from eigen_core.checkpoint import RunLocation
-from eigen_core.common.credentials import without_credentials
 from eigen_core.common.records import GenerationRecord, Telemetry
+from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
 from eigen_core.trackers import TrackedRun, Tracker, trackers_of
 from eigen_core.training.listener import Listener, Training

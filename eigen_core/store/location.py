@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import unquote
 
-from eigen_core.common.credentials import has_credentials
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import has_credentials
 from eigen_core.store.interface import Store
 from eigen_core.store.local import LocalStore
 

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from eigen_core.config import Config
-from eigen_core.config.choices import TASKS, chosen, task_choice
+from eigen_core.config.values import TASKS, chosen, task_choice
 from eigen_core.task.growth import DifferentiableGrowth
 from eigen_core.task.interface import BatchSampler, Encoded, Observed, Rollout, Task, TaskData, Transitions
 from eigen_core.task.outcomes import KnownOutcomes, Outcomes

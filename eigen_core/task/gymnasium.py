@@ -16,7 +16,7 @@ from torch import Tensor
 from eigen_core.checkpoint import Ring
 from eigen_core.checkpoint.snapshot import slot_ranges
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import SINGLE
+from eigen_core.common.text import SINGLE
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_size_of
 from eigen_core.machine.arithmetic import set_cpu_mode

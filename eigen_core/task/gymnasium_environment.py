@@ -15,7 +15,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import count
+from eigen_core.common.text import count
 from eigen_core.config import Config, EnvironmentConfig
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from eigen_core.account.shifted import fewest_days
 from eigen_core.checkpoint import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
-from eigen_core.common.units import SINGLE
+from eigen_core.common.text import SINGLE
 from eigen_core.config import BatchSamplingConfig, Config, OffPolicyConfig
 from eigen_core.config.learning import batch_size_of, block_days_of
 from eigen_core.machine.pieces import columns_at_once

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol, cast
 
-from eigen_core.common.distribution import install_command
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
+from eigen_core.common.text import install_command
 from eigen_core.config import Config
-from eigen_core.config.choices import TRACKERS, chosen
+from eigen_core.config.values import TRACKERS, chosen
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from eigen_core.checkpoint import (
     read_status,
 )
 from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
-from eigen_core.common.bundled import absolute_data, own_path
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (
     GenerationRecord,
@@ -35,12 +34,13 @@ from eigen_core.common.records import (
     history_in,
     telemetry_in,
 )
+from eigen_core.common.text import shown
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, differing_keys, values_of_environment
 from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values, names_module
-from eigen_core.config.plain import shown
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.market import absolute_data, own_path
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
 from eigen_core.machine.arithmetic import Arithmetic
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store

@@ -19,8 +19,8 @@ from typing import Any, Self
 import dask
 from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
 
-from eigen_core.common.child_processes import stop_with_this_process
 from eigen_core.common.errors import WorkerLostError
+from eigen_core.common.runtime import stop_with_this_process
 from eigen_core.store.locks import FileLock
 from eigen_core.workers.connection import OWN_SECURITY
 

@@ -10,9 +10,9 @@ import torch
 from distributed import get_worker
 
 from eigen_core.checkpoint import Ring
-from eigen_core.common.code_digest import code_digest
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
+from eigen_core.common.runtime import code_digest
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation.groups import AgentComputer, EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device

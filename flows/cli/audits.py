@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import count, percent
+from eigen_core.common.text import count, percent
 from flows.cli.common import (
     EXIT_OTHER,
     LARGEST,

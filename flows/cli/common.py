@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec
 
 import typer
 
-from eigen_core.common.bundled import absolute_data
 from eigen_core.common.errors import InputError
+from eigen_core.config.market import absolute_data
 from eigen_core.store import StoreUnavailableError, store_from_environment
 from flows.cli.output import say
 from flows.endings import Stopped, StoppedByMemory

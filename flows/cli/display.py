@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
-from eigen_core.common.units import duration, size
+from eigen_core.common.text import duration, size
 from eigen_core.training.listener import Listener
 from flows.cli.output import print_line
 from flows.cli.signals import StopSignals

@@ -12,11 +12,10 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from eigen_core.common.distribution import DISTRIBUTION
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size
+from eigen_core.common.text import DISTRIBUTION, size
 from eigen_core.config import Config
-from eigen_core.config.choices import has_prices
+from eigen_core.config.values import has_prices
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.store.interface import within

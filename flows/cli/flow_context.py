@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from eigen_core.common.records import GenerationRecord, Telemetry
     from eigen_core.config import Config
-    from eigen_core.config.running import CheckpointConfig
+    from eigen_core.config.model import CheckpointConfig
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.training.goodput import Start
     from eigen_core.training.listener import Training

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.common.units import change, count, money, percent, ratio
+from eigen_core.common.text import change, count, money, percent, ratio
 from flows.cli.common import Agent, Json, RunName, Slice, Store, sentences, store_of
 from flows.cli.output import PlainTable, excess_document, print_fact, print_line, print_result
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import size
+from eigen_core.common.text import size
 from flows.cli.output import PlainTable, print_fact, print_line
 
 if TYPE_CHECKING:

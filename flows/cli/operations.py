@@ -14,7 +14,7 @@ import typer
 from rich.console import Console
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.units import rough_duration
+from eigen_core.common.text import rough_duration
 from eigen_core.store import check_run_name, is_remote, store_folder
 from flows.cli.common import (
     EXIT_OTHER,
@@ -615,7 +615,7 @@ def _document(scheduler: str) -> list[dict[str, Any]]:
 
 
 def _print(console: Console, scheduler: str) -> None:
-    from eigen_core.common.units import duration, size
+    from eigen_core.common.text import duration, size
     from eigen_core.workers import worker_command, workers_of
 
     listed = workers_of(scheduler)

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
-from eigen_core.common.units import rough_duration, size
+from eigen_core.common.text import rough_duration, size
 from flows.cli.display import display_on
 from flows.cli.output import PlainTable, print_fact, print_line
 from flows.endings import require_addresses

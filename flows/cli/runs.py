@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.common.units import BYTES_PER_MB, size
+from eigen_core.common.text import BYTES_PER_MB, size
 from flows.cli.common import EXIT_OTHER, AnyRunName, Json, RunName, Store, sentences, store_of
 from flows.cli.output import PlainTable, output_console, print_fact, print_json, print_line, print_result
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from eigen_core.common.distribution import install_command
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import install_command
 from eigen_core.store import check_run_name, is_remote, run_root
 from flows.cli.output import PlainTable, print_line
 from flows.cli.training import is_finished

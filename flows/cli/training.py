@@ -152,7 +152,7 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
     from eigen_core.config import merge
     from eigen_core.config.loading import config_from_values, parse_assignments
     from eigen_core.config.machine import machine_values
-    from eigen_core.config.running import CheckpointConfig
+    from eigen_core.config.model import CheckpointConfig
 
     with prepared_to_train(name, CheckpointConfig(store=store)) as (display, signals):
         from eigen_core.training.runs import Run

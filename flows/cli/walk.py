@@ -10,7 +10,7 @@ from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
-from eigen_core.common.units import percent
+from eigen_core.common.text import percent
 from flows.cli.common import (
     Assignments,
     Data,

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from eigen_core.common.child_processes import stop_with_this_process
 from eigen_core.common.errors import InputError
-from eigen_core.common.instructions import environment_without_instructions
+from eigen_core.common.runtime import environment_without_instructions, stop_with_this_process
 from eigen_core.store import is_remote
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
 from flows.cli.signals import stop_signals

@@ -17,7 +17,7 @@ from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, values_of_environment
 from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_values
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.store import StoreUnavailableError, store_from_environment
 from eigen_core.training.journals import (
     count_attempt,

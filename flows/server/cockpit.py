@@ -15,7 +15,7 @@ from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 
 from eigen_core.common.records import HoldoutResult, Telemetry
-from eigen_core.common.units import exact_clock, size
+from eigen_core.common.text import exact_clock, size
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown

@@ -18,8 +18,8 @@ from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectHTTPS
 from prefect.settings import PREFECT_API_URL, PREFECT_UI_URL, temporary_settings
 
 from eigen_core import __version__
-from eigen_core.common.code_digest import code_digest
 from eigen_core.common.errors import InputError
+from eigen_core.common.runtime import code_digest
 from flows.endings import Stopped
 from flows.server.automations import automations_of, bring_automations, remove_alert
 from flows.server.environment import DEPLOYMENT, POOL, client_environment, ui_of

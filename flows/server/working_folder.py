@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from eigen_core.config import Config
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.store import is_remote, store_folder, store_from_environment
 from flows.server.environment import VARIABLE, api_at
 from flows.server.home import Home, ProcessRecord

@@ -12,7 +12,7 @@ from operated import BUSY_SECONDS, Operated
 from wheel_cases import ROOT, built_wheel
 
 from eigen_core import __version__
-from eigen_core.common.distribution import DISTRIBUTION, install_command
+from eigen_core.common.text import DISTRIBUTION, install_command
 
 pytestmark = pytest.mark.thorough
 

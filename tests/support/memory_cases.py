@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
 
 MB = 1_000_000

@@ -7,7 +7,7 @@ the bit to encoding window after window.
 from typing import cast
 
 from eigen_core.config import NetworkConfig
-from eigen_core.config.choices import ENCODERS, chosen
+from eigen_core.config.values import ENCODERS, chosen
 from eigen_core.networks.encoders.interface import Encoder, FirstDay
 
 __all__ = ["Encoder", "FirstDay", "encoder_class"]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from eigen_core.common.units import SINGLE
+from eigen_core.common.text import SINGLE
 from eigen_core.machine.pieces import columns_at_once
 from eigen_core.networks.encoders.interface import FirstDay
 from eigen_core.networks.layout import (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures
-from eigen_core.common.units import number, percent
+from eigen_core.common.text import number, percent
 from eigen_core.judging.claim import Claim
 from eigen_core.reporting.report.curves import equity_plot
 from eigen_core.reporting.report.page import page

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from eigen_core.account import EquityCurve
 from eigen_core.account.calendar import daily_rates
 from eigen_core.account.figures import drawdowns
-from eigen_core.common.units import money, number, percent
+from eigen_core.common.text import money, number, percent
 from eigen_core.reporting.report.content import NAMES, Fold, Report, Values
 from eigen_core.reporting.report.svg import plot
 from eigen_core.reporting.style import (

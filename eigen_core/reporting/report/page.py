@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from eigen_core.common.units import count, money, number, percent, ratio
+from eigen_core.common.text import count, money, number, percent, ratio
 from eigen_core.reporting.report.content import NAMES, Report
 from eigen_core.reporting.report.curves import (
     AGENT,

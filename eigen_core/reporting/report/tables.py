@@ -10,7 +10,7 @@ import pandas as pd
 
 from eigen_core.account import EquityCurve
 from eigen_core.account.figures import Figures
-from eigen_core.common.units import money, number, percent, ratio
+from eigen_core.common.text import money, number, percent, ratio
 
 UNDEFINED = "–"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

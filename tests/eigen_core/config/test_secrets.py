@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from eigen_core.common.credentials import has_credentials, without_credentials
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import has_credentials, without_credentials
 from eigen_core.config import Config
 from eigen_core.config.explain import settings
 from eigen_core.config.loading import load_config

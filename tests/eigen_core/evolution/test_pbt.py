@@ -9,7 +9,7 @@ from science_cases import learner_with, random_panel, small_config
 from training_cases import advance, saved_of, small_state
 
 from eigen_core.checkpoint import UnfitSnapshotError, tensors_sha256
-from eigen_core.config import choices
+from eigen_core.config import values
 from eigen_core.evolution.interface import Champion, GenerationResult, NextPopulation
 from eigen_core.evolution.pbt import GENES, PbtMethod, perturbed
 from eigen_core.generation import restore, start_training
@@ -17,7 +17,7 @@ from eigen_core.networks.outcomes import RESERVE_VALUES
 from eigen_core.networks.population import Population
 from eigen_core.reporting.tables import population_table
 
-LEARNERS = list(choices.LEARNERS)
+LEARNERS = list(values.LEARNERS)
 
 
 def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001

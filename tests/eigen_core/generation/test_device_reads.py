@@ -24,7 +24,7 @@ import eigen_core.trading.environment
 import eigen_core.trading.portfolio
 import eigen_core.trading.prices
 import eigen_core.trading.whole_episodes
-from eigen_core.config import Config, choices
+from eigen_core.config import Config, values
 from eigen_core.evolution import Champion, GenerationResult
 from eigen_core.generation import evaluate, start_training
 from eigen_core.generation.groups import AgentComputer
@@ -102,7 +102,7 @@ def learned_on_meta(config: Config) -> Population:
         return computer.learner.learn(Population(agents.weights, state), plan, replay, lambda: None).group
 
 
-@pytest.mark.parametrize("learner", [name for name in choices.LEARNERS if name != "ppo"])
+@pytest.mark.parametrize("learner", [name for name in values.LEARNERS if name != "ppo"])
 def test_gradient_steps_read_nothing_back(learner: str) -> None:
     config = small_config(learner=learner_with(learner, gradient_steps=2, accumulation_steps=2))
     assert learned_on_meta(config).weights.device == META
@@ -115,7 +115,7 @@ def test_a_step_of_ppo_reads_back_alone_who_goes_on() -> None:
     assert "divergence.tolist()" in str([str(entry.statement) for entry in raised.traceback][-1])
 
 
-@pytest.mark.parametrize("method", list(choices.METHODS))
+@pytest.mark.parametrize("method", list(values.METHODS))
 def test_breeding_reads_nothing_back(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_back(monkeypatch)
     population = {"size": 10, "group_size": 5}

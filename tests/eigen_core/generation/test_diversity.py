@@ -10,8 +10,7 @@ from record_cases import record
 from science_cases import small_config
 from training_cases import advance, small_state
 
-from eigen_core.common.ancestry import ancestors_after, champion_path
-from eigen_core.common.records import Lineage
+from eigen_core.common.records import Lineage, ancestors_after, champion_path
 from eigen_core.generation import evaluate, evolve
 from eigen_core.generation.diversity import mean_distance, policy_distance
 

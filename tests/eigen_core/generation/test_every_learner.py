@@ -9,10 +9,10 @@ from science_cases import learner_with, random_panel, small_config
 from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
-from eigen_core.config import Config, choices, merge
+from eigen_core.config import Config, merge, values
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
 
-LEARNERS = list(choices.LEARNERS)
+LEARNERS = list(values.LEARNERS)
 
 
 def config_with(algorithm: str, **sections: Any) -> Config:
@@ -72,7 +72,7 @@ LEARNING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("learner", LEARNING)
 def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By gradients alone."""
-    monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(values.TASKS, "pointer", "pointer_task:PointerTask")
     common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
     rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **LEARNING[learner]}
     config = config_with(learner, learner=learner_with(learner, **common, **rates), evolution={"enabled": False})

@@ -10,7 +10,7 @@ from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, OffPolicyConfig, choices, merge
+from eigen_core.config import Config, OffPolicyConfig, merge, values
 from eigen_core.generation import (
     TrainingState,
     restore,
@@ -23,7 +23,7 @@ from eigen_core.planning import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData
 
-METHODS = list(choices.METHODS)
+METHODS = list(values.METHODS)
 
 
 def config_with(method: str, **sections: Any) -> Config:
@@ -69,7 +69,7 @@ POINTER: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.thorough
 def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(values.TASKS, "pointer", "pointer_task:PointerTask")
     learner = {"gradient_steps": 20, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0, "tau": 0.1}
     rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2}
     config = small_config(

@@ -9,7 +9,7 @@ from training_cases import advance, content_of
 
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, choices
+from eigen_core.config import Config, values
 from eigen_core.generation import (
     TrainingState,
     hold_out,
@@ -32,9 +32,9 @@ BOTH = pytest.param({**POINTER, **JITTER}, marks=pytest.mark.thorough)
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more of each."""
-    monkeypatch.setitem(choices.TASKS, "pointer", "pointer_task:PointerTask")
-    monkeypatch.setitem(choices.LEARNERS, "jitter", "jitter_learner:JitterLearner")
-    monkeypatch.setitem(choices.ENCODERS, "last_day", "last_day_encoder:LastDayEncoder")
+    monkeypatch.setitem(values.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(values.LEARNERS, "jitter", "jitter_learner:JitterLearner")
+    monkeypatch.setitem(values.ENCODERS, "last_day", "last_day_encoder:LastDayEncoder")
 
 
 def config_with(chosen: dict[str, str], **sections: Any) -> Config:

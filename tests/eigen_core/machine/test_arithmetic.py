@@ -33,7 +33,7 @@ def product():
     return torch.bmm(torch.ones(2, 20, 20), torch.ones(2, 20, 20))
 """
 REPORT = """
-from eigen_core.common.instructions import compute_with
+from eigen_core.common.runtime import compute_with
 from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant, warn_of_arithmetic
 device = torch.device("cpu")
 compute_with(INSTRUCTIONS)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard
 
 from eigen_core.common.progress import report_progress
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import (
     DeviceLimit,
     DeviceUsage,

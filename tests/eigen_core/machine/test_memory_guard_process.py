@@ -10,7 +10,7 @@ pytestmark = pytest.mark.cpu
 
 _LEAK = """
 import json, resource, sys
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import MemoryGuard, MemoryGuardError, host_bytes, host_limits
 from eigen_core.machine.process import address_space_bytes
 from eigen_core.common.progress import report_progress

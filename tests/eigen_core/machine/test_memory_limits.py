@@ -9,7 +9,7 @@ import torch
 from control_group_cases import VERSION_1, VERSION_2, system
 
 from eigen_core.common.errors import InputError
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, device_limit, host_limits
 from eigen_core.machine.control_groups import control_groups
 

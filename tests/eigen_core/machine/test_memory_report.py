@@ -15,8 +15,8 @@ import torch
 from memory_cases import MB, bare_report
 from science_cases import random_panel, small_config
 
-from eigen_core.common.units import size
-from eigen_core.config.running import MemoryConfig
+from eigen_core.common.text import size
+from eigen_core.config.model import MemoryConfig
 from eigen_core.generation import start_training
 from eigen_core.machine import MemoryGuard, MemoryReport, host_limits, report_markdown, unwritten_zeros, write_report
 from eigen_core.machine import report as module

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 from memory_cases import HandMeter, hand_guard
 
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.allocation import keep_reserve
 from eigen_core.machine.limits import HostLimit, LimitKind
 from eigen_core.machine.process import address_space_bytes, own_resident_bytes

@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from eigen_core.config.running import MemoryConfig
+from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, HostLimits, MemoryGuard, MemoryGuardError, host_bytes, unwritten_zeros
 from eigen_core.machine.process import address_space_bytes, own_resident_bytes, resident_part
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.common.units import BYTES_PER_MB
+from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import PopulationConfig
 from eigen_core.machine.pieces import agents_at_once, columns_at_once, encoded_at_once, playing_at_once
 

@@ -17,9 +17,9 @@ from market_cases import business_days, cleaned, random_bars, small_config, writ
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from eigen_core.common.cache_root import default_cache_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
+from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.market.features import PanelFeatures

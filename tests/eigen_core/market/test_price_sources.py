@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from market_cases import cleaned, random_bars, small_config, write_csv, write_text
 
-from eigen_core.common.bundled import BUNDLED, absolute_data
 from eigen_core.common.errors import InputError
+from eigen_core.config.market import BUNDLED, absolute_data
 from eigen_core.market import build_panel
 from eigen_core.market.cleaning import CleanPrices
 

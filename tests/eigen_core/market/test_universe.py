@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from market_cases import cleaned, random_bars, write_csv
 
-from eigen_core.common.bundled import BUNDLED, path_of_data
+from eigen_core.config.market import BUNDLED, path_of_data
 from eigen_core.market.days import absurd, suspicious_prices
 from eigen_core.market.layouts import Role
 from eigen_core.market.report import DataReport, UniverseAudit

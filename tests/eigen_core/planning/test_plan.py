@@ -12,7 +12,7 @@ from plan_cases import MB, MEASURED
 from science_cases import LEARNER_OF_TASK, random_panel, small_config
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, choices
+from eigen_core.config import Config, values
 from eigen_core.generation import start_training
 from eigen_core.machine.owned import owned_bytes
 from eigen_core.planning import PHASES, Limit, Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
@@ -48,7 +48,7 @@ def part(plan: Plan, name: str) -> Part:
     ("learner", "method"),
     [
         (learner, method)
-        for learner, method in product(choices.LEARNERS, choices.METHODS)
+        for learner, method in product(values.LEARNERS, values.METHODS)
         if not (method == "cem" and learner in LEARNER_OF_TASK)  # one method with it is enough
     ],
 )

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from synthetic_run import make_run
 
-from eigen_core.common.units import clock, exact_clock, rough_duration
+from eigen_core.common.text import clock, exact_clock, rough_duration
 from eigen_core.reporting import Overview, Progress, champion_card
 from eigen_core.reporting.overview import SHOWN_GENERATIONS
 

@@ -11,7 +11,7 @@ from equity_cases import curve_of
 from report_cases import BASELINES, report_of
 
 from eigen_core.account.figures import Figures, figures_of
-from eigen_core.common.units import money, percent
+from eigen_core.common.text import money, percent
 from eigen_core.reporting.report import NAMES, Report, Setting, report_page
 from eigen_core.reporting.report.curves import rolling_beta, rolling_sharpe, window_of
 from eigen_core.reporting.report.summary import report_markdown

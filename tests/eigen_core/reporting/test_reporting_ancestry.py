@@ -4,8 +4,7 @@ import itertools
 
 from synthetic_run import make_run
 
-from eigen_core.common.ancestry import Link, Member, champion_path, links, living, origins
-from eigen_core.common.records import GenerationRecord, Lineage
+from eigen_core.common.records import GenerationRecord, Lineage, Link, Member, champion_path, links, living, origins
 
 
 def _family() -> list[GenerationRecord]:

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from eigen_core.common.units import count, duration, number, signed
+from eigen_core.common.text import count, duration, number, signed
 from eigen_core.reporting.scales import clip_top, compress_outliers, scale_losses
 from eigen_core.reporting.style import EndLabel, label_ends, spread
 

@@ -15,7 +15,7 @@ from eigen_core.checkpoint import Manifest, RunDirectory, RunLocation, Snapshot,
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.store import LocalStore, StoreUnavailableError
 from eigen_core.training.runs import Run, status_of
 from flows.cli.runs import command_for

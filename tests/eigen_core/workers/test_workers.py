@@ -20,10 +20,10 @@ from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import PENDULUM, alone, content_for, led, occupied, wait_for, wait_until_listed
 
-from eigen_core.common.code_digest import code_digest
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
-from eigen_core.config import Config, choices
+from eigen_core.common.runtime import code_digest
+from eigen_core.config import Config, values
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.cpu
 PHASES = (evaluate, train, evolve)
 
 
-LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in choices.LEARNERS]
+LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in values.LEARNERS]
 CASES = {
     **{str(config.learner.algorithm): config for config in LEARNERS},
     "tcn": small_config(network={"encoder": "tcn", "column_chunk": 2}, population={"size": 5, "group_size": 2}),

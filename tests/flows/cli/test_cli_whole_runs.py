@@ -12,7 +12,7 @@ from gcs_emulator import GcsEmulator
 
 from eigen_core.checkpoint import RunContents
 from eigen_core.config.loading import load_config
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walks import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.store import open_store

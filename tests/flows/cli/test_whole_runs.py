@@ -9,7 +9,7 @@ from flow_cases import eigen_environment
 from typer.testing import CliRunner
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.instructions import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
+from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
 from flows.cli.app import app
 from flows.cli.whole_runs import RunEnd, WholeRun, require_trained, train_whole, whole_run
 from flows.endings import Stopped, StoppedByMemory
@@ -69,7 +69,7 @@ def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
     python.write_text("#!/bin/sh\nenv\nexit 1\n")
     python.chmod(0o700)
     monkeypatch.setattr(sys, "executable", str(python))
-    monkeypatch.setattr("eigen_core.common.instructions._before", {})
+    monkeypatch.setattr("eigen_core.common.runtime._before", {})
     monkeypatch.setenv(MKL_MODE, STRICT)
     # Set first, so that it is removed after the test.
     monkeypatch.setenv(TORCH_CAPABILITY, "")

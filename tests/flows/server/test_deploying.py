@@ -249,7 +249,7 @@ def test_the_version_of_the_code_is_another_after_any_change_of_it(
             (tmp_path / name).write_text(content)
         return deploying.code_version()
 
-    monkeypatch.setattr("eigen_core.common.code_digest.files", lambda package: tmp_path / package)
+    monkeypatch.setattr("eigen_core.common.runtime.files", lambda package: tmp_path / package)
     (tmp_path / "eigen_core").mkdir()
     seen = [found()]
     for name in tuple(files):

@@ -25,7 +25,7 @@ from eigen_core import generation as phases
 from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.config.running import CheckpointConfig
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from eigen_core.training.runs import status_of
 from flows.server import choosing, flow_run

@@ -1,6 +1,11 @@
-"""Formats of numbers, sizes and times, with their units."""
+"""Text in messages and tables: numbers with units, quoted values, URLs without passwords."""
 
+import json
+import re
+import reprlib
 from datetime import UTC, datetime
+
+from pydantic import JsonValue
 
 SINGLE = 4
 """Bytes of a float32."""
@@ -113,3 +118,66 @@ def exact_clock(when: datetime) -> str:
     """Format a moment with date and seconds: "21 Nov 2026, 03:36:10 UTC"."""
     when = when.astimezone(UTC)
     return f"{when.day} {when:%b %Y, %H:%M:%S} UTC"
+
+
+_SHOWN_CHARACTERS = 40
+_SHOWN_BITS = 1_000
+
+
+def plain_value(text: str) -> JsonValue:
+    """Return the value that `text` is: what JSON says if it is JSON, None if it is empty, else the text itself."""
+    if not text:
+        return None
+    try:
+        value: JsonValue = json.loads(text, parse_constant=str)
+    except (ValueError, RecursionError):
+        return text
+    return value
+
+
+def shown(value: object) -> str:
+    """Return any value in quotes, on one line and of at most some 40 characters."""
+    text = value if isinstance(value, str) else "" if value is None else _BOUNDED.repr(value)
+    short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
+    return f"'{short}'" if short.isprintable() else repr(short)
+
+
+class _Bounded(reprlib.Repr):
+    """Neither depth nor length of a value makes its text long, or fail."""
+
+    def repr_int(self, x: int, level: int) -> str:
+        return super().repr_int(x, level) if x.bit_length() <= _SHOWN_BITS else f"a number of {x.bit_length():,} bits"
+
+
+_BOUNDED = _Bounded()
+
+
+_SCHEME = r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://"
+# Before an at sign; a password may itself have slashes, which a port has not.
+_USER = rf"{_SCHEME}(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|$))[^@\s]*)@"
+_SECRET = r"(?:password|passwd|pwd|token|secret|signature|sig|credentials?|api_?key|access_?key)"
+_PARAMETER = rf"{_SCHEME}\S*[?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}="
+_LONGEST = 4_096
+"""Longer texts are no settings; the time to search grows with the square of their length."""
+_CREDENTIALS = re.compile(f"{_USER}|{_PARAMETER}", re.IGNORECASE)
+_HIDDEN = re.compile(rf"({_SCHEME})(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|\s|$))[^@\s]*)@", re.IGNORECASE)
+_HIDDEN_PARAMETER = re.compile(rf"([?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}=)[^&;#\s]*", re.IGNORECASE)
+
+
+def has_credentials(text: str) -> bool:
+    """Whether a text has a URL with a user, a password, or a parameter that is a secret by its name."""
+    return "://" in text and _CREDENTIALS.search(text[:_LONGEST]) is not None
+
+
+def without_credentials(text: str) -> str:
+    """Return a text with dots in place of users, passwords and secret parameters of its URLs."""
+    return _HIDDEN_PARAMETER.sub(r"\1...", _HIDDEN.sub(r"\1...@", text))
+
+
+DISTRIBUTION = "eigen-trader"
+"""`eigen` on PyPI is a package of other authors; the command and the packages keep their names."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of the distribution."""
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
