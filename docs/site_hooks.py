@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from eigen_core.config import Config, LearnerConfig, preset_values
 from eigen_core.config.explain import Setting, flatten, settings
-from eigen_core.config.presets import PRESET_NAMES
+from eigen_core.config.model import PRESET_NAMES
 
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig

@@ -21,7 +21,6 @@ from docs.site_hooks import OUTSIDE, SETTINGS_MARK, settings_tables, with_links
 from eigen_core.checkpoint import RunDirectory, write_champion
 from eigen_core.config.explain import settings
 from eigen_core.config.loading import config_from_values
-from eigen_core.config.presets import parse_preset
 from eigen_core.generation import snapshot
 from flows.server import environment as names
 
@@ -124,7 +123,7 @@ def test_every_command_is_in_the_docs() -> None:
 @each_page
 def test_yaml_samples_are_configurations(page: Path) -> None:
     for sample in blocks(page, "yaml"):
-        config_from_values(parse_preset(sample))
+        config_from_values(yaml.safe_load(sample))
 
 
 @each_page

@@ -1,7 +1,7 @@
 """One setting with a value that is fine, of another type, out of bounds, spelled oddly, or far too large.
 
-It is given with `--set`, as a dictionary, in a preset's file or in a stored configuration, and has to be accepted as
-the value that was meant, or refused by one short sentence that names it.
+It is given with `--set`, as a dictionary or in a stored configuration, and has to be accepted as the value that was
+meant, or refused by one short sentence that names it.
 """
 
 import math
@@ -20,7 +20,6 @@ from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, flatten, settings
 from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.machine import MACHINE_SETTINGS
-from eigen_core.config.presets import parse_preset
 from eigen_core.training.runs import Run
 
 _LONGEST_SENTENCE = 600
@@ -33,7 +32,7 @@ class _Value:
 
     Attributes:
         what: a row of the table.
-        value: text for `--set` and presets, else any object.
+        value: text for `--set`, else any object.
         meant: the only value that it can mean; None of them: it has to be refused.
         sure: it has to be accepted, unless it is at odds with another setting.
     """
@@ -48,7 +47,7 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     """Give one setting one value in one way."""
     setting = _choice(generator, list(settings(Config().learner.algorithm).values()))
     way = _choice(generator, _ways_of(setting))
-    value = _choice(generator, _texts(setting, generator) if way in _TEXT_WAYS else _objects(setting, generator))
+    value = _choice(generator, _texts(setting, generator) if way == "--set" else _objects(setting, generator))
     kind = f"{value.what}, {way}"
     began = time.monotonic()
     try:
@@ -67,10 +66,8 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
 
 
 def _ways_of(setting: Setting) -> list[str]:
-    """Return the ways in which a setting is given: a store does not give a machine's own, a preset has two levels."""
-    others = {"config.json"} if setting.key in MACHINE_SETTINGS else set()
-    others |= {"preset"} if setting.key.count(".") > 1 else set()
-    return [way for way in _WAYS if way not in others]
+    """Return the ways in which a setting can be given; a store cannot give one of this machine."""
+    return [way for way in _WAYS if way != "config.json" or setting.key not in MACHINE_SETTINGS]
 
 
 def _fault_of_refusal(setting: Setting, value: _Value, sentence: str) -> str | None:
@@ -102,16 +99,6 @@ def _as_dictionary(key: str, value: object, folder: Path) -> Config:  # noqa: AR
     return config_from_values(_nested(key, value))
 
 
-def _in_preset(key: str, text: str, folder: Path) -> Config:  # noqa: ARG001 - as all ways
-    *section, name = key.split(".")
-    lines = [f"{section[0]}:", f"  {name}: {text}"] if section else [f"{name}: {text}"]
-    try:
-        return config_from_values(parse_preset("\n".join(lines)))
-    except InputError as error:
-        # A file that is no YAML names no key.
-        raise InputError(f"{key}: {error}") from error
-
-
 def _stored(key: str, value: Any, folder: Path) -> Config:  # noqa: ANN401 - whatever JSON can hold
     base = Config(preset=value) if key == "preset" and value in PRESET_NAMES else Config()
     values = base.model_dump(mode="json")
@@ -133,10 +120,8 @@ def _stored(key: str, value: Any, folder: Path) -> Config:  # noqa: ANN401 - wha
 _WAYS: Mapping[str, Callable[[str, Any, Path], Config]] = {
     "--set": _given,
     "dictionary": _as_dictionary,
-    "preset": _in_preset,
     "config.json": _stored,
 }
-_TEXT_WAYS = ("--set", "preset")
 
 
 def _nested(key: str, value: object) -> dict[str, Any]:

@@ -22,14 +22,16 @@ from eigen_core.config.learning import (
 )
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
 from eigen_core.config.model import (
+    PRESET_NAMES,
     AccountConfig,
     CheckpointConfig,
     Config,
     MemoryConfig,
     PortfolioConfig,
     ReportingConfig,
+    merge,
+    preset_values,
 )
-from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 
 __all__ = [
     "LEARNER_CONFIGS",

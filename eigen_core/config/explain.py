@@ -7,8 +7,7 @@ from functools import cache
 from typing import Any, Literal
 
 from eigen_core.config.learning import LEARNER_CONFIGS, LearnerConfig
-from eigen_core.config.model import Config
-from eigen_core.config.presets import PRESET_NAMES, preset_values
+from eigen_core.config.model import PRESET_NAMES, Config, preset_values
 from eigen_core.config.values import TASK_NAMES, Section
 
 _UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")

@@ -11,8 +11,7 @@ from eigen_core.common.text import plain_value, shown
 from eigen_core.config.explain import Setting, flatten, section_names, settings
 from eigen_core.config.learning import LEARNER_CONFIGS
 from eigen_core.config.machine import MACHINE_SETTINGS
-from eigen_core.config.model import Config
-from eigen_core.config.presets import merge
+from eigen_core.config.model import Config, merge
 
 _SHOWN_KEYS = 5
 _NAMED_CHARACTERS = 60

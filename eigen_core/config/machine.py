@@ -1,7 +1,9 @@
-"""Which settings are a run's, so that a store or a flow run's parameters may give them, and which are this machine's.
+"""Settings of this machine, which a store or a flow run's parameters cannot set.
 
-A store, a bucket and the parameters of a flow run are foreign: they never choose what is imported, connected to, or
-written outside the run. Each setting is in one of two tables; a setting that is added is a word in one of them.
+A store, a bucket and the parameters of a flow run are not trusted: they never choose an import, a connection, or a
+path that is written outside the run. All other settings belong to the run: numbers, truth values, words of a list, and
+texts that only select rows, columns, functions that are installed here, or a local price file
+(`eigen_core.training.runs` checks the file and the task).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -16,12 +18,12 @@ _LEVELS = 8
 
 @dataclass(frozen=True)
 class MachineSetting:
-    """A setting that a command line or the environment of this machine gives, and nothing else.
+    """A setting that only the command line or the environment of this machine can set.
 
     Attributes:
-        variable: the environment variable that gives it to all runs of this machine.
+        variable: environment variable that sets it for all runs of this machine.
         reason: why a store may not choose it.
-        secret: where a password for it belongs: environment variables, which nothing keeps.
+        secret: environment variables for its password; these are never stored.
     """
 
     variable: str
@@ -32,7 +34,7 @@ class MachineSetting:
 MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
     "scheduler": MachineSetting(
         "EIGEN_SCHEDULER",
-        "what listens at that address can run code in this process",
+        "a server at that address can run code in this process",
         "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY and its like, certificates of Dask",
     ),
     "checkpoint.store": MachineSetting(
@@ -48,73 +50,14 @@ MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
     ),
     "reporting.mlflow_experiment": MachineSetting("MLFLOW_EXPERIMENT_NAME", "it is written to, beside other runs"),
 }
-"""This machine's own settings, by dotted key."""
-
-_OF_A_RUN = {
-    "": "preset task seed generations device cuda_graphs threads workers instructions",
-    "market": (
-        "data layout symbols symbol_from date_format decimal suspicious context features own_features look_ahead "
-        "intraday time_zone window validation_days holdout_days purge_days first_date last_date"
-    ),
-    "market.columns": "date time symbol open high low close volume adjusted_close",
-    "trading": (
-        "trading_days settlement_days holding_days buy_threshold purchases_per_day rank max_coefficient "
-        "min_target max_target fill credit bookkeeping cost_bps slippage_bps loss_multiplier idle_penalty "
-        "no_trade_penalty observe_portfolio delisting_days delisting_loss"
-    ),
-    "portfolio": "short max_score initial_speed",
-    "environment": "episode_steps normalise_observations normalise_rewards",
-    "network": "encoder scales channels embedding queries head_width head_layers column_chunk precision",
-    "population": "size group_size",
-    "exploration": "scale decay minimum random_steps",
-    "replay": "capacity minimum actions settlement_days",
-    "learner": (
-        "algorithm gradient_steps batch_size accumulation_steps block_days gamma n_step tau "
-        "actor_learning_rate critic_learning_rate weight_decay gradient_clip reward_scale reward_clip "
-        "twin_critics policy_delay target_noise target_noise_clip initial_temperature "
-        "temperature_learning_rate entropy_target target_bins epochs clip_range value_clip gae_lambda "
-        "entropy_coefficient initial_log_std anneal kl_limit stretch_days stretches risk_aversion"
-    ),
-    "evolution": (
-        "method enabled elite_share offspring_share tournament_size blend_low blend_high mutation_rate "
-        "mutation_std plateau_generations plateau_improvement mutation_growth mutation_rate_limit "
-        "mutation_std_limit first_champion_plateau reinject_champion learning_agents sync_generations exploit_share "
-        "perturbation distribution_variance distribution_variance_limit distribution_variance_decay"
-    ),
-    "evaluation": (
-        "slices lowest fitness_slices shared_slices validation_slices validation_lowest "
-        "champion_validation_share champion_standard_errors holdout_slices"
-    ),
-    "account": "capital sizing fixed_amount shares interest periods_per_year risk_free",
-    "checkpoint": (
-        "keep_last keep_every keep_local queue_generations queue_mb upload_mb_per_second finish_seconds lease_seconds"
-    ),
-    "memory": "limit_gb soft hard sample_seconds trace",
-    "reporting": "plot_every",
-}
-RUN_SETTINGS = frozenset(
-    f"{section}.{name}".lstrip(".") for section, names in _OF_A_RUN.items() for name in names.split()
-)
-"""Settings of a run, by dotted key. They are numbers, truth values, words of a list, and these texts:
-
-`task`: a registered environment; a module is imported only where this machine names it
-(`eigen_core.training.runs.require_named`).
-`market.data`: a file that is read, never a URL; the panel's fingerprint says whether it is the run's. From a store
-elsewhere it is not taken at all (`eigen_core.training.runs.config_to_resume`).
-`market.context`, `market.columns`, `market.symbols`, `market.symbol_from`, `market.date_format`, `market.time_zone`:
-names that are looked up in the data and in its files' names, and in the time zones.
-`market.own_features`: functions that packages installed here have registered for Eigen.
-"""
+"""Settings of this machine, by dotted key."""
 
 TASK_VARIABLE = "EIGEN_TASK"
-"""Environment variable that names a task of a module, `gym:module:Class`, which a stored run may then import."""
+"""Environment variable that allows a stored run to import its task, `gym:module:Class`."""
 
 
 def secrets_in(values: Mapping[str, Any], levels: int = _LEVELS) -> Iterator[str]:
-    """Yield, in a sentence, which of nested values have a password in them; the sentence has none.
-
-    Values below so many levels are no settings, and not looked at.
-    """
+    """Yield a sentence for each nested value that contains a password; `levels` bounds the depth of the search."""
     for name, value in values.items():
         if isinstance(value, Mapping):
             if levels:
@@ -138,12 +81,12 @@ def names_module(task: object) -> bool:
 
 
 def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values of settings without those that are this machine's own."""
+    """Return nested values without the settings of this machine."""
     return _sections(values, lambda key: key not in MACHINE_SETTINGS)
 
 
 def machine_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of nested values that are this machine's own, the task too where it imports a module."""
+    """Return the nested values of this machine's settings, and the task if it imports a module."""
     own = _sections(values, lambda key: key in MACHINE_SETTINGS)
     return {"task": values["task"], **own} if names_module(values.get("task")) else own
 

@@ -1,14 +1,19 @@
-"""The model of all settings of a run."""
+"""`Config`, the model of all settings of a run, and the presets: YAML files that override defaults."""
 
 from collections.abc import Mapping
+from copy import deepcopy
+from functools import cache
+from importlib.resources import files
 from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import Instructions
 from eigen_core.common.text import shown
 from eigen_core.config.learning import (
+    LEARNER_CONFIGS,
     AnyLearnerConfig,
     DdpgConfig,
     EvaluationConfig,
@@ -20,7 +25,6 @@ from eigen_core.config.learning import (
 )
 from eigen_core.config.machine import secrets_in
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
-from eigen_core.config.presets import PRESET_NAMES, merge, preset_values
 from eigen_core.config.values import (
     Count,
     CountOrZero,
@@ -136,6 +140,47 @@ class ReportingConfig(Section):
     `mlflow.db` beside the runs on this machine."""
     mlflow_experiment: Text = "eigen"
     """Experiment in MLflow that holds the runs; it is made if it is missing."""
+
+
+_PRESETS = files("eigen_core.config") / "presets"
+
+PRESET_NAMES: tuple[str, ...] = tuple(sorted(entry.name.removesuffix(".yaml") for entry in _PRESETS.iterdir()))
+
+
+def preset_values(name: str) -> dict[str, Any]:
+    """Return the settings that preset `name` (one of `PRESET_NAMES`) overrides, as nested dictionaries."""
+    return {"preset": name, **deepcopy(_overrides(name))}
+
+
+@cache
+def _overrides(name: str) -> dict[str, Any]:
+    # Cached: the form in Prefect's pages asks for each setting of each preset.
+    values: dict[str, Any] = yaml.safe_load((_PRESETS / f"{name}.yaml").read_text(encoding="utf-8"))
+    base = values.pop("extends", None)
+    return values if base is None else merge(_overrides(base), values)
+
+
+def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `base` with the values of `override` laid over it, section by section.
+
+    If `override` changes `learner.algorithm`, settings of `base` that the new algorithm does not have are dropped.
+    """
+    merged = dict(base)
+    for key, value in override.items():
+        below = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            merged[key] = merge(_settings_shared(below, value) if key == "learner" else below, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _settings_shared(learner: Mapping[str, Any], override: Mapping[str, Any]) -> Mapping[str, Any]:
+    algorithm = override.get("algorithm", learner.get("algorithm"))
+    kind = LEARNER_CONFIGS.get(algorithm) if isinstance(algorithm, str) else None
+    if kind is None or algorithm == learner.get("algorithm"):
+        return learner
+    return {name: value for name, value in learner.items() if name in kind.model_fields}
 
 
 class Config(Section):

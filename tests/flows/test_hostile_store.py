@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
 from eigen_core.config.explain import settings
 from eigen_core.config.machine import MACHINE_SETTINGS
-from eigen_core.config.presets import merge
+from eigen_core.config.model import merge
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
 from eigen_core.market import build_panel

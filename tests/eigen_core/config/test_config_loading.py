@@ -2,7 +2,7 @@
 
 import json
 import re
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import pytest
@@ -13,7 +13,6 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, DdpgConfig, preset_values
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, differing_keys, load_config, parse_assignments
-from eigen_core.config.presets import parse_preset
 from eigen_core.config.values import LEARNERS
 
 
@@ -269,57 +268,6 @@ def test_values_of_the_wrong_shape_are_refused(values: dict[Any, Any]) -> None:
         config_from_values(values)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 500
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("seed: 7  # seven", {"seed": 7}),
-        ("market: {data: '7', window: 90}", {"market": {"data": "7", "window": 90}}),
-        ("network:\n  scales: [1, 5]\ntrading:\n  max_coefficient: null", None),
-        ("market:\n  context:\n  - 'ON'\n  - NO\n  data:", {"market": {"context": ["ON", "NO"], "data": None}}),
-    ],
-)
-def test_a_preset_is_sections_settings_and_lists(text: str, values: dict[str, Any] | None) -> None:
-    found = parse_preset(text)
-    assert found == (values or {"network": {"scales": [1, 5]}, "trading": {"max_coefficient": None}})
-    config_from_values(found)
-
-
-BOMB = "a: &a [x, x]\n" + "".join(f"{one}: &{one} [*{two}, *{two}]\n" for two, one in pairwise("abcdefghijklmno"))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "7",
-        "[seed]",
-        "seed: 7\nseed: 8",
-        "learner: {gamma: 0.5, gamma: 0.6}",
-        "{[1]: 2}",
-        "learner: {gamma: {a: 1}}",
-        "learner: {gamma: [[1]]}",
-        "learner: &a {gamma: *a}",
-        "seed: [",
-        "seed: " + "[" * 500,
-        "{a: " * 10_000,
-        BOMB,
-        "population: {size: 010}",
-        "population: {size: 0x10}",
-        "population: {size: 1_0}",
-        "population: {size: '10'}",
-        "learner: {gamma: 0:30}",
-        "learner: {twin_critics: yes}",
-        "seed: !!python/name:os.system",
-        "market: {data: !!python/name:os.system}",
-        "trading: {max_coefficient: !!int}",
-    ],
-)
-def test_a_preset_that_is_something_else_is_refused(text: str) -> None:
-    with pytest.raises(InputError) as refused:
-        config_from_values(parse_preset(text))
-    assert len(str(refused.value)) < 300
 
 
 def test_unreadable_text_is_shortened_in_the_message() -> None:

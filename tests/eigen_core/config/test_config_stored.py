@@ -7,35 +7,7 @@ import pytest
 from eigen_core.common.errors import InputError
 from eigen_core.config import LEARNER_CONFIGS, Config, stored
 from eigen_core.config.loading import load_config
-from eigen_core.config.stored import config_from_stored, remove_setting, rename_setting, stored_values
-
-
-def to_version_2(values: dict[str, Any]) -> None:
-    """Rename a setting, and move another one."""
-    rename_setting(values, "learner.discount", "learner.gamma")
-    rename_setting(values, "batch", "learner.batch_size")
-
-
-def to_version_3(values: dict[str, Any]) -> None:
-    """Remove a setting, and rename one that version 2 had renamed before."""
-    remove_setting(values, "learner.momentum")
-    rename_setting(values, "trading.costs", "trading.cost_bps")
-
-
-@pytest.fixture
-def two_migrations(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the version of now be 3."""
-    monkeypatch.setattr(stored, "MIGRATIONS", (to_version_2, to_version_3))
-
-
-def of_version_1(config: Config) -> dict[str, Any]:
-    """What version 1 would have stored."""
-    values = config.model_dump(mode="json")
-    values["learner"]["discount"] = values["learner"].pop("gamma")
-    values["learner"]["momentum"] = 0.9
-    values["batch"] = values["learner"].pop("batch_size")
-    values["trading"]["costs"] = values["trading"].pop("cost_bps")
-    return values
+from eigen_core.config.stored import config_from_stored, stored_values
 
 
 def test_what_is_stored_is_read_again() -> None:
@@ -46,30 +18,17 @@ def test_what_is_stored_is_read_again() -> None:
     assert config_from_stored(config.model_dump(mode="json")) == config
 
 
-@pytest.mark.usefixtures("two_migrations")
-def test_all_migrations_from_the_stored_version_on_are_done() -> None:
-    config = load_config(None, ["learner.gamma=0.5", "learner.batch_size=7", "trading.cost_bps=3"])
-    old = of_version_1(config)
-    before = repr(old)
-    assert config_from_stored(old) == config
-    assert repr(old) == before
-    of_2 = {**old, "format_version": 2}
-    with pytest.raises(InputError, match="Also wrong: batch"):
-        config_from_stored(of_2)
-    to_version_2(of_2)
-    assert config_from_stored(of_2) == config
-    assert stored_values(config)["format_version"] == 3
-    assert config_from_stored(stored_values(config)) == config
-
-
-@pytest.mark.usefixtures("two_migrations")
-@pytest.mark.parametrize("values", [{}, {"learner": 5}, {"learner": None, "batch": 7}, {"trading": [1]}])
+@pytest.mark.parametrize("values", [{"learner": 5}, {"evolution": None}, {"trading": [1]}])
 def test_what_is_no_configuration_is_refused_after_all_migrations(values: dict[str, Any]) -> None:
-    if values:
-        with pytest.raises(InputError, match="it is a section of settings"):
-            config_from_stored(values)
-    else:
-        assert config_from_stored(values) == Config()
+    with pytest.raises(InputError, match="it is a section of settings"):
+        config_from_stored(values)
+
+
+def test_migrations_leave_the_stored_values_as_they_are() -> None:
+    old = Config().model_dump(mode="json")
+    before = repr(old)
+    config_from_stored(old)
+    assert repr(old) == before
 
 
 def test_a_newer_version_is_refused_in_a_sentence() -> None:

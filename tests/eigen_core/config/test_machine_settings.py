@@ -1,4 +1,4 @@
-"""Every setting is a run's or this machine's own, and a store gives none of the latter."""
+"""A store cannot set what belongs to this machine."""
 
 import pytest
 from hostile_settings import HOSTILE, nested
@@ -7,20 +7,14 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, load_config, values_of_environment
-from eigen_core.config.machine import MACHINE_SETTINGS, RUN_SETTINGS, machine_values, names_module, run_values
+from eigen_core.config.machine import MACHINE_SETTINGS, machine_values, names_module, run_values
 from eigen_core.config.stored import config_from_stored, stored_values
 
 
-def test_every_setting_is_in_one_of_the_two_tables() -> None:
-    assert not RUN_SETTINGS & set(MACHINE_SETTINGS)
-    missing = set(settings()) - RUN_SETTINGS - set(MACHINE_SETTINGS)
-    assert not missing, f"add to a table of eigen_core/config/machine.py: {', '.join(sorted(missing))}"
-    assert set(settings()) >= RUN_SETTINGS | set(MACHINE_SETTINGS)
-
-
-def test_a_text_that_a_store_may_give_is_one_that_is_said_to_be_harmless() -> None:
+def test_a_text_that_a_store_may_give_is_one_that_is_known_to_be_harmless() -> None:
+    assert set(settings()) > set(MACHINE_SETTINGS)
     texts = {key for key, one in settings().items() if one.kind in ("string", "strings") and not one.bounds}
-    assert texts & RUN_SETTINGS <= {
+    assert texts - set(MACHINE_SETTINGS) == {
         "market.data",
         *(key for key in texts if key.startswith("market.columns.")),
         "market.symbols",

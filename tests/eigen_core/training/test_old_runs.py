@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory, Snapshot, open_session, read_champion
 from eigen_core.config import Config, stored
-from eigen_core.config.stored import rename_setting
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.training.runs import Run, status_of
 from flows.cli.app import app
@@ -62,9 +61,14 @@ def test_a_run_with_a_setting_that_was_renamed_goes_on(
 ) -> None:
     config = Config.model_validate({"generations": 3, "learner": {"gamma": 0.5}, "checkpoint": {"store": str(store)}})
     values = config.model_dump(mode="json")
-    rename_setting(values, "learner.gamma", "learner.discount")
+    values["learner"]["discount"] = values["learner"].pop("gamma")
     write_run(store, "old", values)
-    monkeypatch.setattr(stored, "MIGRATIONS", (lambda old: rename_setting(old, "learner.discount", "learner.gamma"),))
+
+    def renamed(old: dict[str, Any]) -> None:
+        if "discount" in old.get("learner", {}):
+            old["learner"]["gamma"] = old["learner"].pop("discount")
+
+    monkeypatch.setattr(stored, "MIGRATIONS", (renamed,))
     run = Run.open(str(store), "old")
     found = run.config
     assert found == config
