@@ -20,7 +20,7 @@ from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import ActorCriticConfig, Config, OffPolicyConfig, PpoConfig
 from eigen_core.generation import start_training
-from eigen_core.learners.settings import learner_settings
+from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import open_data
 from eigen_core.task.gymnasium_environment import opened_for
@@ -203,7 +203,7 @@ def run() -> Section:
         "turns. *Eigen*: one population, whose agents play side by side and then learn in one bank, or one agent at a "
         "time. *Stable-Baselines3*: `learn` of its models, one after another. "
         "Networks, batches, rates and replay capacity are equal; where all settings are, so are updates of Eigen and "
-        "Stable-Baselines3, to 1e-5 (`tests/eigen_core/learners/test_stable_baselines.py`). Per second: of CPU time, "
+        "Stable-Baselines3, to 1e-5 (`tests/eigen_core/learning/test_stable_baselines.py`). Per second: of CPU time, "
         f"of all agents together, medians of {_ROUNDS} rounds. Times ours: how many times as long as the one "
         "bank it takes to play and learn, medians of the rounds' ratios; above 1 the bank is faster.",
         columns=("", "environment steps / s", "updates / s", "times ours: CPU", "times ours: wall"),

@@ -28,7 +28,6 @@ from eigen_core.common.text import count
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
-from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation import (
     TrainingState,
     evaluate,
@@ -39,6 +38,7 @@ from eigen_core.generation import (
     start_training,
     train,
 )
+from eigen_core.learning.method import spread_starts
 from eigen_core.task import open_data
 
 _RUNS = Path("runs/control")

@@ -17,8 +17,8 @@ from benchmarks.scaling import random_panel
 from eigen_core.config import Config, DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
-from eigen_core.generation.groups import AgentComputer
-from eigen_core.learners.settings import learner_settings
+from eigen_core.generation.agents import AgentComputer
+from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import agent_groups
 
 DAYS, COLUMNS = 3_700, 669

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from benchmarks.learning.markets import KnownMarket
 from eigen_core.config import Config
-from eigen_core.evolution.fitness import spread_starts
+from eigen_core.learning.method import spread_starts
 from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment
 
 THRESHOLDS = (-10.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)

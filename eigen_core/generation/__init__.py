@@ -1,7 +1,6 @@
 """The phases of a generation over a training state; no input or output happens here."""
 
-from eigen_core.generation.holdout import hold_out
-from eigen_core.generation.phases import evaluate, evolve, train
+from eigen_core.generation.phases import evaluate, evolve, hold_out, train
 from eigen_core.generation.snapshot import (
     record_telemetry,
     require_same_data,

@@ -1,23 +1,23 @@
 """The phases of a generation as functions over the state: evaluate, train, evolve.
 
 Each reads committed state, computes beside it, and commits in one step at its end. A phase that raised can be called
-again and leaves what it would have left; a phase that has committed returns its result when called again.
-"""
+again and leaves what it would have left; a phase that has committed returns its result when called again."""
 
 from collections.abc import Mapping
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.checkpoint import tensors_sha256
+from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.records import Excess, GenerationRecord, ancestors_after
-from eigen_core.evolution import Champion, GenerationResult
-from eigen_core.evolution.fitness import mean_of_lowest, spread_starts, standard_errors
-from eigen_core.generation.diversity import policy_distance
-from eigen_core.generation.groups import Episodes
+from eigen_core.common.records import Excess, GenerationRecord, HoldoutResult, ancestors_after
+from eigen_core.generation.agents import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
+from eigen_core.learning import Champion, GenerationResult
+from eigen_core.learning.method import mean_of_lowest, spread_starts, standard_errors
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import Rollout
 
@@ -229,3 +229,75 @@ def evolve(state: TrainingState) -> GenerationRecord:
         generation=generation,
     )
     return record
+
+
+def hold_out(state: TrainingState) -> HoldoutResult | None:
+    """Play the champion and the initial population in the holdout episodes; None where there are none, or no champion.
+
+    Meant to be called once, when a run has ended: choosing anything by its result would make these validation
+    episodes.
+    """
+    config = state.config
+    if state.champion is None or not state.task.holdout_starts:
+        return None
+    state.task.state = state.champion.task_state
+    slices = spread_starts(state.task.holdout_starts, config.evaluation.holdout_episodes)
+    initial = state.initial_weights()
+    groups = agent_groups(len(initial), state.playing_size)
+
+    def play(weights: torch.Tensor) -> Rollout:
+        return state.task.roll_out(weights, np.tile(slices, (len(weights), 1)))
+
+    champion = play(state.champion.weights[None])
+    random_rewards = []
+    for index, agents in enumerate(groups):
+        random_rewards.append(play(initial[agents]).rewards)
+        report_progress("holdout", index + 1, len(groups))
+    return HoldoutResult(
+        generation=state.generation,
+        slices=tuple(int(day) for day in slices),
+        champion_rewards=tuple(champion.rewards[0].tolist()),
+        champion_excess=state.task.excess([champion]),
+        champion_statistics=tuple(state.task.statistics([champion]).items()),
+        random_rewards=tuple(np.concatenate(random_rewards).mean(axis=1).tolist()),
+    )
+
+
+COMPARED = 16
+"""Stored observations on which the actions of all agents are compared."""
+
+
+@torch.no_grad()
+def policy_distance(state: TrainingState) -> float | None:
+    """Return the mean distance of the actions that two agents play without noise on the same stored observations.
+
+    The distance of two actions is the mean of the absolute differences of their values, as fractions of a value's range
+    (of 1 where it has none). None while too little is stored.
+    """
+    task, replay, config = state.task, state.replay, state.config
+    task.state = state.learning_task_state
+    sampler = task.sampler(replay, COMPARED)
+    if sampler is None or replay.size < COMPARED:
+        return None
+    generator = keyed_generator(config.seed, state.generation + 1, "evolve", "population", "observations")
+    block = int(sampler.draw_blocks(generator, (1,))[0])
+    slots = torch.tensor(sampler.draw(generator, block), device=state.device)
+    played = []
+    for agents in agent_groups(state.population.size, state.group_size):
+        weights, critic = state.population.weights[agents], task.critic_layout.size
+        observations = task.transitions(replay, slots.expand(len(weights), -1), block).observations
+        encoding = task.encode(task.critic_layout.views(weights[:, :critic]), observations)
+        actions = task.policy(task.actor_layout.views(weights[:, critic:]), encoding).mode
+        played.append(task.box.fractions(actions).flatten(1).cpu().numpy())
+    return mean_distance(np.concatenate(played))
+
+
+def mean_distance(points: NDArray[np.float32]) -> float:
+    """Return the mean absolute difference of the values of two different rows, over all pairs of `[rows, values]`.
+
+    In a sorted column of n values the k-th, from 0, is the larger one of k pairs and the smaller one of n - 1 - k.
+    """
+    count = len(points)
+    times = 2.0 * np.arange(count) - (count - 1)
+    differences = (times[:, None] * np.sort(points.astype(np.float64), axis=0)).sum(axis=0)
+    return float(differences.mean() / (count * (count - 1) / 2))

@@ -13,8 +13,8 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess, GenerationRecord, RecordLog, Telemetry
 from eigen_core.config import Config
-from eigen_core.evolution import Champion, method_class
-from eigen_core.generation.groups import AgentComputer, Executor
+from eigen_core.generation.agents import AgentComputer, Executor
+from eigen_core.learning import Champion, method_class
 from eigen_core.machine.arithmetic import warn_of_arithmetic
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.replay import Replay

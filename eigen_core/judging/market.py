@@ -18,7 +18,7 @@ from eigen_core.account.matched import play_matched_traders, share_of_capital
 from eigen_core.account.shifted import has_choice, play_shifted_trades
 from eigen_core.config import Config, TradingConfig
 from eigen_core.judging.backtest import DRAWS, NextOrders, Order, PlayedSpan, Position, play_days
-from eigen_core.learners import learner_class
+from eigen_core.learning import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.population import agent_groups, initial_weights

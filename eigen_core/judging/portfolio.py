@@ -19,7 +19,7 @@ from eigen_core.account.trades import ROUNDING
 from eigen_core.account.weights import WeightsAccounts, changes_to_weights, weights_accounts
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.judging.backtest import DRAWS, NextOrders, Order, PlayedSpan, Position, decision_of
-from eigen_core.learners import learner_class
+from eigen_core.learning import learner_class
 from eigen_core.market.panel import Panel
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.networks.population import agent_groups, initial_weights

@@ -3,9 +3,8 @@
 from eigen_core.networks.actions import AssetActions, market_actions, portfolio_actions
 from eigen_core.networks.agent import AgentNetwork, MarketEmbedding
 from eigen_core.networks.encoders import Encoder
-from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
-from eigen_core.networks.policies import Box, Policy, SquashedGaussian
+from eigen_core.networks.policies import Box, Heads, Policy, SquashedGaussian
 
 __all__ = [
     "AgentNetwork",

@@ -17,7 +17,6 @@ from eigen_core.machine.pieces import encoded_at_once
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.encoders import FirstDay, encoder_class
-from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import (
     ParameterLayout,
     Parameters,
@@ -29,7 +28,7 @@ from eigen_core.networks.layout import (
     project,
 )
 from eigen_core.networks.outcomes import ExpectedOutcomes, expected_outcomes, margins, outcome_shapes
-from eigen_core.networks.policies import SquashedGaussian, action_shapes, policy_of
+from eigen_core.networks.policies import Heads, SquashedGaussian, action_shapes, policy_of
 
 _MASKED = -1e9
 

@@ -4,9 +4,8 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
-from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters, ParameterShape, linear, linear_shapes
-from eigen_core.networks.policies import Box, Categorical, Choices, Policy, action_shapes, policy_of
+from eigen_core.networks.policies import Box, Categorical, Choices, Heads, Policy, action_shapes, policy_of
 
 
 class MlpNetwork:

@@ -27,9 +27,9 @@ from eigen_core.common.progress import checked_by
 from eigen_core.common.runtime import code_digest, default_cache_root, stop_with_this_process
 from eigen_core.common.text import size
 from eigen_core.config import Config
-from eigen_core.evolution import Champion
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training
 from eigen_core.generation.phases import coming_episodes
+from eigen_core.learning import Champion
 from eigen_core.machine import peak_resident_bytes, release_free_memory, reset_peak, tune_allocator
 from eigen_core.machine.allocation import is_exhaustion
 from eigen_core.machine.process import own_resident_bytes

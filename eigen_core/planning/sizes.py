@@ -7,8 +7,7 @@ from math import prod
 import torch
 
 from eigen_core.config import Config
-from eigen_core.evolution import method_class
-from eigen_core.learners import learner_class
+from eigen_core.learning import learner_class, method_class
 from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.machine.owned import owned_bytes
 from eigen_core.task import TaskData, task_class

@@ -14,9 +14,8 @@ from eigen_core.checkpoint import Ring
 from eigen_core.common.records import Excess
 from eigen_core.config import Config
 from eigen_core.networks.encoders import FirstDay
-from eigen_core.networks.heads import Heads
 from eigen_core.networks.layout import ParameterLayout, Parameters
-from eigen_core.networks.policies import Box, Policy
+from eigen_core.networks.policies import Box, Heads, Policy
 from eigen_core.task.replay import Column, Replay
 
 

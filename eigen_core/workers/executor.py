@@ -14,9 +14,9 @@ from torch import Tensor
 from eigen_core.common.errors import SchedulerLostError, WorkerLostError
 from eigen_core.common.progress import report_progress
 from eigen_core.config import Config
-from eigen_core.generation.groups import EpisodeResults, Episodes
+from eigen_core.generation.agents import EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
-from eigen_core.learners import LearningPlan
+from eigen_core.learning import LearningPlan
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
 from eigen_core.workers.beginning import WorkerStartup

@@ -14,9 +14,9 @@ from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
 from eigen_core.common.runtime import code_digest
 from eigen_core.config.loading import config_from_values
-from eigen_core.generation.groups import AgentComputer, EpisodeResults, Episodes
+from eigen_core.generation.agents import AgentComputer, EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
-from eigen_core.learners import LearningPlan
+from eigen_core.learning import LearningPlan
 from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
 from eigen_core.machine.arithmetic import Arithmetic, arithmetic_of
 from eigen_core.networks.population import Population, agent_groups

@@ -10,7 +10,7 @@ from benchmarks.learning.bounds import best_schedules, hindsight_bound, random_r
 from benchmarks.learning.markets import KnownMarket, known_market
 from benchmarks.learning.oracle import Oracle, play_oracles, tuned_oracle
 from benchmarks.learning.trial import trial_config
-from eigen_core.evolution.fitness import spread_starts
+from eigen_core.learning.method import spread_starts
 
 _CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])
 

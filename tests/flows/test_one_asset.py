@@ -10,7 +10,7 @@ from eigen_core.judging.backtest import PlayedSpan
 from eigen_core.judging.market import MarketBacktest
 from eigen_core.judging.portfolio import PortfolioMarket
 from eigen_core.judging.verdicts import verdict_on
-from eigen_core.learners import learner_class
+from eigen_core.learning import learner_class
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.population import initial_weights
 from eigen_core.trading.portfolio import target_weights

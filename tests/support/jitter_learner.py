@@ -11,8 +11,7 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, DdpgConfig
-from eigen_core.learners.interface import LearningResult
-from eigen_core.learners.settings import learner_settings
+from eigen_core.learning.interface import LearningResult, learner_settings
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population
 from eigen_core.task import Task

@@ -19,9 +19,9 @@ from torch.distributions import Normal
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import ActorCriticConfig, PpoConfig, SacConfig, Td3Config
 from eigen_core.generation import TrainingState
-from eigen_core.learners.batches import BatchPlan
-from eigen_core.learners.ppo import EpisodePlan
-from eigen_core.learners.settings import learner_settings
+from eigen_core.learning.interface import learner_settings
+from eigen_core.learning.ppo import EpisodePlan
+from eigen_core.learning.steps import BatchPlan
 from eigen_core.networks.layout import Parameters
 from eigen_core.task.gymnasium_environment import opened_for
 

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.learners.trajectories import TrajectoryBuffer
+from eigen_core.learning.trajectories import TrajectoryBuffer
 from eigen_core.task.replay import Column
 
 CPU = torch.device("cpu")

@@ -13,9 +13,9 @@ from science_cases import small_config
 from training_cases import advance, content_of, small_state
 
 from eigen_core.common.errors import InputError
-from eigen_core.evolution.fitness import standard_errors
 from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.generation.phases import fitness_slices, validation_slices
+from eigen_core.learning.method import standard_errors
 
 _STEPS = 12
 _BOUND: dict[str, Any] = {

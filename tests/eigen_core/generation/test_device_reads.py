@@ -15,9 +15,9 @@ from science_cases import learner_with, random_panel, small_config
 from torch import Tensor
 from training_cases import market_of
 
-import eigen_core.evolution.cem
-import eigen_core.evolution.pbt
-import eigen_core.learners.ppo
+import eigen_core.learning.cem
+import eigen_core.learning.pbt
+import eigen_core.learning.ppo
 import eigen_core.task.market_rollouts
 import eigen_core.task.replay
 import eigen_core.trading.environment
@@ -25,10 +25,10 @@ import eigen_core.trading.portfolio
 import eigen_core.trading.prices
 import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, values
-from eigen_core.evolution import Champion, GenerationResult
 from eigen_core.generation import evaluate, start_training
-from eigen_core.generation.groups import AgentComputer
-from eigen_core.learners.interface import LearningResult
+from eigen_core.generation.agents import AgentComputer
+from eigen_core.learning import Champion, GenerationResult
+from eigen_core.learning.interface import LearningResult
 from eigen_core.networks.population import Population
 from eigen_core.task.market import MarketTask
 from eigen_core.task.portfolio import PortfolioTask
@@ -44,9 +44,9 @@ def read_back(patch: pytest.MonkeyPatch) -> None:
     for module in (eigen_core.trading.environment, eigen_core.trading.whole_episodes):
         patch.setattr(module, "account", lambda *_: "the account")
     patch.setattr(eigen_core.task.market_rollouts, "_totals", lambda *_: None)
-    patch.setattr(eigen_core.evolution.cem, "_mean_deviation", lambda _: 1.0)
+    patch.setattr(eigen_core.learning.cem, "_mean_deviation", lambda _: 1.0)
     patch.setattr(
-        eigen_core.evolution.pbt, "_genes", lambda agents: {name: [0.5] * agents.size for name in agents.genes}
+        eigen_core.learning.pbt, "_genes", lambda agents: {name: [0.5] * agents.size for name in agents.genes}
     )
     patch.setattr(LearningResult, "of", classmethod(lambda cls, group, *_: cls(group, {})))
     # Once a run: prices, of which the fills are computed, and the days on which some position stays as it is.

@@ -12,7 +12,7 @@ from training_cases import advance, small_state
 
 from eigen_core.common.records import Lineage, ancestors_after, champion_path
 from eigen_core.generation import evaluate, evolve
-from eigen_core.generation.diversity import mean_distance, policy_distance
+from eigen_core.generation.phases import mean_distance, policy_distance
 
 
 @given(st.lists(st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3), min_size=2, max_size=7))

@@ -18,7 +18,7 @@ from eigen_core.generation import (
     snapshot_form,
     start_training,
 )
-from eigen_core.learners.settings import learner_settings
+from eigen_core.learning.interface import learner_settings
 from eigen_core.planning import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData

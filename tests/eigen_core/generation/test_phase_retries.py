@@ -9,15 +9,15 @@ import pytest
 import torch
 from training_cases import advance, content_of, small_state
 
-import eigen_core.evolution.genetic
 import eigen_core.generation.phases
-import eigen_core.learners.adam
-import eigen_core.learners.batches
+import eigen_core.learning.adam
+import eigen_core.learning.genetic
+import eigen_core.learning.steps
 from eigen_core.common.progress import progress_to
 from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.networks import AgentNetwork
-from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
-from eigen_core.networks.encoders.tcn import TcnEncoder
+from eigen_core.networks.encoders import FilterBankEncoder
+from eigen_core.networks.tcn import TcnEncoder
 from eigen_core.task.market import MarketTask
 from eigen_core.task.replay import Replay
 from eigen_core.trading import TradingEnvironment
@@ -74,8 +74,8 @@ def fused(place: tuple[object, str] | None, fuse: Fuse) -> Iterator[None]:
         yield
 
 
-phases, adam, batches = eigen_core.generation.phases, eigen_core.learners.adam, eigen_core.learners.batches
-genetic = eigen_core.evolution.genetic
+phases, adam, batches = eigen_core.generation.phases, eigen_core.learning.adam, eigen_core.learning.steps
+genetic = eigen_core.learning.genetic
 
 # Where a phase can fail: in its reports of progress, or in the calls of a function.
 PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {

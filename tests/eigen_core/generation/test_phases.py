@@ -14,7 +14,6 @@ from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Telemetry
-from eigen_core.evolution.fitness import mean_of_lowest
 from eigen_core.generation import (
     TrainingState,
     evaluate,
@@ -25,7 +24,8 @@ from eigen_core.generation import (
     train,
 )
 from eigen_core.generation.phases import training_slices, validation_slices
-from eigen_core.learners.batches import BatchPlan
+from eigen_core.learning.method import mean_of_lowest
+from eigen_core.learning.steps import BatchPlan
 from eigen_core.reporting import training_frame
 from eigen_core.task.market_transitions import stored_days
 

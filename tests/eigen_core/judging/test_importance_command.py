@@ -15,8 +15,7 @@ from eigen_core.checkpoint import open_session
 from eigen_core.common.errors import InputError
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
-from eigen_core.generation.importance import Importance
-from eigen_core.judging.importance import RunImportance, over_agents, persistently_low, run_importance
+from eigen_core.judging.importance import Importance, RunImportance, over_agents, persistently_low, run_importance
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run
 from flows.cli.app import app

@@ -8,7 +8,7 @@ import torch
 from science_cases import random_panel, small_config
 from torch import Tensor
 
-from eigen_core.learners import learner_class
+from eigen_core.learning import learner_class
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.population import initial_weights
 

@@ -10,8 +10,7 @@ from torch.nn.functional import conv1d, pad
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import NetworkConfig
 from eigen_core.networks import ParameterLayout, Parameters
-from eigen_core.networks.encoders.convolutions import Schedule, receptive_dilations
-from eigen_core.networks.encoders.tcn import TcnEncoder
+from eigen_core.networks.tcn import Schedule, TcnEncoder, receptive_dilations
 
 _DAYS, _FEATURES = 60, 3
 

@@ -10,9 +10,8 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import NetworkConfig
 from eigen_core.networks import Encoder, ParameterLayout, Parameters
-from eigen_core.networks.encoders.convolutions import receptive_dilations
-from eigen_core.networks.encoders.filter_bank import FilterBankEncoder
-from eigen_core.networks.encoders.tcn import TcnEncoder
+from eigen_core.networks.encoders import FilterBankEncoder
+from eigen_core.networks.tcn import TcnEncoder, receptive_dilations
 
 WIDTH = NetworkConfig(channels=16, embedding=8)
 

@@ -10,7 +10,7 @@ import pytest
 from synthetic_run import make_run
 
 from eigen_core.common.records import GenerationRecord, RecordLog, Telemetry
-from eigen_core.learners.ddpg import DdpgLearner
+from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.reporting.plots import write_plots

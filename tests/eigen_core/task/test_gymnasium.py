@@ -17,8 +17,6 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import load_config
-from eigen_core.evolution import Champion
-from eigen_core.evolution.fitness import spread_starts
 from eigen_core.generation import (
     TrainingState,
     evaluate,
@@ -30,6 +28,8 @@ from eigen_core.generation import (
     start_training,
     train,
 )
+from eigen_core.learning import Champion
+from eigen_core.learning.method import spread_starts
 from eigen_core.task import open_data
 from eigen_core.task.gymnasium import wrong_rows
 

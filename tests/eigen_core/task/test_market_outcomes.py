@@ -8,7 +8,7 @@ import pytest
 import torch
 from science_cases import random_panel, small_config
 
-from eigen_core.learners.counterfactual import CounterfactualLearner
+from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.market import Panel
 from eigen_core.task.market import MarketTask
 from eigen_core.trading import Prices, TradingEnvironment

@@ -1,0 +1,215 @@
+"""Computing agents independently of each other: playing their episodes, and learning.
+
+This is what can be done in another process. An executor decides where; the bits do not depend on it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.common.progress import report_progress
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.config import Config
+from eigen_core.learning import LearningPlan, learner_class
+from eigen_core.learning.method import NOISE_FACTOR
+from eigen_core.machine.arithmetic import is_problem_free, set_cpu_mode
+from eigen_core.machine.devices import on_device
+from eigen_core.machine.pieces import agents_at_once, playing_at_once
+from eigen_core.machine.threads import ThreadTrial
+from eigen_core.networks.population import Population, agent_groups
+from eigen_core.task import Rollout, task_class
+from eigen_core.task.replay import Replay
+
+# Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
+_LARGEST = 1.0 - 2.0**-20
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes of consecutive agents in the evaluate phase of a generation.
+
+    Attributes:
+        generation: the generation.
+        first_agent: index of the first agent in the population.
+        training: start of each agent's training episodes, int64 `[agents, slices]`.
+        fixed: start of the episodes without noise that all agents play, int64 `[slices]`.
+        noise_scale: standard deviation of the exploration noise.
+        random: training episodes are played with random actions.
+        task_state: what the task knows before them.
+    """
+
+    generation: int
+    first_agent: int
+    training: NDArray[np.int64]
+    fixed: NDArray[np.int64]
+    noise_scale: float
+    random: bool
+    task_state: Mapping[str, Tensor]
+
+    def rows(self, agents: slice) -> "Episodes":
+        """Those of consecutive agents."""
+        return replace(self, training=self.training[agents], first_agent=self.first_agent + agents.start)
+
+
+@dataclass(frozen=True)
+class EpisodeResults:
+    """Results of the training episodes, which are recorded, and of those without noise."""
+
+    training: Rollout
+    fixed: Rollout
+
+    @classmethod
+    def of(cls, rollout: Rollout, training: int) -> "EpisodeResults":
+        """Split results: the first `training` episodes of each agent are for training."""
+        first, others = (rollout.part(slice(None), part) for part in (slice(training), slice(training, None)))
+        return cls(replace(first, transitions=rollout.transitions), others)
+
+    @classmethod
+    def joined(cls, parts: Sequence["EpisodeResults"]) -> "EpisodeResults":
+        """Join the results of consecutive groups of agents."""
+        return cls(Rollout.joined([part.training for part in parts]), Rollout.joined([part.fixed for part in parts]))
+
+
+class Executor(Protocol):
+    """Computes agents somewhere. What comes out for an agent does not depend on where, nor on the agents beside it."""
+
+    @property
+    def exchanged_bytes(self) -> int:
+        """Bytes of arrays that crossed between this process and others since the run was begun or resumed."""
+
+    def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
+        """Play the episodes of all agents of a population."""
+
+    def learn(
+        self,
+        population: Population,
+        groups: Sequence[slice],
+        plan: LearningPlan,
+        replay: Replay,
+        task_state: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Let agents learn.
+
+        Args:
+            population: is written to; what a failure leaves in it has no meaning.
+            groups: consecutive agents, that learn together where they learn in this process.
+            plan: of the whole population.
+            replay: what they learn from.
+            task_state: the task's, by which observations and rewards are normalised.
+
+        Returns:
+            Each of the learner's curves, float64 `[agents that learn, gradient steps]` on the host.
+        """
+
+
+class AgentComputer:
+    """Computes agents of a run in this process, a group at a time. Implements `Executor`.
+
+    Args:
+        config: the run.
+        content: what the task is built from.
+        device: where everything is computed.
+    """
+
+    exchanged_bytes = 0
+
+    def __str__(self) -> str:
+        """Where agents are computed, in words."""
+        return f"{self.device} (at a time {self.playing_size} agents play, {self.group_size} learn)"
+
+    def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
+        self.config = config
+        self.device = device
+        set_cpu_mode(config.instructions, device)
+        learner = learner_class(config.learner)
+        self.heads = learner.heads(config)
+        self.task = task_class(config)(config, content, device, self.heads)
+        self.learner = learner(config, self.task)
+        is_tried = device.type == "cpu" and config.threads == 0 and is_problem_free(device, config.instructions)
+        self._trial = ThreadTrial() if is_tried else None
+        self.group_size = agents_at_once(config.population, self.task.block_bytes, device.type)
+        self.playing_size = playing_at_once(config.population, self.task.play_bytes, device.type)
+
+    def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
+        """Play the episodes of all agents of a population, or of consecutive ones; see `Executor.play`."""
+        self.task.state = episodes.task_state
+        groups = agent_groups(population.size, self.playing_size)
+        parts = []
+        for index, group in enumerate(groups):
+            weights, own = population.weights[group], episodes.rows(group)
+            fixed = np.tile(own.fixed, (len(weights), 1))
+            if own.random:
+                training = self.task.roll_out(*self._random_play(weights, own), record=True)
+                parts.append(EpisodeResults(training, self.task.roll_out(weights, fixed)))
+            else:
+                noise = self._noise(own, population.genes.get(NOISE_FACTOR), group)
+                starts = np.hstack([own.training, fixed])
+                played = self.task.roll_out(weights, starts, noise, record=True, fixed=len(own.fixed))
+                parts.append(EpisodeResults.of(played, own.training.shape[1]))
+            report_progress("evaluate", index + 1, len(groups))
+        return EpisodeResults.joined(parts)
+
+    def learn(
+        self,
+        population: Population,
+        groups: Sequence[slice],
+        plan: LearningPlan,
+        replay: Replay,
+        task_state: Mapping[str, Tensor],
+    ) -> dict[str, Tensor]:
+        """Let the agents in `groups` learn; see `Executor.learn`."""
+        self.task.state = task_state
+        total, done = len(groups) * plan.gradient_steps, 0
+
+        def count_step() -> None:
+            nonlocal done
+            done += 1
+            report_progress("train", done, total)
+            if self._trial is not None:
+                self._trial.step()
+
+        def learn(agents: slice) -> dict[str, Tensor]:
+            # A group of all agents is the population itself: no memory for a second one.
+            group = population if agents == slice(0, population.size) else population.rows(agents)
+            if self._trial is not None:
+                self._trial.begin()
+            learned = self.learner.learn(group, plan.rows(agents), replay, count_step)
+            if learned.group is not population:
+                population.put(agents, learned.group)
+            return learned.curves
+
+        curves = [learn(agents) for agents in groups]
+        return {name: torch.cat([group[name] for group in curves]) for name in curves[0]}
+
+    def _noise(self, episodes: Episodes, factors: Tensor | None, group: slice) -> Tensor:
+        """Return the exploration noise of a group, whose episodes these are; `factors` are those of all agents."""
+        shape = self.task.noise_shape(episodes.training.shape[1])
+        rows = [generator.standard_normal(shape, dtype=np.float32) for generator in self._generators(episodes, "noise")]
+        noise = on_device(np.stack(rows), self.device)
+        # A stochastic policy has a spread of its own.
+        if self.heads.spread != "none":
+            return noise
+        noise.mul_(episodes.noise_scale)
+        return noise if factors is None else noise.mul_(factors[group].reshape(-1, *[1] * len(shape)))
+
+    def _random_play(self, weights: Tensor, episodes: Episodes) -> tuple[Tensor, NDArray[np.int64], Tensor]:
+        """Return weights and noise that play actions drawn uniformly from their range, with the episodes between."""
+        shape = self.task.noise_shape(episodes.training.shape[1])
+        rows = [generator.uniform(-1.0, 1.0, shape) for generator in self._generators(episodes, "random actions")]
+        fractions = on_device(np.stack(rows).astype(np.float32), self.device).clamp_(-_LARGEST, _LARGEST)
+        # Without weights an actor plays what its box begins with, with a standard deviation of 1 if it has one.
+        deterministic, box = self.heads.spread == "none", self.task.box
+        drawn = fractions / 2.0 if deterministic else box.raw(fractions)
+        if box.offset is not None:
+            drawn = drawn - (box.initial - 0.5 if deterministic else box.offset)
+        return weights.new_zeros(()).expand_as(weights), episodes.training, drawn
+
+    def _generators(self, episodes: Episodes, purpose: str) -> list[np.random.Generator]:
+        agents = range(episodes.first_agent, episodes.first_agent + len(episodes.training))
+        seed, generation = self.config.seed, episodes.generation
+        return [keyed_generator(seed, generation, "evaluate", agent, purpose) for agent in agents]

@@ -1,0 +1,34 @@
+"""Learners and population methods: how agents learn, and which agents the next generation has."""
+
+from typing import cast
+
+from eigen_core.config import EvolutionConfig, LearnerConfig
+from eigen_core.config.values import LEARNERS, METHODS, chosen
+from eigen_core.learning.interface import Learner, LearningPlan, LearningResult
+from eigen_core.learning.method import Champion, GenerationResult, MethodState, NextPopulation, PopulationMethod
+
+__all__ = [
+    "Champion",
+    "GenerationResult",
+    "Learner",
+    "LearningPlan",
+    "LearningResult",
+    "MethodState",
+    "NextPopulation",
+    "PopulationMethod",
+    "learner_class",
+    "method_class",
+]
+
+
+def learner_class(config: LearnerConfig) -> type[Learner]:
+    """Return the class of the learner that a configuration names."""
+    return cast("type[Learner]", chosen(LEARNERS, config.algorithm))
+
+
+def method_class(config: EvolutionConfig) -> type[PopulationMethod]:
+    """Return the class of the population method that a configuration names.
+
+    Where breeding is off it is the genetic algorithm's, which then keeps all agents.
+    """
+    return cast("type[PopulationMethod]", chosen(METHODS, config.method if config.enabled else "genetic"))

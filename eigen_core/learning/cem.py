@@ -1,0 +1,150 @@
+"""The cross-entropy method over actors, some of which learn by gradients: CEM-RL.
+
+Pourchot & Sigaud 2019 (arXiv:1810.01222), section 4 and algorithm 1. There, actors are drawn, half of them learn, all
+are evaluated, and the fittest half moves the distribution. Here, learning follows evaluation. So an agent that is drawn
+is evaluated as drawn; those that then learn are evaluated once more in the next generation, and then make way. Each
+generation so evaluates as many agents that have learned, and as many that were drawn, as in the paper; what has learned
+began with a draw from the distribution of one generation before. Fitness always belongs to the weights that played.
+
+All agents that are drawn have one critic, as in the paper: that of the fittest agent that has learned. With its
+optimizer and its target it lives on through all generations; actors and their optimizers begin anew. Unlike there, each
+of those that learn in a generation trains a copy of it, so that none depends on which agents are computed beside it. As
+in the authors' code (github.com/apourchot/CEM-RL), agents are drawn in pairs on opposite sides of the mean. The mean
+itself is played and can become the champion; its fitness does not move the distribution. Without importance mixing.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import GenerationRecord, Lineage
+from eigen_core.config import Config
+from eigen_core.learning.method import GenerationResult, MethodState, NewAgents, NextPopulation, Number
+from eigen_core.machine.devices import on_device
+from eigen_core.networks.population import Population
+
+_MEAN = 0
+"""The agent that is the mean of the distribution."""
+
+
+def shares(parents: int) -> list[float]:
+    """Share of each parent in the distribution, the fittest first: log((1 + parents) / rank), scaled to a sum of 1."""
+    logarithms = [math.log((1 + parents) / rank) for rank in range(1, parents + 1)]
+    return [logarithm / sum(logarithms) for logarithm in logarithms]
+
+
+def _mean_deviation(variance: Tensor) -> float:
+    return float(np.sqrt(variance.cpu().numpy().mean(dtype=np.float64)))
+
+
+class CemMethod:
+    """Implements `PopulationMethod`. Its state: mean and variance, float32 `[weights of an actor]` each.
+
+    The first agent is the mean of the distribution. Those that have learned come next, then those that are drawn.
+    """
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
+        self._config = config
+        self._evolution = config.evolution
+        self._new_agents = new_agents
+        self._actor = slice(critic, None)
+        self._learning = range(config.population.size)[self.learning(config)]
+        self.bounds: Mapping[str, tuple[float, float]] = {"variance": (0.0, math.inf)}
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
+        size, wanted = config.population.size, config.evolution.learning_agents
+        if wanted is not None and wanted > size // 2:
+            raise InputError(
+                f"evolution.learning_agents {wanted} is more than half of population.size {size}: of the agents of "
+                "method cem at most half can learn, since as many are evaluated a second time. Lower it."
+            )
+        return slice(size - ((size - 1) // 2 if wanted is None else wanted), size)
+
+    def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
+        """Return the first agent's actor as the mean, and actors drawn around it, all with its critic."""
+        mean = weights[0, self._actor].clone()
+        state = MethodState(
+            tensors={"mean": mean, "variance": torch.full_like(mean, self._evolution.distribution_variance)}
+        )
+        weights[:] = weights[0].clone()
+        self._draw_into(weights, range(1, len(weights)), 1, state)
+        return self._new_agents(weights), state
+
+    def _draw_into(self, weights: Tensor, agents: range, generation: int, state: MethodState) -> None:
+        for agent in agents:
+            weights[agent, self._actor] = self._draw(generation, agent, state)
+
+    def _draw(self, generation: int, agent: int, state: MethodState) -> Tensor:
+        """Return the actor that an agent of a generation begins with, given the state at the generation's start.
+
+        From the last agent on, every two lie on opposite sides of the mean.
+        """
+        mean, variance = state.tensors["mean"], state.tensors["variance"]
+        last = self._config.population.size - 1
+        pair, mirrored = divmod(last - agent, 2)
+        generator = keyed_generator(self._config.seed, generation, "evolve", last - 2 * pair, "sample")
+        noise = on_device(generator.standard_normal(len(mean), dtype=np.float32), mean.device)
+        noise.mul_(variance.sqrt())
+        return mean - noise if mirrored else mean + noise
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
+        """There are none."""
+        return {}
+
+    def breed(self, ended: GenerationResult) -> NextPopulation:
+        """Move the distribution; play its mean, the agents that have learned, and new ones drawn from it.
+
+        Where half of the agents learn, there is no place left for the weakest of them beside the mean.
+        """
+        size = ended.population.size
+        candidates = [agent for agent in ended.ranking if agent != _MEAN]
+        parents = candidates[: max(1, round(len(candidates) * self._evolution.elite_share))]
+        state = self._moved(ended, parents)
+        learned = [agent for agent in candidates if ended.learned and agent in self._learning]
+        kept = sorted(learned[: size - 1 - len(self._learning)])
+        teacher = learned[0] if learned else _MEAN
+        drawn = range(1 + len(kept), size)
+        weights = ended.population.weights[[teacher, *kept, *[teacher] * len(drawn)]]
+        weights[_MEAN, self._actor] = state.tensors["mean"]
+        self._draw_into(weights, drawn, ended.generation + 1, state)
+        bred = self._new_agents(weights, ended.population.rows(slice(teacher, teacher + 1)))
+        lineages = (
+            Lineage(_MEAN, "mean", (parents[0],)),
+            *(Lineage(agent, "learner", (parent,)) for agent, parent in enumerate(kept, 1)),
+            *(Lineage(agent, "sample", (parents[0],)) for agent in drawn),
+        )
+        return NextPopulation(bred, lineages, state, {"distribution_std": _mean_deviation(state.tensors["variance"])})
+
+    def _moved(self, ended: GenerationResult, parents: Sequence[int]) -> MethodState:
+        """Return the distribution after a generation (equations 1 and 2).
+
+        The variance has a factor of one over the number of parents, which the paper leaves out and its authors' code
+        has: without it the way that agents have learned is added to the variance, which then grows without end.
+        """
+        old = ended.state.tensors["mean"]
+        mean, variance = torch.zeros_like(old), torch.zeros_like(old)
+        for agent, share in zip(parents, shares(len(parents)), strict=True):
+            actor = self._as_evaluated(ended, agent)
+            mean.add_(actor * share)
+            variance.add_((actor - old).square_().mul_(share / len(parents)))
+        variance.add_(self._noise(ended.generation))
+        return replace(ended.state, tensors={"mean": mean, "variance": variance})
+
+    def _as_evaluated(self, ended: GenerationResult, agent: int) -> Tensor:
+        """Return the actor to which an agent's fitness belongs: an agent that has learned had just been drawn."""
+        if agent in self._learning:
+            return self._draw(ended.generation, agent, ended.state)
+        return ended.population.weights[agent, self._actor]
+
+    def _noise(self, generation: int) -> float:
+        limit = self._evolution.distribution_variance_limit
+        start = self._evolution.distribution_variance
+        return limit + (start - limit) * self._evolution.distribution_variance_decay**generation

@@ -1,0 +1,136 @@
+"""Regression on what every alternative would have earned, where that is known without playing it.
+
+Prices do not react to a small trader, so what each asset would have gained on each day at each sale target is known:
+a decision process whose inputs are exogenous, learned in hindsight (Sinclair et al. 2023, ICML, "Hindsight learning for
+MDPs with exogenous inputs"). An actor expects the outcome of each alternative, from all of them at once, and takes the
+one that exceeds its reserve price by most (`eigen_core.networks.outcomes`): what it takes is blocked for a time.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, Generic, cast
+
+import torch
+from torch import Tensor
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Curve
+from eigen_core.config import Config, CounterfactualConfig
+from eigen_core.learning.adam import adam_state, clipped_step
+from eigen_core.learning.critics import scaled
+from eigen_core.learning.interface import LearningResult, learner_settings, setting
+from eigen_core.learning.steps import BatchPlan, Step, drawn_batches, take_steps
+from eigen_core.networks import Heads
+from eigen_core.networks.outcomes import RESERVE_VALUES, ExpectedOutcomes, follow_expected
+from eigen_core.networks.population import Population
+from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
+from eigen_core.task.replay import Replay
+
+
+class CounterfactualLearner(Generic[Observed, Encoded]):
+    """Implements `Learner`, of tasks that implement `KnownOutcomes`; nothing is learned from the replay.
+
+    Args:
+        config: learner settings.
+        task: what is played.
+    """
+
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("reward_loss", "Mean squared error of the rewards that are expected, in scaled rewards."),
+        Curve("time_loss", "Mean squared error of the times, as shares of the longest."),
+        Curve("spread", "Standard deviation of the best rewards that are expected, in scaled rewards."),
+        Curve("gradient_norm", "Norm of an agent's gradient before clipping."),
+    )
+
+    def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
+        self._config = config
+        self._learner = learner_settings(config, CounterfactualConfig)
+        self._task = task
+        self._known = cast("KnownOutcomes", task)
+        self._critic_values = task.critic_layout.size
+        self._stepped = slice(0, task.critic_layout.size + task.actor_layout.size - RESERVE_VALUES)
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return an actor that expects outcomes, without a critic.
+
+        Raises:
+            InputError: the task does not offer outcomes of what was not played.
+        """
+        if not issubclass(task_class(config), KnownOutcomes):
+            raise InputError(
+                f"learner.algorithm {config.learner.algorithm} learns from outcomes of what was not played, "
+                f"which task {config.task} does not offer: use another learner, or task market."
+            )
+        return Heads(critics=0, outcomes=learner_settings(config, CounterfactualConfig).target_bins)
+
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents without moments, or with those of a teacher."""
+        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what moments and counts of steps lie after so many generations."""
+        return {
+            "first_moment": (-math.inf, math.inf),
+            "second_moment": (0.0, math.inf),
+            "steps": (0.0, float(generation * self._learner.gradient_steps)),
+        }
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:  # noqa: ARG002
+        """Draw the moments of a generation's batches."""
+        sampler = self._known.outcome_sampler(self._learner.batch_size)
+        return drawn_batches(self._config, sampler, agents, generation)
+
+    def learn(
+        self,
+        group: Population,
+        plan: BatchPlan,
+        replay: Replay,  # noqa: ARG002 - the interface
+        between_steps: Callable[[], None],
+    ) -> LearningResult:
+        """Take all optimizer steps of `plan`; see `Learner.learn`."""
+        moves = {"steps": [True] * plan.gradient_steps}
+        steps = take_steps(partial(self._step, group), group, plan, self._config, moves, {}, between_steps)
+        return LearningResult.of(group, self.curves, steps)
+
+    def _step(self, group: Population, step: Step) -> list[Tensor]:
+        """Take one optimizer step; return `curves`."""
+        (corrections,), batches = step.corrections, step.batches
+        assert corrections is not None
+        rows = group.weights[:, self._stepped].clone().requires_grad_()
+        reward_losses, time_losses = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
+        seen = []
+        for moments, block in batches:
+            observed, outcomes = self._known.outcomes(moments, block)
+            # What an actor reserves by has no gradient.
+            reserve = group.weights[:, self._stepped.stop :]
+            expected = self._expected(torch.cat([rows, reserve], dim=1), observed)
+            reward_loss, time_loss = self._losses(group, expected, outcomes)
+            torch.autograd.backward((reward_loss + time_loss).sum() / len(batches))
+            reward_losses += reward_loss.detach() / len(batches)
+            time_losses += time_loss.detach() / len(batches)
+            seen.append((ExpectedOutcomes(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
+        rate = setting(group, self._learner, "critic_learning_rate")
+        norms = clipped_step(group, self._stepped, rows, corrections, rate, self._learner)
+        actor = self._task.actor_layout.views(group.weights[:, self._critic_values :])
+        for found, known in seen:
+            follow_expected(actor, found, known)
+        return [reward_losses, time_losses, actor["actor.log_spread"][:, 0].exp(), norms]
+
+    def _expected(self, rows: Tensor, observed: Observed) -> ExpectedOutcomes:
+        critic, actor = rows[:, : self._critic_values], rows[:, self._critic_values :]
+        encoding = self._task.encode(self._task.critic_layout.views(critic), observed)
+        return self._known.expected_outcomes(self._task.actor_layout.views(actor), encoding)
+
+    def _losses(self, group: Population, expected: ExpectedOutcomes, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
+        """Return the mean squared errors of rewards and of times over what is known: float32 `[agents]` each."""
+        rewards = scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)
+        known = outcomes.known[..., None]
+        count = outcomes.known.sum((1, 2)).clamp_min(1) * outcomes.rewards.shape[-1]
+
+        def loss(error: Tensor) -> Tensor:
+            counted = error * known
+            return (counted * counted).flatten(2).sum(-1).sum(-1) / count
+
+        return loss(expected.rewards - rewards), loss(expected.shares - outcomes.shares)

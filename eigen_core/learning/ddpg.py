@@ -1,0 +1,174 @@
+"""Deep deterministic policy gradient for a group of agents from the shared replay.
+
+Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1; with `twin_critics` and `policy_delay` the clipped double
+estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections 4.2 and 5.2.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+from itertools import repeat
+from typing import ClassVar, Generic
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigen_core.common.records import Curve
+from eigen_core.config import Config, DdpgConfig, Td3Config
+from eigen_core.learning.adam import clipped_step
+from eigen_core.learning.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
+from eigen_core.learning.interface import LearningResult, learner_settings, setting
+from eigen_core.learning.steps import BatchPlan, Step, draw_batches, take_steps
+from eigen_core.networks import Heads, Policy
+from eigen_core.networks.population import Population
+from eigen_core.task import Encoded, Observed, Task, Transitions
+from eigen_core.task.replay import Replay
+
+
+class DdpgLearner(Generic[Observed, Encoded]):
+    """Implements `Learner`.
+
+    Args:
+        config: learner and replay settings.
+        task: what is played.
+    """
+
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("critic_loss", "Mean squared temporal-difference error, in scaled rewards."),
+        Curve("actor_loss", "Minus the critic's value of the actor's actions, in scaled rewards."),
+        Curve("value", "Mean value of the stored actions, in scaled rewards."),
+        Curve("critic_gradient_norm", "Norm of an agent's critic gradient before clipping."),
+        Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
+    )
+
+    noise_purposes: ClassVar[tuple[str, ...]] = ()
+    """Purpose of the noise of `target_actions`."""
+    settings: ClassVar[type[DdpgConfig | Td3Config]] = DdpgConfig
+
+    def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
+        self._config = config
+        self._learner = learner_settings(config, self.settings)
+        self._task = task
+        self._critic, self._actor = critic_columns(task), actor_columns(task)
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return critics of actions, one or two, and a deterministic actor."""
+        learner = learner_settings(config, DdpgConfig)
+        return Heads(critics=2 if learner.twin_critics else 1, return_steps=learner.n_step)
+
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents whose targets are their weights, without moments; see `Learner.new_agents`."""
+        counts = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
+        state = {
+            "targets": weights.clone(),
+            "first_moment": torch.zeros_like(weights),
+            "second_moment": torch.zeros_like(weights),
+            "critic_steps": counts,
+            "actor_steps": counts.clone(),
+        }
+        if teacher is not None:
+            for name in ("targets", "first_moment", "second_moment"):
+                state[name][:, self._critic] = teacher.state[name][:, self._critic]
+            state["critic_steps"][:] = teacher.state["critic_steps"]
+        return Population(weights, state)
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what targets, moments and counts of steps lie after so many generations."""
+        steps = (0.0, float(generation * self._learner.gradient_steps))
+        return {
+            "targets": (-math.inf, math.inf),
+            "first_moment": (-math.inf, math.inf),
+            "second_moment": (0.0, math.inf),
+            "critic_steps": steps,
+            "actor_steps": steps,
+        }
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
+        """Draw the batches of a generation."""
+        return draw_batches(self._config, self._task, replay, agents, generation)
+
+    def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:  # noqa: ARG002 - for learners that take some
+        """Return what the target actor plays where the targets value an observation."""
+        return policy.mode
+
+    def learn(
+        self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
+        """Take all optimizer steps of `plan`; see `Learner.learn`."""
+        numbers = np.arange(1, plan.gradient_steps + 1) + plan.earlier_steps
+        actor_moves = (numbers % self._learner.policy_delay == 0).tolist()
+        moves = {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
+        noise = dict.fromkeys(self.noise_purposes, self._task.noise_shape(1)[2:])
+        steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
+        return LearningResult.of(group, self.curves, steps)
+
+    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
+        """Take one optimizer step, of the actor and the targets too where the actor steps; return `curves`.
+
+        What was encoded for it is freed with it.
+        """
+        batches = [self._task.transitions(replay, *batch) for batch in step.batches]
+        noise = zip(*step.noise, strict=True) if step.noise else repeat(())
+        of_critics, of_actor = step.corrections
+        assert of_critics is not None
+        fitted = fit_critics(
+            self._task,
+            group,
+            batches,
+            lambda batch: self._td_target(group, batch, *next(noise)),
+            lambda actions: actions,
+            of_critics,
+            self._learner,
+        )
+        if of_actor is None:
+            actor_loss = actor_norm = torch.full_like(fitted.loss, torch.nan)
+        else:
+            actor_loss, actor_norm = self._actor_step(group, fitted.encodings, of_actor)
+            follow(group.state["targets"], group.weights, self._learner.tau)
+        return [fitted.loss, actor_loss, fitted.value, fitted.gradient_norm, actor_norm]
+
+    @torch.no_grad()
+    def _td_target(self, group: Population, batch: Transitions[Observed], *noise: Tensor) -> Tensor:
+        """Reward plus the discounted value that the targets give to the next observation: float32 `[agents, batch]`."""
+        targets, task = group.state["targets"], self._task
+        critic = task.critic_layout.views(targets[:, self._critic])
+        actor = task.actor_layout.views(targets[:, self._actor])
+        encoding = task.encode(critic, batch.next_observations)
+        values = task.values(critic, encoding, self.target_actions(task.policy(actor, encoding), *noise)).amin(0)
+        rewards, discount = discounted_rewards(batch, group, self._learner)
+        return rewards + discount * values
+
+    def _actor_step(self, group: Population, encodings: list[Encoded], corrections: Tensor) -> tuple[Tensor, Tensor]:
+        """Ascend the gradient of the first critic's value, with the encodings of the critic step."""
+        task = self._task
+        rows = group.weights[:, self._actor].clone().requires_grad_()
+        critic = task.critic_layout.views(group.weights[:, self._critic])
+        losses = torch.zeros_like(rows[:, 0])
+        for encoding in encodings:
+            value = task.values(critic, encoding, task.policy(task.actor_layout.views(rows), encoding).mode)[0]
+            loss = -value.mean(-1) / len(encodings)
+            torch.autograd.backward(loss.sum())
+            losses += loss.detach()
+        learning_rate = setting(group, self._learner, "actor_learning_rate")
+        norms = clipped_step(group, self._actor, rows, corrections, learning_rate, self._learner)
+        return losses, norms
+
+
+class Td3Learner(DdpgLearner[Observed, Encoded]):
+    """Implements `Learner`."""
+
+    noise_purposes: ClassVar[tuple[str, ...]] = ("target noise",)
+    settings = Td3Config
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return two critics of actions and a deterministic actor."""
+        return Heads(critics=2, return_steps=learner_settings(config, Td3Config).n_step)
+
+    def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:
+        """Return the target actor's actions with clipped noise: similar actions have similar values (section 5.3)."""
+        learner = learner_settings(self._config, Td3Config)
+        (drawn,), clip = noise, learner.target_noise_clip
+        return self._task.box.explore(policy.mode, (drawn * learner.target_noise).clamp_(-clip, clip))

@@ -1,0 +1,145 @@
+"""Direct reinforcement: each agent climbs the growth of its own account over stretches of training days.
+
+Moody and Saffell 2001, "Learning to trade via direct reinforcement", IEEE Transactions on Neural Networks 12, section
+II: what an agent does does not move prices, so that the account, costs included, is a differentiable function of its
+weights. There is no critic and nothing of the replay is read; the task offers the gradient (`DifferentiableGrowth`).
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Curve
+from eigen_core.config import Config, DirectConfig
+from eigen_core.learning.adam import adam_state, clipped_step
+from eigen_core.learning.critics import actor_columns, critic_columns
+from eigen_core.learning.interface import LearningResult, learner_settings, setting
+from eigen_core.learning.steps import count_steps
+from eigen_core.networks import Heads
+from eigen_core.networks.population import Population
+from eigen_core.task import DifferentiableGrowth, Task
+from eigen_core.task.replay import Replay
+
+
+@dataclass(frozen=True)
+class StretchPlan:
+    """The stretches of days that all agents climb. Implements `LearningPlan`.
+
+    Attributes:
+        starts: first day of each, int64 `[gradient steps, stretches of a step]`.
+        days: of a stretch.
+    """
+
+    starts: NDArray[np.int64]
+    days: int
+
+    @property
+    def gradient_steps(self) -> int:
+        """Optimizer steps of each agent."""
+        return len(self.starts)
+
+    def rows(self, agents: slice) -> "StretchPlan":  # noqa: ARG002 - they are the same for all
+        """The plan of consecutive agents."""
+        return self
+
+
+class DirectLearner:
+    """Implements `Learner`.
+
+    Args:
+        config: learner settings.
+        task: what is played.
+
+    Raises:
+        InputError: the task does not offer `DifferentiableGrowth`.
+    """
+
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("growth", "Mean reward of a day of the stretches, before the step."),
+        Curve("variance", "Variance of these rewards."),
+        Curve("turnover", "What is traded on a day, as a share of the equity."),
+        Curve("encoder_gradient_norm", "Norm of an agent's gradient of the encoder before clipping."),
+        Curve("actor_gradient_norm", "Norm of an agent's gradient of the actor before clipping."),
+    )
+
+    def __init__(self, config: Config, task: Task[Any, Any]) -> None:
+        if not isinstance(task, DifferentiableGrowth):
+            raise _refusal(config)
+        self._config = config
+        self._learner = learner_settings(config, DirectConfig)
+        self._task = task
+        self._encoder, self._actor = critic_columns(task), actor_columns(task)
+
+    @staticmethod
+    def heads(config: Config) -> Heads:  # noqa: ARG004 - it has no choice
+        """Return a deterministic actor, and no critic."""
+        return Heads(critics=0)
+
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents without moments, or with those of a teacher."""
+        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what moments and counts of steps lie after so many generations."""
+        return {"second_moment": (0.0, math.inf), "steps": (0.0, float(generation * self._learner.gradient_steps))}
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> StretchPlan | None:  # noqa: ARG002
+        """Draw the stretches of a generation, the same for all agents."""
+        learner, known = self._learner, self._task.growth_days
+        if learner.gradient_steps == 0:
+            return None
+        days = min(learner.stretch_days, len(known))
+        generator = keyed_generator(self._config.seed, generation, "train", "shared", "stretches")
+        shape = (learner.gradient_steps, learner.stretches)
+        return StretchPlan(generator.integers(known.start, known.stop - days + 1, shape), days)
+
+    def learn(
+        self,
+        group: Population,
+        plan: StretchPlan,
+        replay: Replay,  # noqa: ARG002 - nothing of it is read
+        between_steps: Callable[[], None],
+    ) -> LearningResult:
+        """Take the optimizer steps of `plan`; see `Learner.learn`."""
+        every_step = [True] * plan.gradient_steps
+        rows: list[list[Tensor]] = []
+        for starts, corrections in zip(plan.starts.tolist(), count_steps(group, "steps", every_step), strict=True):
+            assert corrections is not None
+            rows.append(self._step(group, starts, plan.days, corrections))
+            between_steps()
+        return LearningResult.of(group, self.curves, rows)
+
+    def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
+        """Take one optimizer step up the mean growth less the risk aversion times its variance; return `curves`."""
+        learner = self._learner
+        aversion = setting(group, learner, "risk_aversion")
+        parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._encoder, self._actor)]
+        seen = torch.zeros((3, group.size), device=group.weights.device)
+        for start in starts:
+            growth, turnover = self._task.growth(torch.cat(parts, dim=1), start, days)
+            mean = growth.mean(-1)
+            variance = (growth - mean[:, None]).square().mean(-1)
+            worth = mean - (aversion[:, 0] if isinstance(aversion, Tensor) else aversion) * variance
+            torch.autograd.backward(-worth.sum() / len(starts))
+            seen += torch.stack([mean.detach(), variance.detach(), turnover.mean(-1)]) / len(starts)
+        rates = ("critic_learning_rate", "actor_learning_rate")
+        norms = [
+            clipped_step(group, columns, part, corrections, setting(group, learner, rate), learner)
+            for columns, part, rate in zip((self._encoder, self._actor), parts, rates, strict=True)
+        ]
+        return [*seen, *norms]
+
+
+def _refusal(config: Config) -> InputError:
+    return InputError(
+        f"learner.algorithm {config.learner.algorithm} climbs the growth of an account, which task {config.task} does "
+        "not offer: use task portfolio, or another algorithm."
+    )

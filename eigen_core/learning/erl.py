@@ -1,0 +1,68 @@
+"""Evolutionary reinforcement learning: a population that evolves beside agents that learn.
+
+Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1: the population does not learn by gradients; what it plays is what
+the learning agent learns from, whose weights are copied into the population every few generations. Unlike there, the
+agents that evolve explore as those that learn do, and mutation adds noise of an absolute size.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.records import Lineage
+from eigen_core.config import Config
+from eigen_core.learning.genetic import GeneticMethod
+from eigen_core.learning.method import GenerationResult, NewAgents, NextPopulation
+from eigen_core.networks.population import Population
+
+
+class ErlMethod(GeneticMethod):
+    """The genetic algorithm over the first agents; the last ones learn. Implements `PopulationMethod`."""
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
+        super().__init__(config, critic, new_agents)
+        self._bred = slice(0, self.learning(config).start)
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
+        size, wanted = config.population.size, config.evolution.learning_agents
+        learning = 1 if wanted is None else wanted
+        if not 1 <= learning < size:
+            raise InputError(
+                f"evolution.learning_agents {learning} does not fit population.size {size}: method erl needs at least "
+                "one agent that learns and one that evolves."
+            )
+        return slice(size - learning, size)
+
+    def breed(self, ended: GenerationResult) -> NextPopulation:
+        """Breed from the agents that evolve, keep those that learn.
+
+        Every `evolution.sync_generations` generations the fittest of these takes the place of the agent that was bred
+        last: no elite, unless all are elites, and then the weakest.
+        """
+        evolving, learning = _cut(ended.population, self._bred.stop)
+        bred = super().breed(replace(ended, population=evolving, fitness=ended.fitness[self._bred]))
+        kept = learning.tensors()
+        tensors = {name: torch.cat([tensor, kept[name]]) for name, tensor in bred.population.tensors().items()}
+        agents = range(self._bred.stop, ended.population.size)
+        lineages = [*bred.lineages, *(Lineage(agent, "learner", (agent,)) for agent in agents)]
+        if ended.generation % self._evolution.sync_generations == 0:
+            replaced, learner = self._bred.stop - 1, min(agents, key=ended.ranking.index)
+            for tensor in tensors.values():
+                tensor[replaced] = tensor[learner]
+            lineages[replaced] = Lineage(replaced, "copy", (learner,))
+        population = Population(tensors.pop("weights"), tensors)
+        return replace(bred, population=population, lineages=tuple(lineages))
+
+
+def _cut(population: Population, first: int) -> tuple[Population, Population]:
+    """Return views of the first agents and of the others."""
+
+    def part(agents: slice) -> Population:
+        state: Mapping[str, torch.Tensor] = {name: tensor[agents] for name, tensor in population.state.items()}
+        return Population(population.weights[agents], state)
+
+    return part(slice(0, first)), part(slice(first, None))

@@ -1,0 +1,188 @@
+"""The genetic algorithm: elites, tournaments, blend crossover, mutation that grows on a plateau."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import GenerationRecord, Lineage, Record
+from eigen_core.config import Config, EvolutionConfig
+from eigen_core.learning.method import Champion, GenerationResult, MethodState, NewAgents, NextPopulation, Number
+from eigen_core.machine.devices import on_device
+from eigen_core.networks.population import Population
+
+
+class MutationState(Record):
+    """How strongly mutants are changed, and how long nothing has improved.
+
+    Attributes:
+        rate: share of a mutant's weights that are changed.
+        std: standard deviation of the change.
+        reference: the score that the next progress is measured against; None before the first generation.
+        generations_without_progress: since the reference was set, or since mutation last grew.
+    """
+
+    rate: float
+    std: float
+    reference: float | None = None
+    generations_without_progress: int = 0
+
+    @classmethod
+    def initial(cls, config: EvolutionConfig) -> "MutationState":
+        """The configured strength."""
+        return cls(rate=config.mutation_rate, std=config.mutation_std)
+
+    def after(self, score: float, config: EvolutionConfig) -> "MutationState":
+        """Return the state after a generation, given its score: the champion's, or what stands for it.
+
+        Progress, an improvement of at least `plateau_improvement` of the reference's size, resets the strength;
+        `plateau_generations` generations without it let rate and deviation grow up to their limits, and count anew.
+        """
+        if self.reference is None:
+            return self.model_copy(update={"reference": score})
+        if score - self.reference >= config.plateau_improvement * abs(self.reference) and score > self.reference:
+            return MutationState.initial(config).model_copy(update={"reference": score})
+        waited = self.generations_without_progress + 1
+        if waited < config.plateau_generations:
+            return self.model_copy(update={"generations_without_progress": waited})
+        return MutationState(
+            rate=min(self.rate * config.mutation_growth, config.mutation_rate_limit),
+            std=min(self.std * config.mutation_growth, config.mutation_std_limit),
+            reference=self.reference,
+        )
+
+
+def _tournament(generator: np.random.Generator, fitness: NDArray[np.float64], size: int) -> int:
+    drawn = generator.integers(0, len(fitness), size)
+    return int(min(drawn, key=lambda agent: (-fitness[agent], agent)))
+
+
+def breed(
+    population: Population,
+    fitness: NDArray[np.float64],
+    champion: Champion,
+    generation: int,
+    mutation: MutationState,
+    config: EvolutionConfig,
+    generator: np.random.Generator,
+    new_agents: NewAgents,
+) -> tuple[Population, tuple[Lineage, ...]]:
+    """Breed the next population: elites by falling fitness, then offspring, then mutants.
+
+    Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
+    population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
+    validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
+
+    Args:
+        population: the agents as they are after learning; not changed.
+        fitness: float64 `[agents]`.
+        champion: the best agent so far.
+        generation: the generation that ends.
+        mutation: strength of mutation.
+        config: shares and bounds.
+        generator: draws of this generation's breeding.
+        new_agents: returns agents with given weights that have not learned yet.
+
+    Returns:
+        The new population and where each of its agents comes from.
+    """
+    size = population.size
+    ranking = sorted(range(size), key=lambda agent: (-fitness[agent], agent))
+    elites = ranking[: max(1, round(size * config.elite_share))]
+    offspring = min(round(size * config.offspring_share), size - len(elites))
+    lineages = [Lineage(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
+    weights = population.weights[ranking]
+    kept = list(elites)
+    first_mutant = len(elites) + offspring
+    changes = np.empty((size - first_mutant, weights.shape[1]), dtype=np.float32)
+    if config.reinject_champion and not (champion.generation == generation and champion.agent in elites):
+        weights[len(elites) - 1] = champion.weights
+        lineages[-1] = Lineage(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
+        kept.pop()
+    for index in range(len(elites), size):
+        first = _tournament(generator, fitness, config.tournament_size)
+        if index < first_mutant:
+            second = _tournament(generator, fitness, config.tournament_size)
+            blend = float(generator.uniform(config.blend_low, config.blend_high))
+            weights[index] = population.weights[first] * blend + population.weights[second] * (1.0 - blend)
+            lineages.append(Lineage(agent=index, origin="offspring", parents=(first, second), blend=blend))
+        else:
+            weights[index] = population.weights[first]
+            changes[index - first_mutant] = _mutation(mutation, generator, weights.shape[1])
+            lineages.append(Lineage(agent=index, origin="mutant", parents=(first,)))
+    weights[first_mutant:] += on_device(changes, weights.device)
+    bred = new_agents(weights)
+    for name, tensor in bred.state.items():
+        tensor[: len(kept)] = population.state[name][kept]
+    return bred, tuple(lineages)
+
+
+def _mutation(mutation: MutationState, generator: np.random.Generator, weights: int) -> NDArray[np.float64]:
+    """Draw by how much each weight of a mutant changes."""
+    changed = generator.random(weights) < mutation.rate
+    return generator.standard_normal(weights) * mutation.std * changed
+
+
+class GeneticMethod:
+    """The genetic algorithm over all agents; all learn. Implements `PopulationMethod`.
+
+    With `evolution.enabled` off, all agents stay.
+    """
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
+        self._config = config
+        self._evolution = config.evolution
+        self._new_agents = new_agents
+        self._bred = slice(0, config.population.size)
+        self.bounds: Mapping[str, tuple[float, float]] = {}
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return all agents."""
+        return slice(0, config.population.size)
+
+    def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
+        """Return agents with the drawn weights, and the configured strength of mutation."""
+        return self._new_agents(weights), MethodState(MutationState.initial(self._evolution).model_dump())
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
+        """Return the strength of mutation after these generations."""
+        mutation = MutationState.initial(self._evolution)
+        for record in history:
+            fitness = np.array(record.fitness[self._bred])
+            score = self._score(record.champion_score, record.champion_generation, fitness)
+            mutation = mutation.after(score, self._evolution)
+        return mutation.model_dump()
+
+    def _score(self, champion_score: float, champion_generation: int, fitness: NDArray[np.float64]) -> float:
+        """Return by what progress is measured.
+
+        An agent of the first generation that does nothing can be the champion for long, while others still learn what
+        to do; meanwhile it is the agents' median fitness.
+        """
+        if champion_generation > 1 or self._evolution.first_champion_plateau:
+            return champion_score
+        return float(np.median(fitness))
+
+    def breed(self, ended: GenerationResult) -> NextPopulation:
+        """Breed from all agents; see `breed`."""
+        score = self._score(ended.champion.score, ended.champion.generation, ended.fitness)
+        mutation = MutationState.model_validate(ended.state.numbers).after(score, self._evolution)
+        if self._evolution.enabled:
+            population, lineages = breed(
+                ended.population,
+                ended.fitness,
+                ended.champion,
+                ended.generation,
+                mutation,
+                self._evolution,
+                keyed_generator(self._config.seed, ended.generation, "evolve", "population", "breeding"),
+                self._new_agents,
+            )
+        else:
+            population = ended.population
+            lineages = tuple(Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
+        facts = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
+        return NextPopulation(population, lineages, MethodState(mutation.model_dump()), facts)

@@ -1,0 +1,107 @@
+"""Interface of learners: state of each agent, learning plan, and how groups of agents learn."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from eigen_core.common.records import Curve
+from eigen_core.config import Config, LearnerConfig
+from eigen_core.networks import Heads
+from eigen_core.networks.population import Population
+from eigen_core.task import Task
+from eigen_core.task.replay import Replay
+
+
+class LearningPlan(Protocol):
+    """Data that each agent learns from in one generation, drawn before any of them learns."""
+
+    @property
+    def gradient_steps(self) -> int:
+        """Optimizer steps of each agent."""
+
+    def rows(self, agents: slice) -> Self:
+        """The plan of consecutive agents."""
+
+
+@dataclass(frozen=True)
+class LearningResult:
+    """Result of learning of a group of agents.
+
+    Attributes:
+        group: the agents afterwards.
+        curves: each of the learner's curves, float64 `[agents, gradient steps]` on the host; NaN: no value.
+    """
+
+    group: Population
+    curves: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "LearningResult":
+        """Return the result of steps, each with one value `[agents]` on the device for every curve."""
+        # All of them at once: each copy to the host is one that a GPU waits for.
+        stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
+        return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
+
+
+class Learner(Protocol):
+    """Lets agents learn, a group at a time: what comes out for an agent does not depend on its group."""
+
+    curves: ClassVar[tuple[Curve, ...]]
+    """Curves that describe a generation's learning."""
+
+    def __init__(self, config: Config, task: Task[Any, Any]) -> None: ...
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return what the task's networks must offer."""
+
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents that have not learned yet. Their weights are this tensor, float32 `[agents, parameters]`.
+
+        Their critics go on from the critic of `teacher`, one agent, if it is given: with its optimizer and target. A
+        learner that has one optimizer for critic and actor goes on with both.
+        """
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what the values of an agent's state lie after so many generations; all are finite."""
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
+        """Draw what each of so many agents learns from in a generation; None where there is too little for that."""
+
+    def learn(
+        self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
+        """Let agents learn.
+
+        Args:
+            group: agents; its tensors are the learner's from then on, who may write to them.
+            plan: of exactly these agents.
+            replay: what they learn from.
+            between_steps: called after each optimizer step.
+        """
+
+
+C = TypeVar("C", bound=LearnerConfig)
+
+
+def learner_settings(config: Config, kind: type[C]) -> C:
+    """Return the section `learner` of a configuration whose algorithm has settings of this kind.
+
+    Raises:
+        TypeError: it is the configuration of another algorithm.
+    """
+    if not isinstance(config.learner, kind):
+        raise TypeError(f"learner.algorithm {config.learner.algorithm} has no {kind.__name__}.")
+    return config.learner
+
+
+def setting(group: Population, config: LearnerConfig, name: str) -> float | Tensor:
+    """Return a setting of the learner: each agent's own, float32 `[agents, 1]`, where it is a gene, else a number."""
+    gene = group.genes.get(name)
+    if gene is not None:
+        return gene[:, None]
+    value: float = getattr(config, name)
+    return value

@@ -1,0 +1,166 @@
+"""Interface of population methods, and fitness from rewards."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.common.records import GenerationRecord, Lineage
+from eigen_core.config import Config
+from eigen_core.networks.population import Population
+
+Number = float | int | None
+NOISE_FACTOR = "noise_factor"
+"""Gene by which an agent's exploration noise is multiplied."""
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The agent with the best score so far.
+
+    Attributes:
+        weights: float32 `[parameters]`, as they were when it was validated.
+        validation: its validation fitness.
+        score: its score (`EvaluationConfig.champion_validation_share`).
+        generation: the generation in which it was found.
+        agent: its index there.
+        task_state: the task's state in that generation (`Task.state`).
+    """
+
+    weights: Tensor
+    validation: float
+    score: float
+    generation: int
+    agent: int
+    task_state: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class MethodState:
+    """State of a method beside the agents, kept from generation to generation.
+
+    Attributes:
+        numbers: by name; the history of a run leads to them.
+        tensors: by name.
+    """
+
+    numbers: Mapping[str, Number] = field(default_factory=dict)
+    tensors: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GenerationResult:
+    """A generation at its end; nothing of it is changed.
+
+    Attributes:
+        generation: its number.
+        population: the agents as they are after learning.
+        fitness: of their weights before learning, float64 `[agents]`.
+        learned: whether any agent has learned.
+        champion: the best agent so far.
+        state: what the method kept before.
+    """
+
+    generation: int
+    population: Population
+    fitness: NDArray[np.float64]
+    learned: bool
+    champion: Champion
+    state: MethodState
+
+    @property
+    def ranking(self) -> list[int]:
+        """Agents by falling fitness, equal ones by index."""
+        return sorted(range(self.population.size), key=lambda agent: (-self.fitness[agent], agent))
+
+
+@dataclass(frozen=True)
+class NextPopulation:
+    """The population of the next generation.
+
+    Attributes:
+        population: the agents of the next one.
+        lineages: where each comes from.
+        state: what the method keeps.
+        facts: what the record of the generation says of the method, by the method's own names.
+    """
+
+    population: Population
+    lineages: tuple[Lineage, ...]
+    state: MethodState
+    facts: Mapping[str, float]
+
+
+class NewAgents(Protocol):
+    """Returns agents that have not learned yet; see `Learner.new_agents`."""
+
+    def __call__(self, weights: Tensor, teacher: Population | None = None) -> Population: ...
+
+
+class PopulationMethod(Protocol):
+    """Decides which agents there are, which of them learn, and what is inherited."""
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
+        """Args: the run; how many of an agent's weights, the first, are its critic's (the rest are its actor's)."""
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return the agents that learn, a consecutive part of the population.
+
+        Raises:
+            InputError: not so many can learn as the configuration asks for.
+        """
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Within what the values lie of tensors that the method keeps, in its state or of each agent."""
+
+    def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
+        """Return the first generation and what the method keeps, given weights as drawn at the start.
+
+        The weights, float32 `[agents, parameters]`, are the method's from then on.
+        """
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
+        """Return the numbers of the state that a history leads to."""
+
+    def breed(self, ended: GenerationResult) -> NextPopulation:
+        """Return the next generation."""
+
+
+def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.float64]:
+    """Mean of the `lowest` smallest rewards of each agent: float64 `[agents, slices]` -> `[agents]`."""
+    means: NDArray[np.float64] = np.sort(rewards, axis=1)[:, :lowest].mean(axis=1)
+    return means
+
+
+def spread_starts(starts: range, slices: int) -> NDArray[np.int64]:
+    """First days of `slices` episodes spread evenly over the admissible days `starts`."""
+    return np.linspace(starts[0], starts[-1], slices).round().astype(np.int64)
+
+
+def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], episode_steps: int) -> NDArray[np.float64]:
+    """Standard error of the mean reward of each agent over episodes that may overlap.
+
+    If the rewards of single days are independent and alike, two episodes of T days whose starts differ by d correlate
+    by r = max(0, 1 - d / T). With R the mean of r over all pairs of episodes, an episode with itself included, and v
+    the variance of an episode, the mean has the variance v R, and the mean squared deviation from the mean the
+    expectation v (1 - R): the squared error is the one times R / (1 - R). Without overlap that is the usual error.
+
+    Args:
+        rewards: float64 `[agents, slices]`.
+        starts: first step of each episode, int64 `[slices]`.
+        episode_steps: T.
+
+    Returns:
+        float64 `[agents]`; 0 where all episodes are the same one, which says nothing of its error.
+    """
+    correlations = np.clip(1.0 - np.abs(starts[:, None] - starts) / episode_steps, 0.0, None)
+    shared = float(correlations.mean())
+    if (starts == starts[0]).all():
+        return np.zeros(len(rewards))
+    errors: NDArray[np.float64] = np.sqrt(rewards.var(axis=1) * shared / (1.0 - shared))
+    return errors

@@ -1,0 +1,115 @@
+"""Population based training: hyperparameters are inherited and perturbed while all agents learn.
+
+Jaderberg et al. 2017 (arXiv:1711.09846), algorithm 1 and section 4.1.1: truncation selection (the weakest share copies
+weights, learning state and genes of the fittest share), and perturbation of what was copied. Fitness belongs to the
+weights before learning; what is copied are those after it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import GenerationRecord, Lineage
+from eigen_core.config import Config
+from eigen_core.learning.method import (
+    NOISE_FACTOR,
+    GenerationResult,
+    MethodState,
+    NewAgents,
+    NextPopulation,
+    Number,
+)
+from eigen_core.networks.population import Population
+
+GENES = ("actor_learning_rate", "critic_learning_rate", "gamma", "reward_scale", NOISE_FACTOR)
+"""Settings of the learner of which each agent has its own, and a factor on the scale of its exploration noise."""
+_LONGEST_HORIZON = 0.9999
+"""Gamma is never perturbed beyond this."""
+
+
+def perturbed(name: str, value: float, factor: float) -> float:
+    """Return a gene times a factor. Of gamma it is 1 - gamma, which keeps it below 1."""
+    return value * factor if name != "gamma" else min(max(1.0 - (1.0 - value) * factor, 0.0), _LONGEST_HORIZON)
+
+
+def _genes(population: Population) -> dict[str, list[float]]:
+    return {name: tensor.tolist() for name, tensor in population.genes.items()}
+
+
+class PbtMethod:
+    """Implements `PopulationMethod`. Genes are part of the population's state, float32 `[agents]` each."""
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
+        self._config = config
+        self._evolution = config.evolution
+        self._new_agents = new_agents
+        self.bounds: Mapping[str, tuple[float, float]] = {
+            Population.gene_key(name): (0.0, 1.0 if name == "gamma" else math.inf) for name in GENES
+        }
+
+    @staticmethod
+    def learning(config: Config) -> slice:
+        """Return all agents."""
+        return slice(0, config.population.size)
+
+    def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
+        """Return agents with the drawn weights; the first has the configured genes, the others perturbed ones."""
+        population = self._new_agents(weights)
+        configured = {name: getattr(self._config.learner, name, 1.0) for name in GENES}
+        drawn = [configured, *(self._explored(configured, 0, agent) for agent in range(1, population.size))]
+        genes = {
+            Population.gene_key(name): torch.tensor(
+                [own[name] for own in drawn], dtype=torch.float32, device=weights.device
+            )
+            for name in GENES
+        }
+        return Population(population.weights, {**population.state, **genes}), MethodState()
+
+    def _explored(self, genes: Mapping[str, float], generation: int, agent: int) -> dict[str, float]:
+        generator = keyed_generator(self._config.seed, generation, "evolve", agent, "genes")
+        size = self._evolution.perturbation
+        return {name: perturbed(name, value, 1.0 + size * generator.choice((-1, 1))) for name, value in genes.items()}
+
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
+        """There are none."""
+        return {}
+
+    def breed(self, ended: GenerationResult) -> NextPopulation:
+        """Every `evolution.sync_generations` generations, let the weakest copy the fittest."""
+        population = ended.population
+        parents = list(range(population.size))
+        if ended.generation % self._evolution.sync_generations == 0:
+            population = population.clone()
+            parents = self._copied(ended, population)
+        genes = _genes(population)
+        lineages = tuple(
+            Lineage(
+                agent,
+                "elite" if agent == parent else "copy",
+                (parent,),
+                genes={name: values[agent] for name, values in genes.items()},
+            )
+            for agent, parent in enumerate(parents)
+        )
+        facts = {f"median_{name}": float(np.median(values)) for name, values in genes.items()}
+        return NextPopulation(population, lineages, ended.state, facts)
+
+    def _copied(self, ended: GenerationResult, population: Population) -> list[int]:
+        """Let the weakest of `population`, a copy, become perturbed copies of the fittest; return all parents."""
+        size = population.size
+        share = min(max(1, round(size * self._evolution.exploit_share)), size // 2)
+        generator = keyed_generator(self._config.seed, ended.generation, "evolve", "population", "exploit")
+        parents = list(range(size))
+        genes = _genes(population)
+        for agent in ended.ranking[-share:]:
+            parents[agent] = ended.ranking[int(generator.integers(share))]
+            for tensor in population.tensors().values():
+                tensor[agent] = tensor[parents[agent]]
+            inherited = {name: values[parents[agent]] for name, values in genes.items()}
+            for name, value in self._explored(inherited, ended.generation, agent).items():
+                population.genes[name][agent] = value
+        return parents

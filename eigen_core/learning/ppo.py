@@ -1,0 +1,289 @@
+"""Proximal policy optimization: each agent learns from the episodes that it has just played.
+
+Schulman et al. 2017 (arXiv:1707.06347), algorithm 1 with the clipped objective (equation 7), advantages by Schulman et
+al. 2016 (arXiv:1506.02438). Weights do not change between playing and learning, so what the policy and the critic said
+then is computed again here, not stored. Where observations are normalised, the first generation alone plays without
+moments and learns with those of its own episodes: its ratios are to the policy that those moments make of the actor.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, Generic
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Curve
+from eigen_core.config import Config, PpoConfig
+from eigen_core.learning.adam import adam_state, bias_corrections, clipped_step
+from eigen_core.learning.critics import actor_columns, critic_columns, scaled
+from eigen_core.learning.interface import LearningResult, learner_settings, setting
+from eigen_core.learning.trajectories import TrajectoryBuffer
+from eigen_core.networks import Heads
+from eigen_core.networks.population import Population
+from eigen_core.task import Encoded, Observed, Task
+from eigen_core.task.replay import Column, Replay
+
+_BROUGHT = {"slot": Column(torch.int64), "reward": Column(torch.float32), "terminal": Column(torch.bool)}
+_COMPUTED = {"log_prob": Column(torch.float32)}
+
+
+@dataclass(frozen=True)
+class EpisodePlan:
+    """The episodes that each agent learns from. Implements `LearningPlan`.
+
+    Attributes:
+        starts: slot in the replay of each episode's first step, int64 `[agents, episodes]`.
+        lengths: steps of each, int64 `[agents, episodes]`.
+        epochs: passes over the episodes.
+        minibatches: of an epoch.
+        generation: the generation that learns.
+        first_agent: index of the first agent in the population.
+    """
+
+    starts: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    epochs: int
+    minibatches: int
+    generation: int
+    first_agent: int = 0
+
+    @property
+    def gradient_steps(self) -> int:
+        """Optimizer steps of an agent that does not stop early."""
+        return self.epochs * self.minibatches
+
+    @property
+    def agents(self) -> slice:
+        """The agents' indices in the population."""
+        return slice(self.first_agent, self.first_agent + len(self.starts))
+
+    def rows(self, agents: slice) -> "EpisodePlan":
+        """The plan of consecutive agents."""
+        first = self.first_agent + agents.start
+        return replace(self, starts=self.starts[agents], lengths=self.lengths[agents], first_agent=first)
+
+
+@dataclass(frozen=True)
+class _Minibatch(Generic[Observed]):
+    """Steps to learn from, `[agents, batch]`; those that are not counted only fill the batch up."""
+
+    observations: Observed
+    actions: Tensor
+    counted: Tensor
+    log_probs: Tensor
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """Mean over the counted steps, float32 `[agents]`; 0 without any."""
+        return (values * self.counted).sum(-1) / self.counted.sum(-1).clamp_min(1)
+
+
+class PpoLearner(Generic[Observed, Encoded]):
+    """Implements `Learner`.
+
+    Args:
+        config: learner settings.
+        task: what is played.
+    """
+
+    curves: ClassVar[tuple[Curve, ...]] = (
+        Curve("value_loss", "Mean squared error of the values against the returns, in scaled rewards."),
+        Curve("policy_loss", "Minus the clipped objective and the entropy's share."),
+        Curve("entropy", "Entropy of the policy before squashing, in nats."),
+        Curve("kl_divergence", "Estimated divergence of the policy from the one that played, in nats."),
+        Curve("clipped_share", "Share of steps whose probability ratio lies outside of the clip range."),
+        Curve("critic_gradient_norm", "Norm of an agent's critic gradient before clipping."),
+        Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
+    )
+
+    def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
+        self._config = config
+        self._learner = learner_settings(config, PpoConfig)
+        self._task = task
+        self._critic, self._actor = critic_columns(task), actor_columns(task)
+        self._episodes = config.evaluation.slices
+        self._minibatches = _minibatches(config, task.episode_steps)
+        self._buffer: TrajectoryBuffer | None = None
+
+    @staticmethod
+    def heads(config: Config) -> Heads:
+        """Return one critic of observations and an actor whose spread is a parameter."""
+        if config.exploration.random_steps:
+            raise InputError(
+                f"exploration.random_steps {config.exploration.random_steps}: PPO learns from what its own policy "
+                "played, not from random actions: set it to 0."
+            )
+        initial_log_std = learner_settings(config, PpoConfig).initial_log_std
+        return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)
+
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents without moments, or with those of a teacher."""
+        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return within what moments and counts of steps lie after so many generations."""
+        steps = generation * self._learner.epochs * self._minibatches
+        return {"second_moment": (0.0, math.inf), "steps": (0.0, float(steps))}
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> EpisodePlan | None:
+        """Find the newest episodes, which this generation played: those of the first agent come first."""
+        if self._learner.epochs == 0:
+            return None
+        episodes, column = agents * self._episodes, self._task.episode_end
+        newest = min(replay.size, episodes * self._task.episode_steps + 1)
+        numbers = np.arange(replay.written - newest, replay.written)
+        ends = replay.pick(torch.tensor(numbers % replay.capacity), column)[column].cpu().numpy()
+        before = np.concatenate([numbers[:1] - 1, numbers[ends]])[-episodes - 1 :]
+        shape = (agents, self._episodes)
+        return EpisodePlan(
+            starts=((before[:-1] + 1) % replay.capacity).reshape(shape),
+            lengths=np.diff(before).reshape(shape),
+            epochs=self._learner.epochs,
+            minibatches=self._minibatches,
+            generation=generation,
+        )
+
+    def learn(
+        self, group: Population, plan: EpisodePlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
+        """Take the optimizer steps of `plan`; see `Learner.learn`.
+
+        An agent whose policy has moved too far, by `kl_limit`, takes no further step in this generation.
+        """
+        buffer = self._filled(group, plan, replay)
+        agents = range(plan.agents.start, plan.agents.stop)
+        generators = [
+            keyed_generator(self._config.seed, plan.generation, "train", agent, "minibatches") for agent in agents
+        ]
+        counts, learning = group.state["steps"].tolist(), [True] * group.size
+        left = 1.0
+        if self._learner.anneal:
+            left = max(0.0, 1.0 - (plan.generation - 1) / self._config.generations)
+        rows: list[list[Tensor]] = []
+        for _ in range(plan.epochs):
+            dealt = buffer.minibatches(plan.minibatches, generators, plan.agents)
+            for slots, counted in zip(dealt.slots.unbind(1), dealt.counted.unbind(1), strict=True):
+                minibatch = self._minibatch(buffer, replay, slots, counted)
+                rows.append(self._step(group, minibatch, counts, learning, left))
+                between_steps()
+        group.state["steps"].copy_(torch.tensor(counts))
+        return LearningResult.of(group, self.curves, rows)
+
+    @torch.no_grad()
+    def _filled(self, group: Population, plan: EpisodePlan, replay: Replay) -> TrajectoryBuffer:
+        """Return the buffer with the agents' episodes, what policy and critic say of them, and their advantages."""
+        device, task, learner = group.weights.device, self._task, self._learner
+        if self._buffer is None:
+            size = self._config.population.size
+            self._buffer = TrajectoryBuffer(
+                task.episode_steps, size, self._episodes, _BROUGHT, device, computed=_COMPUTED
+            )
+        buffer = self._buffer
+        buffer.finish(plan.lengths.flatten(), plan.agents)
+        # Beyond an episode's end, its last step again.
+        steps = np.minimum(np.arange(task.episode_steps), plan.lengths[..., None] - 1)
+        slots = torch.tensor((plan.starts[..., None] + steps) % replay.capacity, device=device)
+        columns = {name: buffer.by_agent(name, plan.agents) for name in (*_BROUGHT, *_COMPUTED, "value")}
+        columns["slot"].copy_(slots)
+        critic = task.critic_layout.views(group.weights[:, self._critic])
+        actor = task.actor_layout.views(group.weights[:, self._actor])
+        at_once = max(1, learner.batch_size // self._episodes)
+        for first in range(0, task.episode_steps, at_once):
+            part = slice(first, min(first + at_once, task.episode_steps))
+            batch = task.transitions(replay, slots[..., part].flatten(1), 0)
+            encoding = task.encode(critic, batch.observations)
+            found = {
+                "reward": scaled(batch.rewards[..., 0], group, learner),
+                "terminal": batch.terminal,
+                "log_prob": task.policy(actor, encoding).log_prob(batch.actions),
+                "value": task.values(critic, encoding, None)[0],
+            }
+            for name, values in found.items():
+                columns[name][..., part] = values.reshape(slots[..., part].shape)
+        last = task.encode(critic, task.transitions(replay, slots[..., -1], 0).next_observations)
+        ends = torch.tensor(plan.lengths.flatten(), device=device)
+        column = buffer.column("value", plan.agents)
+        # No `scatter_`: with more than one dimension it makes a GPU wait (see `whole_episodes`).
+        column[ends, torch.arange(len(ends), device=device)] = task.values(critic, last, None)[0].flatten()
+        gamma = setting(group, learner, "gamma")
+        discount = gamma[:, 0].double().repeat_interleave(self._episodes) if isinstance(gamma, Tensor) else gamma
+        buffer.estimate_advantages(discount, learner.gae_lambda, plan.agents)
+        buffer.normalise_advantages(plan.agents)
+        return buffer
+
+    def _minibatch(
+        self, buffer: TrajectoryBuffer, replay: Replay, slots: Tensor, counted: Tensor
+    ) -> _Minibatch[Observed]:
+        """Return the steps in slots of the buffer, int64 `[agents, batch]`."""
+        picked = buffer.pick(slots, "slot", "log_prob", "value", "advantage", "return")
+        batch = self._task.transitions(replay, picked.pop("slot"), 0)
+        return _Minibatch(batch.observations, batch.actions, counted, *picked.values())
+
+    def _step(
+        self, group: Population, batch: _Minibatch[Observed], counts: list[int], learning: list[bool], left: float
+    ) -> list[Tensor]:
+        """Take one optimizer step of the agents that are still learning; return `curves`.
+
+        `counts` and `learning` are updated; `left` is the share of the learning rates that is left.
+        """
+        task, learner = self._task, self._learner
+        critic_rows = group.weights[:, self._critic].clone().requires_grad_()
+        actor_rows = group.weights[:, self._actor].clone().requires_grad_()
+        critic = task.critic_layout.views(critic_rows)
+        encoding = task.encode(critic, batch.observations)
+        value_loss = self._value_loss(batch, task.values(critic, encoding, None)[0])
+        torch.autograd.backward(value_loss.sum())
+
+        policy = task.policy(task.actor_layout.views(actor_rows), encoding.detached())
+        log_ratio = policy.log_prob(batch.actions) - batch.log_probs
+        ratio = log_ratio.exp()
+        clipped = ratio.clamp(1.0 - learner.clip_range, 1.0 + learner.clip_range)
+        objective = batch.mean(torch.minimum(ratio * batch.advantages, clipped * batch.advantages))
+        entropy = batch.mean(policy.entropy)
+        policy_loss = -(objective + learner.entropy_coefficient * entropy)
+        torch.autograd.backward(policy_loss.sum())
+
+        # Schulman, "Approximating KL divergence" (2020): k3, whose terms are never negative.
+        divergence = batch.mean((ratio - 1.0) - log_ratio).detach()
+        # A divergence that is not finite stops an agent in any case, since its gradient is not finite either.
+        limit = torch.finfo(torch.float32).max if learner.kl_limit is None else learner.kl_limit
+        learning[:] = [goes_on and here <= limit for goes_on, here in zip(learning, divergence.tolist(), strict=True)]
+        stepping = [
+            goes_on and bool(some) for goes_on, some in zip(learning, batch.counted.any(-1).tolist(), strict=True)
+        ]
+        counts[:] = [count + steps for count, steps in zip(counts, stepping, strict=True)]
+        chosen = [agent for agent, steps in enumerate(stepping) if steps]
+        corrections = bias_corrections(np.array(counts)[chosen], group.weights.device)
+        norms = [
+            clipped_step(group, columns, rows, corrections, left * setting(group, learner, rate), learner, chosen)
+            for columns, rows, rate in (
+                (self._critic, critic_rows, "critic_learning_rate"),
+                (self._actor, actor_rows, "actor_learning_rate"),
+            )
+        ]
+        share = batch.mean(((ratio - 1.0).abs() > learner.clip_range).float())
+        curves = [value_loss.detach(), policy_loss.detach(), entropy.detach(), divergence, share, *norms]
+        idle = torch.tensor([not steps for steps in stepping], device=group.weights.device)
+        return [curve.masked_fill(idle, torch.nan) for curve in curves]
+
+    def _value_loss(self, batch: _Minibatch[Observed], values: Tensor) -> Tensor:
+        """Mean squared error, or with `value_clip` the larger of it and that of values near the old ones."""
+        error = (values - batch.returns).square()
+        clip = self._learner.value_clip
+        if clip is not None:
+            near = batch.values + (values - batch.values).clamp(-clip, clip)
+            error = torch.maximum(error, (near - batch.returns).square())
+        return batch.mean(error)
+
+
+def _minibatches(config: Config, episode_steps: int) -> int:
+    """Return how many minibatches an epoch has."""
+    return math.ceil(episode_steps * config.evaluation.slices / learner_settings(config, PpoConfig).batch_size)

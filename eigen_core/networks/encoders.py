@@ -1,0 +1,124 @@
+"""Encoders: from the window that ends on a day to one embedding per column. They read market data only.
+
+All depend on a bounded number of days (at most the window), so all days of a block are encoded in one pass, equal to
+the bit to encoding window after window.
+"""
+
+from typing import ClassVar, Protocol, cast
+
+import torch
+from torch import Tensor
+
+from eigen_core.config import NetworkConfig
+from eigen_core.config.values import ENCODERS, chosen
+from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
+
+FirstDay = int | Tensor
+"""First day of a block: a number, or int64 `[]` on a device that finds the days itself, without the host."""
+
+
+class Encoder(Protocol):
+    """Turns days into embeddings.
+
+    Args:
+        features: float32 `[days, columns, features]` on the device.
+        training_days: the first so many days, by which alone anything may be normalised.
+        window: days that an embedding may depend on, its own included.
+        config: widths of the network, and the encoder's own settings.
+    """
+
+    block_bound: ClassVar[bool]
+    """A batch of days must come from one block that is encoded as a whole."""
+
+    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None: ...
+
+    @property
+    def shapes(self) -> list[ParameterShape]:
+        """Parameters of one agent's encoder."""
+
+    def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
+        """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
+
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
+        """Embeddings of each agent's days, int64 `[agents, batch]` inside the block that starts at `first_day`.
+
+        Returns float32 `[agents, batch, columns, embedding]`.
+        """
+
+
+def encoder_class(config: NetworkConfig) -> type[Encoder]:
+    """Return the class of the encoder that a configuration names."""
+    return cast("type[Encoder]", chosen(ENCODERS, config.encoder))
+
+
+def _moving_means(features: Tensor, length: int) -> Tensor:
+    """Mean of the last `length` days for each day; days before the first count as zero.
+
+    Sums of 1, 2, 4, ... days are built from one another and joined by the binary digits of `length`: each mean adds
+    the same days in the same order wherever its window lies.
+    """
+
+    def delayed(values: Tensor, days: int) -> Tensor:
+        shifted = torch.zeros_like(values)
+        if days < len(values):
+            shifted[days:] = values[: len(values) - days]
+        return shifted
+
+    total: Tensor | None = None
+    covered, power, block = 0, 1, features
+    while power <= length:
+        if length & power:
+            part = delayed(block, covered)
+            total = part if total is None else total + part
+            covered += power
+        if power * 2 <= length:
+            block = block + delayed(block, power)
+        power *= 2
+    assert total is not None
+    return total / length
+
+
+class FilterBankEncoder:
+    """A fixed bank of causal moving means, computed once over the panel, then a small network per column.
+
+    Args:
+        features: float32 `[days, columns, features]` on the device.
+        training_days: the first so many days, which alone scale the filters.
+        window: at least the longest scale (days).
+        config: scales (days), channels, embedding.
+    """
+
+    block_bound: ClassVar[bool] = False
+
+    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - the configuration bounds its scales
+        self._config = config
+        self.bank = torch.empty((*features.shape[:2], features.shape[2] * len(config.scales)), device=features.device)
+        for index, scale in enumerate(config.scales):
+            filtered = _moving_means(features, scale)
+            spread = filtered[:training_days].double().square().mean(dim=(0, 1)).sqrt().clamp_min(1e-3)
+            width = features.shape[2]
+            self.bank[..., index * width : (index + 1) * width] = filtered / spread.float()
+
+    @property
+    def shapes(self) -> list[ParameterShape]:
+        """Parameters of one agent's encoder."""
+        config = self._config
+        return [
+            *linear_shapes("encoder.hidden", self.bank.shape[2], config.channels),
+            *linear_shapes("encoder.output", config.channels, config.embedding),
+        ]
+
+    def _embed(self, parameters: Parameters, filtered: Tensor) -> Tensor:
+        return linear(parameters, "encoder.output", linear(parameters, "encoder.hidden", filtered, rectified=True))
+
+    def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
+        """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
+        agents = parameters["encoder.hidden.bias"].shape[0]
+        filtered = self.bank[first_day : first_day + days]
+        return self._embed(parameters, filtered.expand(agents, *filtered.shape))
+
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
+        """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`."""
+        # Copies whole days, which an index by a tensor of several dimensions does value by value.
+        rows = self.bank.index_select(0, days.flatten())
+        return self._embed(parameters, rows.view(*days.shape, *self.bank.shape[1:]))

@@ -1,0 +1,423 @@
+"""The encoder `tcn`: dilated causal convolutions of width 2 with residual connections.
+
+The backward pass is written by hand: it computes the forward pass again and then needs no block of memory that is not
+there already, and what is added up is added in place by the products themselves.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from eigen_core.common.text import SINGLE
+from eigen_core.config import NetworkConfig
+from eigen_core.machine.pieces import columns_at_once
+from eigen_core.networks.encoders import FirstDay
+from eigen_core.networks.layout import (
+    FEWEST_ROWS,
+    Parameters,
+    ParameterShape,
+    add_product,
+    divided,
+    filled_inputs,
+    filled_outputs,
+    linear_shapes,
+    product,
+    united,
+)
+
+
+def receptive_dilations(window: int) -> tuple[int, ...]:
+    """Dilations of convolutions of width 2 that see exactly `window` days: powers of two, then the rest."""
+    dilations, left, power = [], window - 1, 1
+    while left > 0:
+        dilation = min(power, left)
+        dilations.append(dilation)
+        left -= dilation
+        power *= 2
+    return tuple(dilations)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Which days each layer computes for some days that are wanted of a block.
+
+    The last layers compute only what the wanted days depend on: twice as many days a layer further down, until that
+    would be more than all there are.
+
+    Attributes:
+        window: days seen, the last included.
+        days: of the block.
+        wanted: days of it that are wanted of each agent; None: all.
+    """
+
+    window: int
+    days: int
+    wanted: int | None = None
+
+    @cached_property
+    def dilations(self) -> tuple[int, ...]:
+        """Dilation of each layer."""
+        return receptive_dilations(self.window)
+
+    @cached_property
+    def full(self) -> tuple[int, ...]:
+        """Days of each layer's output if all of the block is wanted, the input layer's first."""
+        lengths = [self.days + self.window - 1]
+        for dilation in self.dilations:
+            lengths.append(lengths[-1] - dilation)
+        return tuple(lengths)
+
+    @cached_property
+    def whole(self) -> int:
+        """Layers after the input layer that compute all days."""
+        layers = len(self.dilations)
+        if self.wanted is None:
+            return layers
+        sparse = [self.wanted << (layers - layer) for layer in range(layers + 1)]
+        return min(range(layers + 1), key=lambda last: (sum(self.full[: last + 1]) + sum(sparse[last:]), last))
+
+    @cached_property
+    def sparse(self) -> tuple[int, ...]:
+        """Days that are gathered from the last layer that computes all days, then of each layer's output above it."""
+        layers = len(self.dilations)
+        return () if self.wanted is None else tuple(self.wanted << left for left in range(layers - self.whole, -1, -1))
+
+    def gathered(self, wanted: Tensor) -> Tensor:
+        """Return the days of the last layer that computes all of them which wanted days depend on.
+
+        Args:
+            wanted: int64 `[agents, days]`, counted from the block's first day, different for an agent.
+
+        Returns:
+            int64 `[sets, agents, days]`, different for an agent in each set; the first half is what the first half of
+            the layer above reads as the earlier day.
+        """
+        places = wanted[None]
+        # The second half is what it reads as the later day.
+        for dilation in reversed(self.dilations[self.whole :]):
+            places = torch.cat([places, places + dilation])
+        return places
+
+    def columns_at_once(self, chosen: int, columns: int, channels: int, device: str) -> int:
+        """Return how many columns are computed at a time; see `eigen_core.machine.pieces.columns_at_once`."""
+        return columns_at_once(chosen, columns, SINGLE * self.full[0] * filled_outputs(channels), device)
+
+    def filled(self, columns: int) -> int:
+        """Columns that are computed for so many: products of few rows round by the number of these."""
+        return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
+
+    @cached_property
+    def steps(self) -> tuple[int, ...]:
+        """By how many places the two inputs of each layer differ in what the layer reads."""
+        return (*self.dilations[: self.whole], *(days // 2 for days in self.sparse[:-1]))
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive days that are encoded as a whole, some columns at a time.
+
+    Attributes:
+        features: float32 `[days, columns, features]` of the panel; days before the first count as zeros.
+        first_day: the first day of the block.
+        schedule: the days of each layer.
+        chunk: columns at a time.
+    """
+
+    features: Tensor
+    first_day: FirstDay
+    schedule: Schedule
+    chunk: int
+
+    @property
+    def chunks(self) -> list[slice]:
+        """The columns of each chunk."""
+        columns = self.features.shape[1]
+        return [slice(start, min(start + self.chunk, columns)) for start in range(0, columns, self.chunk)]
+
+    def history(self, columns: slice, inputs: int) -> Tensor:
+        """Return a copy of some columns, the window before the block included, with zeros up to so many inputs."""
+        schedule, features = self.schedule, self.features[:, columns]
+        start, shape = self.first_day - (schedule.window - 1), features.shape[1:]
+        history = features.new_zeros((schedule.full[0], schedule.filled(shape[0]), inputs))
+        if isinstance(start, Tensor):
+            days = start + torch.arange(len(history), device=features.device)
+            held = features.index_select(0, days.clamp_min(0)).masked_fill_((days < 0)[:, None, None], 0.0)
+            history[:, : shape[0], : shape[1]] = held
+        else:
+            held = features[max(start, 0) : start + len(history)]
+            history[max(-start, 0) :, : shape[0], : shape[1]] = held
+        return history
+
+
+class Layer(NamedTuple):
+    """Weight `[agents, days read, inputs, outputs]` and bias `[agents, outputs]` of a layer, or their gradients."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+class Convolutions(torch.autograd.Function):
+    """Embeddings of a block of days, of which only the weights have a gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,  # noqa: ANN401 - torch's context
+        block: Block,
+        places: Tensor | None,
+        *weights: Tensor,
+    ) -> Tensor:
+        """Return float32 `[agents, days, columns, embedding]`.
+
+        Args:
+            ctx: what the backward pass needs.
+            block: what is encoded.
+            places: of `Schedule.gathered`; None: all days are wanted.
+            weights: weight and bias of the input layer, of each convolution and of the output layer.
+        """
+        ctx.save_for_backward(places, *weights)
+        ctx.block = block
+        layers = _layers(weights)
+        agents, width = weights[-1].shape
+        days = block.schedule.days if places is None else places.shape[2]
+        embeddings = weights[-1].new_empty((agents, days, block.features.shape[1], width))
+        for columns in block.chunks:
+            found = _products(layers[-1], _hidden(block, columns, places, layers))
+            embeddings[:, :, columns] = found[:, :, : columns.stop - columns.start, :width]
+            # Not while the next chunk is computed.
+            del found
+        return embeddings
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's context
+        """Compute the forward pass of one chunk after the other again; return the gradients of the weights."""
+        places, *weights = ctx.saved_tensors
+        block: Block = ctx.block
+        layers = _layers(weights)
+        sums = [_zeros(layer) for layer in layers]
+        for columns in block.chunks:
+            above = gradient[:, :, columns]
+            more = (layers[-1].bias.shape[1] - above.shape[3], block.schedule.filled(above.shape[2]) - above.shape[2])
+            above = pad(above, (0, more[0], 0, more[1])) if any(more) else above.contiguous()
+            _add_gradients(sums, block, columns, places, layers, above)
+        given = [
+            _cut(part, weight) for part, weight in zip((one for pair in sums for one in pair), weights, strict=True)
+        ]
+        return None, None, *given
+
+
+def _layers(weights: Sequence[Tensor]) -> list[Layer]:
+    """Return the layers, filled up with zeros to widths at which products round by nothing else."""
+    layers, last = [], len(weights) // 2 - 1
+    for index, (weight, bias) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
+        agents, inputs, outputs = weight.shape
+        read = 1 if index in (0, last) else 2
+        inputs //= read
+        more_inputs = (filled_outputs(inputs) if index else filled_inputs(inputs)) - inputs
+        more_outputs = filled_outputs(outputs) - outputs
+        weight = weight.reshape(agents, read, inputs, outputs)
+        if more_inputs or more_outputs:
+            weight, bias = pad(weight, (0, more_outputs, 0, more_inputs)), pad(bias, (0, more_outputs))
+        layers.append(Layer(weight, bias))
+    return layers
+
+
+def _zeros(layer: Layer) -> Layer:
+    """Return zeros to add the gradients of a layer to: those of a day that is read lie together for all agents.
+
+    Else each agent's product would be made by itself, and its bits depend on threads; see `divided`.
+    """
+    agents, read, *matrix = layer.weight.shape
+    weight = torch.zeros((read, agents, *matrix), device=layer.bias.device)
+    return Layer(weight.transpose(0, 1), torch.zeros_like(layer.bias))
+
+
+def _cut(gradient: Tensor, weight: Tensor) -> Tensor:
+    """Return a gradient in the shape of its weight or bias, without what was filled up."""
+    outputs = weight.shape[-1]
+    if gradient.dim() == weight.dim():
+        return gradient[:, :outputs]
+    inputs = weight.shape[1] // gradient.shape[1]
+    return gradient[:, :, :inputs, :outputs].reshape(weight.shape)
+
+
+def _rows(values: Tensor) -> Tensor:
+    return values.flatten(1, 2)
+
+
+def _products(layer: Layer, *inputs: Tensor) -> Tensor:
+    """Return the sum of a layer's bias and of the products of what it reads, each `[agents, days, columns, inputs]`."""
+    bias, weight, first = layer.bias[:, None], layer.weight, _rows(inputs[0])
+    if weight.dtype == torch.float32:
+        found = torch.baddbmm(bias, *divided(first, weight[:, 0]))
+        for index, more in enumerate(inputs[1:], start=1):
+            found.baddbmm_(*divided(_rows(more), weight[:, index]))
+        found = united(found, *first.shape[:2])
+    else:
+        found = bias + product(first, weight[:, 0])
+        for index, more in enumerate(inputs[1:], start=1):
+            found.add_(product(_rows(more), weight[:, index]))
+    return found.view(*inputs[0].shape[:-1], -1)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, precision: torch.dtype) -> None:
+    """Add a product that is computed in `precision` to float32 `total`, in place."""
+    if precision == torch.float32:
+        add_product(total, left, right)
+    else:
+        total.add_(product(left, right.to(precision)))
+
+
+_Kept = list[tuple[Tensor, Tensor]]
+
+
+def _hidden(
+    block: Block, columns: slice, places: Tensor | None, layers: list[Layer], kept: _Kept | None = None
+) -> Tensor:
+    """Return what the output layer reads; keep what each other layer read, and what it gave after its ReLU."""
+    schedule = block.schedule
+    history = block.history(columns, layers[0].weight.shape[2])
+    shared = history.expand(len(layers[0].bias), *history.shape)
+    hidden = _products(layers[0], shared).relu_()
+    if kept is not None:
+        kept.append((shared, hidden))
+    for index, (layer, step) in enumerate(zip(layers[1:-1], schedule.steps, strict=True)):
+        if places is not None and index == schedule.whole:
+            hidden = _gathered(hidden, places)
+        # Nothing that is not kept has a name: what a layer read is freed before the next one computes.
+        if kept is None:
+            hidden = _products(layer, hidden[:, :-step], hidden[:, step:]).relu_().add_(hidden[:, step:])
+        else:
+            kept.append((hidden, _products(layer, hidden[:, :-step], hidden[:, step:]).relu_()))
+            hidden = kept[-1][1] + hidden[:, step:]
+    return _gathered(hidden, places) if places is not None and schedule.whole == len(schedule.steps) else hidden
+
+
+def _add_gradients(
+    sums: list[Layer], block: Block, columns: slice, places: Tensor | None, layers: list[Layer], above: Tensor
+) -> None:
+    """Add the gradients of all weights to `sums`, given that of the embeddings of a chunk of columns."""
+    schedule, kept = block.schedule, list[tuple[Tensor, Tensor]]()
+    hidden = _hidden(block, columns, places, layers, kept)
+    first = kept[0][1]
+    precision = layers[-1].weight.dtype
+    _add_products(sums[-1], precision, above, hidden)
+    above = product(_rows(above), layers[-1].weight[:, 0].transpose(1, 2)).view(hidden.shape)
+    del hidden
+    whole = len(schedule.steps) if places is None else schedule.whole
+    if places is not None and whole == len(schedule.steps):
+        above = _scattered(above, places, schedule.full[whole])
+    for index in reversed(range(len(schedule.steps))):
+        layer, step = layers[index + 1], schedule.steps[index]
+        read, added = kept.pop()
+        inner = _through_relu(above, added)
+        _add_products(sums[index + 1], precision, inner, read[:, :-step], read[:, step:])
+        # What was read is not needed any more, except by the input layer's own ReLU.
+        below = torch.empty_like(read) if read is first else read
+        below[:, :step].zero_()
+        below[:, step:] = above
+        for place, part in enumerate((below[:, :-step], below[:, step:])):
+            _add_product(_rows(part), _rows(inner), layer.weight[:, place].transpose(1, 2), precision)
+        above = below
+        del read, added, inner, below
+        if places is not None and index == whole:
+            above = _scattered(above, places, schedule.full[whole])
+    shared, added = kept.pop()
+    _add_products(sums[0], precision, _through_relu(above, added), shared)
+
+
+def _through_relu(gradient: Tensor, result: Tensor) -> Tensor:
+    """Return the gradient before a ReLU that gave `result`, in the memory of the latter."""
+    through: Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, result, 0.0, grad_input=result)
+    return through
+
+
+def _add_products(total: Layer, precision: torch.dtype, gradient: Tensor, *inputs: Tensor) -> None:
+    """Add the gradients of a layer's weights and bias, given that of its result and what it read."""
+    rows = _rows(gradient)
+    for index, read in enumerate(inputs):
+        _add_product(total.weight[:, index], _rows(read).transpose(1, 2), rows, precision)
+    total.bias.add_(rows.sum(1))
+
+
+def _gathered(hidden: Tensor, places: Tensor) -> Tensor:
+    """Pick each agent's days, one set after the other, from `[agents, days, columns, values]`."""
+    agents, days, *shape = hidden.shape
+    rows = (places.transpose(0, 1).flatten(1) + _first_rows(agents, days, places)).flatten()
+    return hidden.view(agents * days, -1).index_select(0, rows).view(agents, -1, *shape)
+
+
+def _scattered(gradient: Tensor, places: Tensor, days: int) -> Tensor:
+    """Return the gradient of what `_gathered` read, given that of its result.
+
+    The days of a set differ, and one set is added after the other: no order is left open.
+    """
+    agents, shape = len(gradient), gradient.shape[2:]
+    whole = gradient.new_zeros((agents * days, shape.numel()))
+    first_rows = _first_rows(agents, days, places)
+    for rows, part in zip(
+        places + first_rows, gradient.view(agents, len(places), -1, shape.numel()).unbind(1), strict=True
+    ):
+        whole.index_add_(0, rows.flatten(), part.flatten(0, 1))
+    return whole.view(agents, days, *shape)
+
+
+def _first_rows(agents: int, days: int, like: Tensor) -> Tensor:
+    return torch.arange(0, agents * days, days, device=like.device)[:, None]
+
+
+class TcnEncoder:
+    """Learned dilated causal convolutions with residual connections (Bai et al. 2018, arXiv:1803.01271).
+
+    The receptive field is exactly the window; convolutions are "valid" over real history, and only days before the
+    first of the panel are padded with zeros.
+
+    Args:
+        features: float32 `[days, columns, features]` on the device.
+        training_days: not used.
+        window: days seen, the last included.
+        config: channels, embedding, column_chunk.
+    """
+
+    block_bound: ClassVar[bool] = True
+
+    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - nothing is normalised
+        self._features = features
+        self._window = window
+        self._config = config
+        self._dilations = receptive_dilations(window)
+
+    @property
+    def shapes(self) -> list[ParameterShape]:
+        """Parameters of one agent's encoder."""
+        config = self._config
+        shapes = linear_shapes("encoder.input", self._features.shape[2], config.channels)
+        for index in range(len(self._dilations)):
+            shapes += linear_shapes(f"encoder.layer{index}", 2 * config.channels, config.channels)
+        return shapes + linear_shapes("encoder.output", config.channels, config.embedding)
+
+    def _convolve(
+        self, parameters: Parameters, first_day: FirstDay, schedule: Schedule, places: Tensor | None
+    ) -> Tensor:
+        columns, network = self._features.shape[1], self._config
+        kind = self._features.device.type
+        chunk = schedule.columns_at_once(network.column_chunk, columns, network.channels, kind)
+        block = Block(self._features, first_day, schedule, chunk)
+        embeddings: Tensor = Convolutions.apply(block, places, *(parameters[shape.name] for shape in self.shapes))  # type: ignore[no-untyped-call] # torch has no annotation here
+        return embeddings
+
+    def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
+        """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
+        return self._convolve(parameters, first_day, Schedule(self._window, days), None)
+
+    def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
+        """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`.
+
+        The days of an agent must differ from one another, so that no gradient is a sum in unknown order.
+        """
+        schedule = Schedule(self._window, block_days, days.shape[1])
+        return self._convolve(parameters, first_day, schedule, schedule.gathered(days - first_day))

@@ -1,0 +1,119 @@
+"""Adam over rows equals the library's AdamW agent by agent; norms and clipping are each agent's own."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.learning.adam import adam_step, bias_corrections, clip_rows, row_norms
+from eigen_core.networks.population import Population
+
+
+def draw(*shape: int, key: str = "values") -> Tensor:
+    return torch.tensor(keyed_generator(1, key).standard_normal(shape), dtype=torch.float32)
+
+
+def corrections(counts: list[int]) -> Tensor:
+    return bias_corrections(np.array(counts), torch.device("cpu"))
+
+
+def new_agents(weights: Tensor) -> Population:
+    return Population(weights.clone(), {name: torch.zeros_like(weights) for name in ("first_moment", "second_moment")})
+
+
+@pytest.mark.parametrize(("learning_rate", "decay"), [(1e-2, 0.0), (1e-2, 0.1), (3e-4, 1e-5), (0.0, 0.5)])
+def test_steps_equal_the_librarys_adamw(learning_rate: float, decay: float) -> None:
+    """Three agents of which one has five steps behind it and one two."""
+    agents, parameters, columns, experience = 3, 60, slice(7, 47), (5, 2, 0)
+    population = new_agents(draw(agents, parameters, key="weights"))
+    before = population.clone()
+    rows = [population.weights[agent, columns].clone().requires_grad_() for agent in range(agents)]
+    optimizers = [torch.optim.AdamW([row], lr=learning_rate, weight_decay=decay) for row in rows]
+
+    def plain_step(agent: int, gradient: Tensor) -> None:
+        rows[agent].grad = gradient.clone()
+        optimizers[agent].step()
+
+    for agent, steps in enumerate(experience):
+        alone = population.rows(slice(agent, agent + 1))
+        for step in range(steps):
+            gradient = draw(1, 40, key=f"alone{agent}{step}") * 10.0 ** (step - 3)
+            adam_step(alone, columns, gradient, corrections([step + 1]), learning_rate, decay)
+            plain_step(agent, gradient[0])
+        population.put(slice(agent, agent + 1), alone)
+    for step in range(6):
+        gradients = draw(agents, 40, key=f"together{step}") * 10.0 ** (step - 3)
+        gradients[1, :4] = 0.0
+        counts = [steps + step + 1 for steps in experience]
+        adam_step(population, columns, gradients.clone(), corrections(counts), learning_rate, decay)
+        for agent in range(agents):
+            plain_step(agent, gradients[agent])
+        for agent in range(agents):
+            torch.testing.assert_close(population.weights[agent, columns], rows[agent].detach(), rtol=1e-6, atol=1e-6)
+            state = optimizers[agent].state[rows[agent]]
+            for name, key in (("first_moment", "exp_avg"), ("second_moment", "exp_avg_sq")):
+                moment = population.tensors()[name][agent, columns]
+                torch.testing.assert_close(moment, state[key], rtol=1e-5, atol=1e-9)
+    outside = torch.ones(parameters, dtype=torch.bool)
+    outside[columns] = False
+    for name in ("weights", "first_moment", "second_moment"):
+        assert torch.equal(population.tensors()[name][:, outside], before.tensors()[name][:, outside])
+
+
+def test_an_agents_bits_do_not_depend_on_who_is_computed_beside_it() -> None:
+    weights, gradients = draw(7, 3_001, key="weights"), draw(7, 3_001, key="gradients")
+    counts = [1, 2, 3, 10, 100, 1_000, 10_000]
+
+    def moved(agents: slice) -> Tensor:
+        population = new_agents(weights[agents])
+        clipped = gradients[agents].clone()
+        norms = clip_rows(clipped, 0.5)
+        adam_step(population, slice(0, 3_001), clipped, corrections(counts[agents]), 1e-2, 1e-2)
+        return torch.cat([population.weights, norms[:, None]], dim=1)
+
+    alone = torch.cat([moved(slice(agent, agent + 1)) for agent in range(7)])
+    assert torch.equal(moved(slice(0, 7)), alone)
+    assert torch.equal(torch.cat([moved(slice(0, 3)), moved(slice(3, 7))]), alone)
+
+
+def test_an_agents_bits_do_not_depend_on_the_experience_of_the_others() -> None:
+    """Also in populations so large that kernels take many agents' counts at a time."""
+    agents = 3_000
+    counts, gradients = list(range(1, agents + 1)), draw(agents, 4, key="gradients")
+
+    def moved(group: slice) -> Tensor:
+        # From zero, so that no bit of the step is lost in the weight.
+        population = new_agents(torch.zeros_like(gradients[group]))
+        adam_step(population, slice(0, 4), gradients[group].clone(), corrections(counts[group]), 1.0, 0.0)
+        return population.weights
+
+    parts = torch.cat([moved(slice(start, start + 7)) for start in range(0, agents, 7)])
+    assert torch.equal(moved(slice(0, agents)), parts)
+
+
+@pytest.mark.parametrize("values", [1, 3, 1_023, 1_024, 1_025, 20_000])
+@pytest.mark.parametrize("scale", [1e-8, 1.0, 1e8])
+def test_norms_equal_those_in_double_precision(values: int, scale: float) -> None:
+    rows = draw(4, values) * scale
+    expected = np.linalg.norm(rows.double().numpy(), axis=1)
+    np.testing.assert_allclose(row_norms(rows).numpy(), expected, rtol=1e-6)
+
+
+def test_rows_are_clipped_as_the_library_clips_each_agent() -> None:
+    gradients = draw(6, 500)
+    gradients *= torch.tensor([1e-3, 0.01, 0.1, 1.0, 100.0, 0.0])[:, None]
+    expected, norms = [], []
+    for row in gradients:
+        parameter = torch.zeros(500, requires_grad=True)
+        parameter.grad = row.clone()
+        norms.append(torch.nn.utils.clip_grad_norm_([parameter], 1.0).item())
+        expected.append(parameter.grad)
+    clipped = gradients.clone()
+    before = clip_rows(clipped, 1.0)
+    np.testing.assert_allclose(before.numpy(), norms, rtol=1e-6)
+    torch.testing.assert_close(clipped, torch.stack(expected), rtol=3e-6, atol=1e-9)
+    for agent, norm in enumerate(norms):
+        if norm < 1.0:
+            assert torch.equal(clipped[agent], gradients[agent])
+    assert (row_norms(clipped) <= 1.0 + 1e-5).all()

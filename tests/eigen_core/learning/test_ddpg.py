@@ -1,0 +1,328 @@
+"""The learner of stacked agents equals a plain one for each agent; targets, delay, accumulation, bounds."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from plain_ddpg import PlainDdpg, PlainTransition
+from science_cases import random_panel, small_config
+from torch import Tensor
+from training_cases import market_of, random_episodes
+
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.config import Config, DdpgConfig, merge
+from eigen_core.generation import evaluate, evolve, start_training, train
+from eigen_core.learning.ddpg import DdpgLearner
+from eigen_core.learning.interface import learner_settings
+from eigen_core.learning.steps import BatchPlan
+from eigen_core.market import Panel
+from eigen_core.networks.population import Population, initial_weights
+from eigen_core.task.market import MarketTask
+from eigen_core.task.market_transitions import DistinctDaySampler, picked, rows_of, stored_days
+from eigen_core.task.replay import Replay
+
+CPU = torch.device("cpu")
+CURVES = [curve.name for curve in DdpgLearner.curves]
+WIDE: dict[str, Any] = {"gradient_clip": 1e6, "weight_decay": 0.0}
+
+
+class Case:
+    """A network, agents whose targets are not their weights, and a replay of random episodes."""
+
+    def __init__(self, agents: int = 3, **sections: Any) -> None:
+        # Blocks of all training days, unless a test has its own.
+        self.config: Config = small_config(**merge({"learner": {"block_days": 0}}, sections))
+        self.panel: Panel = random_panel(self.config)
+        self.task = MarketTask(self.config, self.panel, CPU, DdpgLearner.heads(self.config))
+        self.network = self.task.network
+        self.learner = DdpgLearner(self.config, self.task)
+        self.population = self.learner.new_agents(initial_weights(self.network.layouts, agents, 1, CPU))
+        self.population.state["targets"].copy_(initial_weights(self.network.layouts, agents, 2, CPU))
+        self.replay = Replay(400, self.task.columns, CPU)
+        self.last_day = self.panel.splits.train.stop
+        starts = self.panel.training_starts(self.config)
+        first_days = keyed_generator(1, "first days").integers(starts.start, starts.stop, 20)
+        # The last transition of the training days has no day after it to learn from.
+        first_days[:2] = starts[-1]
+        episodes = random_episodes(self.config, first_days, self.panel.assets, self.network.portfolio_values)
+        self.replay.append(rows_of(episodes))
+
+    def plan(self, steps: int, accumulation: int, batch_size: int, block: tuple[int, int] | None = None) -> BatchPlan:
+        """Batches of different days from `block` (first day, days), by default the whole training range."""
+        first_day, block_days = block or (0, self.last_day)
+        sampler = DistinctDaySampler(stored_days(self.replay))
+        generator = keyed_generator(1, "plan")
+        shape = (self.population.size, steps, accumulation)
+        slots = np.empty((*shape, batch_size), dtype=np.int64)
+        for place in np.ndindex(*shape):
+            slots[place] = sampler.draw(generator, batch_size, first_day, first_day + block_days - 1)
+        first_days = tuple((first_day,) * accumulation for _ in range(steps))
+        return BatchPlan(torch.tensor(slots), first_days)
+
+    def learn(self, plan: BatchPlan, population: Population | None = None) -> dict[str, Tensor]:
+        return self.learner.learn(population or self.population, plan, self.replay, lambda: None).curves
+
+    def plain_transition(self, slot: int) -> PlainTransition:
+        steps = [picked(self.replay, torch.tensor([[slot]]))]
+        while len(steps) < learner_settings(self.config, DdpgConfig).n_step and not steps[-1].terminal:
+            steps.append(picked(self.replay, torch.tensor([[(slot + len(steps)) % self.replay.capacity]])))
+        return PlainTransition(
+            day=int(steps[0].days),
+            step=int(steps[0].episode_steps),
+            portfolio=steps[0].portfolios[0, 0].double(),
+            next_portfolio=steps[-1].next_portfolios[0, 0].double(),
+            action=steps[0].actions[0, 0].double(),
+            rewards=[float(step.rewards) for step in steps],
+            terminal=bool(steps[-1].terminal),
+        )
+
+    def plain_plan(self, plan: BatchPlan, agent: int) -> list[list[list[PlainTransition]]]:
+        return [
+            [[self.plain_transition(slot) for slot in batch] for batch in step] for step in plan.slots[agent].tolist()
+        ]
+
+
+def assert_equals_plain_learner(case: Case, plan: BatchPlan) -> dict[str, Tensor]:
+    before = case.population.clone()
+    curves = case.learn(plan)
+    plain = PlainDdpg(case.config, case.panel, case.network)
+    for agent in range(before.size):
+        weights, targets, moments, expected = plain.learn(
+            before.weights[agent], before.state["targets"][agent], case.plain_plan(plan, agent)
+        )
+        for name in CURVES:
+            np.testing.assert_allclose(
+                curves[name][agent].numpy(), getattr(expected, name), rtol=2e-4, atol=1e-6, err_msg=name
+            )
+        for name, power in (("first_moment", 1), ("second_moment", 2)):
+            moment = case.population.tensors()[name][agent].double()
+            assert (moment - moments[name]).norm() <= power * 1e-4 * moments[name].norm()
+        # Adam divides by the gradient's own size, which blows up the rounding of the smallest: hence the norms.
+        moved = (weights - before.weights[agent].double()).norm()
+        assert (case.population.weights[agent].double() - weights).norm() <= 1e-2 * moved
+        followed = (targets - before.state["targets"][agent].double()).norm()
+        assert (case.population.state["targets"][agent].double() - targets).norm() <= 1e-4 * followed
+    return curves
+
+
+CASES: list[dict[str, Any]] = [
+    {},
+    {"network": {"encoder": "tcn"}},
+    {"learner": {"twin_critics": True, "policy_delay": 2}},
+    {"trading": {"observe_portfolio": False, "max_coefficient": None}},
+    {"network": {"encoder": "tcn"}, "learner": {"twin_critics": True}, "trading": {"observe_portfolio": False}},
+    {"learner": {"gradient_clip": 0.05, "weight_decay": 0.3, "gamma": 0.5, "tau": 0.3, "reward_scale": 0.1}},
+    {"learner": {"reward_clip": 0.4, "gamma": 0.0}},
+    {"learner": {"reward_clip": 0.4, "gamma": 0.9, "n_step": 3}},
+]
+
+
+@pytest.mark.parametrize("sections", CASES)
+def test_stacked_agents_learn_as_each_would_alone(sections: dict[str, Any]) -> None:
+    case = Case(**sections)
+    plan = case.plan(steps=3, accumulation=2, batch_size=5)
+    curves = assert_equals_plain_learner(case, plan)
+    limit = case.config.learner.gradient_clip
+    if limit < 1.0:
+        assert (curves["critic_gradient_norm"] > limit).all()
+
+
+@pytest.mark.parametrize(("n_step", "batch_size"), [(1, 7), (3, 5)])
+def test_the_days_after_a_blocks_last_day_are_seen(n_step: int, batch_size: int) -> None:
+    """A block ends where it was drawn, the market does not: what follows its last day still counts."""
+    learner = {"block_days": 9, "batch_size": batch_size, "reward_scale": 1e-3, "n_step": n_step}
+    case = Case(network={"encoder": "tcn"}, learner=learner)
+    case.population.state["targets"].mul_(2.0)
+    state = start_training(case.config, case.panel)
+    state.replay = case.replay
+    assert market_of(state).block_days == 9
+    plan = state.learner.plan(state.replay, state.population.size, 1)
+    assert isinstance(plan, BatchPlan)
+    few = BatchPlan(plan.slots[: case.population.size], plan.blocks)
+    days = torch.tensor(stored_days(case.replay))[few.slots]
+    first_days = torch.tensor(few.blocks)[:, :, None]
+    assert ((days >= first_days) & (days < first_days + 9)).all()
+    assert_equals_plain_learner(case, few)
+
+
+def slots_where(case: Case, chosen: Tensor, count: int) -> BatchPlan:
+    """A plan of one batch with the first `count` of the chosen transitions that are of different days."""
+    days = stored_days(case.replay)
+    slots: list[int] = []
+    for slot in chosen.nonzero()[:, 0].tolist():
+        if days[slot] not in [days[taken] for taken in slots]:
+            slots.append(slot)
+    assert len(slots) >= count
+    picked = torch.tensor(slots[:count]).expand(case.population.size, 1, 1, count)
+    return BatchPlan(picked, ((0,),))
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_the_targets_count_unless_the_episode_ends(ends: bool) -> None:
+    case = Case()
+    terminal = case.replay.tensors()["terminal"]
+    plan = slots_where(case, terminal if ends else ~terminal, 6)
+    other = case.population.clone()
+    other.state["targets"].mul_(3.0)
+    first, second = case.learn(plan), case.learn(plan, other)
+    assert torch.equal(first["critic_loss"], second["critic_loss"]) == ends
+
+
+def test_the_last_training_day_is_learned_from() -> None:
+    """Its transition ends an episode, and nothing of the day after it, which validates, is used."""
+    case = Case()
+    last = torch.tensor(stored_days(case.replay)) == case.last_day - 1
+    plan = slots_where(case, last, 1)
+    assert case.replay.ring().columns["terminal"][plan.slots].all()
+    assert_equals_plain_learner(case, plan)
+
+
+def test_targets_follow_by_tau_and_only_where_told() -> None:
+    case = Case(learner={"tau": 0.25})
+    before = case.population.clone()
+    case.learn(case.plan(steps=1, accumulation=1, batch_size=5))
+    expected = 0.75 * before.state["targets"] + 0.25 * case.population.weights
+    torch.testing.assert_close(case.population.state["targets"], expected, rtol=1e-6, atol=1e-7)
+    assert (case.population.state["targets"] != before.state["targets"]).float().mean() > 0.99
+
+
+def test_tau_one_copies() -> None:
+    case = Case(learner={"tau": 1.0})
+    case.learn(case.plan(steps=2, accumulation=1, batch_size=5))
+    torch.testing.assert_close(case.population.state["targets"], case.population.weights, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(("delay", "earlier_steps"), [(1, 0), (2, 0), (3, 0), (2, 5), (3, 7)])
+def test_actor_and_targets_move_only_every_nth_step(delay: int, earlier_steps: int) -> None:
+    case = Case(learner={"policy_delay": delay, "twin_critics": True})
+    case.population.state["critic_steps"].copy_(torch.tensor([10, 0, 7]))
+    case.population.state["actor_steps"].copy_(torch.tensor([5, 0, 7]))
+    size, steps = case.network.critic_layout.size, 5
+    seen = [case.population.clone()]
+    plan = replace(case.plan(steps, 2, 5), earlier_steps=earlier_steps)
+    curves = case.learner.learn(case.population, plan, case.replay, lambda: seen.append(case.population.clone())).curves
+    assert len(seen) == steps + 1
+    for step in range(1, steps + 1):
+        before, after = seen[step - 1], seen[step]
+        actor_moves = (earlier_steps + step) % delay == 0
+        assert (before.weights[:, :size] != after.weights[:, :size]).any(dim=1).all()
+        for name, columns in (
+            ("weights", slice(size, None)),
+            ("targets", slice(None)),
+            ("first_moment", slice(size, None)),
+        ):
+            moved = (before.tensors()[name][:, columns] != after.tensors()[name][:, columns]).any(dim=1)
+            assert (moved == actor_moves).all(), name
+        for curve in (curves["actor_loss"], curves["actor_gradient_norm"]):
+            assert (curve[:, step - 1].isnan() != actor_moves).all()
+    for name in CURVES:
+        curve = curves[name]
+        assert curve.shape == (3, steps)
+        assert curve.dtype == torch.float64
+    for name in ("critic_loss", "value", "critic_gradient_norm"):
+        assert curves[name].isfinite().all()
+    assert case.population.state["critic_steps"].tolist() == [10 + steps, steps, 7 + steps]
+    moves = (earlier_steps + steps) // delay - earlier_steps // delay
+    assert case.population.state["actor_steps"].tolist() == [5 + moves, moves, 7 + moves]
+
+
+@pytest.mark.parametrize(
+    ("learner", "learns"),
+    [({}, [True] * 4), ({"policy_delay": 2}, [False, True] * 2), ({"algorithm": "td3"}, [False, True] * 2)],
+)
+def test_policy_delay_counts_over_generations(learner: dict[str, Any], learns: list[bool]) -> None:
+    """With one gradient step a generation and a delay of two, the actor learns in every second generation."""
+    config = small_config(learner={"gradient_steps": 1, **learner}, evolution={"enabled": False})
+    state = start_training(config, random_panel(config))
+    actor = slice(market_of(state).network.critic_layout.size, None)
+    moved = []
+    for _ in range(4):
+        evaluate(state)
+        before = state.population.weights[:, actor].clone()
+        assert train(state) is not None
+        moved.append(bool((state.population.weights[:, actor] != before).any()))
+        evolve(state)
+    assert moved == learns
+
+
+def gradient_after_one_step(case: Case, plan: BatchPlan) -> tuple[Tensor, dict[str, Tensor]]:
+    """The gradient that a first step took, which Adam's first moment tells."""
+    population = case.population.clone()
+    curves = case.learn(plan, population)
+    return population.state["first_moment"] / 0.1, curves
+
+
+def test_accumulated_batches_are_averaged() -> None:
+    """With a resting actor, whose critic would else have moved in between."""
+    case = Case(learner={**WIDE, "policy_delay": 9})
+    both = case.plan(steps=1, accumulation=2, batch_size=6)
+    parts = [BatchPlan(both.slots[:, :, index : index + 1], ((0,),)) for index in range(2)]
+    gradient, curves = gradient_after_one_step(case, both)
+    (first, first_curves), (second, second_curves) = (gradient_after_one_step(case, part) for part in parts)
+    torch.testing.assert_close(gradient, (first + second) / 2, rtol=1e-4, atol=1e-7)
+    for name in ("critic_loss", "value"):
+        mean = (first_curves[name] + second_curves[name]) / 2
+        torch.testing.assert_close(curves[name], mean, rtol=1e-6, atol=1e-7)
+    assert not torch.allclose(first, second, rtol=1e-2)
+
+
+def test_the_same_batch_twice_is_the_batch_once() -> None:
+    case = Case(learner=WIDE)
+    once = case.plan(steps=1, accumulation=1, batch_size=6)
+    twice = BatchPlan(once.slots.expand(-1, -1, 2, -1), ((0, 0),))
+    torch.testing.assert_close(
+        gradient_after_one_step(case, twice)[0], gradient_after_one_step(case, once)[0], rtol=1e-4, atol=1e-7
+    )
+
+
+def test_rewards_are_scaled_then_clipped() -> None:
+    """Without a future, a loss of clipped rewards is that of a replay whose rewards lie at the clip."""
+    scaled = Case(learner={"gamma": 0.0, "reward_scale": 0.5, "reward_clip": 3.0})
+    plan = scaled.plan(steps=1, accumulation=1, batch_size=8)
+    by_hand = Case(learner={"gamma": 0.0, "reward_scale": 1.0})
+    by_hand.replay.ring().columns["reward"].mul_(0.5).clamp_(-3.0, 3.0)
+    clipped = by_hand.replay.ring().columns["reward"][plan.slots].abs() == 3.0
+    assert clipped.any()
+    assert not clipped.all()
+    assert torch.equal(scaled.learn(plan)["critic_loss"], by_hand.learn(plan)["critic_loss"])
+
+
+def test_repeated_steps_on_one_batch_lower_the_loss() -> None:
+    case = Case(learner={"critic_learning_rate": 3e-3, "gamma": 0.0, "tau": 1.0})
+    once = case.plan(steps=1, accumulation=1, batch_size=8)
+    curves = case.learn(BatchPlan(once.slots.expand(-1, 60, -1, -1), ((0,),) * 60))
+    assert (curves["critic_loss"][:, -1] < 0.5 * curves["critic_loss"][:, 0]).all()
+
+
+def test_the_actor_climbs_what_the_critic_values() -> None:
+    case = Case(learner={"actor_learning_rate": 3e-3, "critic_learning_rate": 0.0, "weight_decay": 0.0})
+    once = case.plan(steps=1, accumulation=1, batch_size=8)
+    curves = case.learn(BatchPlan(once.slots.expand(-1, 30, -1, -1), ((0,),) * 30))
+    assert (curves["actor_loss"][:, -1] < curves["actor_loss"][:, 0]).all()
+
+
+def test_agents_start_with_their_own_targets_and_have_not_learned() -> None:
+    case = Case()
+    weights = initial_weights(case.network.layouts, 4, 1, CPU)
+    population = case.learner.new_agents(weights)
+    targets = population.state["targets"]
+    assert torch.equal(targets, weights)
+    for name in ("first_moment", "second_moment", "critic_steps", "actor_steps"):
+        assert not population.state[name].any()
+    assert len({tensor.data_ptr() for tensor in population.tensors().values()}) == 6
+    assert population.nbytes == 4 * (4 * case.network.parameters * 4 + 2 * 8)
+
+
+@pytest.mark.parametrize("groups", [[slice(0, 3)], [slice(0, 1), slice(1, 3)]])
+def test_groups_learn_what_all_learn_together(groups: list[slice]) -> None:
+    case, together = Case(), Case()
+    plan = case.plan(steps=2, accumulation=1, batch_size=5)
+    expected = together.learn(plan)
+    for agents in groups:
+        learned = case.learner.learn(case.population.rows(agents), plan.rows(agents), case.replay, lambda: None)
+        for name, tensor in learned.group.tensors().items():
+            assert torch.equal(tensor, together.population.tensors()[name][agents])
+        for name, curve in learned.curves.items():
+            assert torch.equal(curve, expected[name][agents])

@@ -1,0 +1,279 @@
+"""Rollouts are what the obvious environment says, and depend on nothing but the agent and its episodes."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from science_cases import random_panel, small_config
+from torch import Tensor
+from trading_cases import SlowEpisode
+
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.config import Config
+from eigen_core.learning.method import mean_of_lowest, spread_starts
+from eigen_core.market import Panel
+from eigen_core.networks import AgentNetwork, Heads, ParameterLayout
+from eigen_core.networks.population import initial_weights
+from eigen_core.task.market_rollouts import Evaluator, MarketRollout
+from eigen_core.task.market_transitions import EpisodeBatch, stored_steps
+from eigen_core.trading import Prices
+
+CPU = torch.device("cpu")
+AGENTS = 4
+STARTS = np.array([20, 47, 60])
+
+
+class Table:
+    """Agents that trade often, and an evaluator for them."""
+
+    def __init__(self, **sections: Any) -> None:
+        self.config: Config = small_config(**sections)
+        self.panel: Panel = random_panel(self.config)
+        self.network = AgentNetwork(self.panel, self.config, CPU, Heads())
+        self.evaluator = Evaluator(self.network, Prices.of_panel(self.panel, CPU), self.config, CPU)
+        self.weights = 3.0 * initial_weights(self.network.layouts, AGENTS, 1, CPU)
+
+    def noise(self, agents: int = AGENTS, slices: int = len(STARTS), scale: float = 0.3) -> Tensor:
+        shape = (agents, slices, stored_steps(self.config), self.panel.assets, 2)
+        return torch.tensor(keyed_generator(1, "noise").standard_normal(shape, dtype=np.float32)) * scale
+
+    def play(
+        self,
+        starts: NDArray[np.int64],
+        agents: slice = slice(None),
+        noise: Tensor | None = None,
+    ) -> MarketRollout:
+        return self.evaluator.roll_out(
+            self.weights[agents], starts[agents], None if noise is None else noise[agents], record=True
+        )
+
+
+def shared(agents: int = AGENTS) -> NDArray[np.int64]:
+    return np.tile(STARTS, (agents, 1))
+
+
+def unshared() -> NDArray[np.int64]:
+    return keyed_generator(1, "starts").integers(8, 80, (AGENTS, len(STARTS)))
+
+
+def recorded(rollout: MarketRollout) -> EpisodeBatch:
+    assert rollout.episodes is not None
+    return rollout.episodes
+
+
+def assert_same(one: MarketRollout, other: MarketRollout) -> None:
+    """Equal to the bit."""
+    assert np.array_equal(one.rewards, other.rewards)
+    for first, second in ((one.summary, other.summary), (recorded(one), recorded(other))):
+        for name, values in vars(first).items():
+            assert torch.equal(values, getattr(second, name)), name
+
+
+RULES: list[dict[str, Any]] = [
+    {},
+    {"credit": "realized", "fill": "same_close", "max_coefficient": None},
+    {"credit": "marked", "fill": "next_close"},
+    {"observe_portfolio": False},
+    {"observe_portfolio": False, "credit": "realized", "fill": "same_close", "max_coefficient": None},
+    {"observe_portfolio": False, "credit": "marked"},
+]
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+@pytest.mark.parametrize("rules", RULES)
+def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actions(
+    rules: dict[str, Any], noisy: bool
+) -> None:
+    table = Table(trading=rules, replay={"settlement_days": noisy})
+    starts = unshared() if noisy else shared()
+    rollout = table.play(starts, noise=table.noise() if noisy else None)
+    episodes = recorded(rollout)
+    trading, days = table.config.trading, stored_steps(table.config)
+    assert days == (trading.episode_days if noisy else trading.trading_days)
+    assert episodes.first_days.tolist() == starts.flatten().tolist()
+    assert episodes.rewards.dtype == episodes.actions.dtype == torch.float32
+    traded = 0
+    for index, first_day in enumerate(episodes.first_days.tolist()):
+        actions = episodes.actions[index].double().numpy()
+        slow = SlowEpisode(table.panel, trading, first_day).run(actions[..., 0], actions[..., 1])
+        # The environment was given float32 actions too, so only the kept rewards are rounded.
+        booked = [*slow.rewards[: days - 1], sum(slow.rewards[days - 1 :])]
+        np.testing.assert_allclose(episodes.rewards[index].numpy(), booked, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(rollout.rewards.flatten()[index], sum(slow.rewards), rtol=1e-9, atol=1e-9)
+        summary = rollout.summary
+        assert summary.trades[index] == len(slow.trades)
+        assert summary.wins[index] == sum(float(trade["gain"]) > 0 for trade in slow.trades)
+        assert summary.idle_days[index] == slow.idle_days
+        np.testing.assert_allclose(summary.fees[index], sum(float(trade["fees"]) for trade in slow.trades), rtol=1e-9)
+        traded += len(slow.trades)
+        if trading.observe_portfolio:
+            np.testing.assert_allclose(
+                episodes.portfolios[index].double().numpy(), slow.portfolios[:days], rtol=1e-3, atol=1e-7
+            )
+        else:
+            assert episodes.portfolios[index].shape == (days, table.panel.assets, 0)
+    assert traded > 20
+
+
+@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.parametrize("starts", [shared(), unshared()], ids=["shared", "unshared"])
+def test_an_agents_bits_do_not_depend_on_its_group(
+    rules: dict[str, Any], encoder: str, starts: NDArray[np.int64]
+) -> None:
+    table = Table(trading=rules, network={"encoder": encoder})
+    noise = table.noise()
+    together = table.play(starts, noise=noise)
+    per_agent = len(STARTS)
+    for agent in range(AGENTS):
+        alone = table.play(starts, slice(agent, agent + 1), noise)
+        episodes = slice(agent * per_agent, (agent + 1) * per_agent)
+        assert np.array_equal(alone.rewards[0], together.rewards[agent])
+        for name, values in vars(recorded(alone)).items():
+            assert torch.equal(values, getattr(recorded(together), name)[episodes]), name
+
+
+@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+def test_shared_and_own_slices_give_equal_results_for_equal_starts(rules: dict[str, Any], encoder: str) -> None:
+    table = Table(trading=rules, network={"encoder": encoder})
+    together = table.play(shared())
+    starts = shared()
+    starts[-1, -1] += 5
+    apart = table.play(starts)
+    rows = [(agent, place) for agent in range(AGENTS) for place in range(len(STARTS))][:-1]
+    for agent, place in rows:
+        episode = agent * len(STARTS) + place
+        assert apart.rewards[agent, place] == together.rewards[agent, place]
+        assert torch.equal(recorded(apart).actions[episode], recorded(together).actions[episode])
+    assert not torch.equal(recorded(apart).actions[-1], recorded(together).actions[-1])
+
+
+def copied(source: ParameterLayout, target: ParameterLayout, rows: Tensor, inputs: dict[str, slice]) -> Tensor:
+    """Rows of `target` with the parameters of `source`, zero where it has inputs that `source` lacks."""
+    new = torch.zeros(len(rows), target.size)
+    views, values = target.views(new), source.views(rows)
+    parts = []
+    for shape in target.shapes:
+        view = torch.zeros_like(views[shape.name])
+        if shape.name in values:
+            view[:, inputs.get(shape.name, slice(None))] = values[shape.name]
+        parts.append(view.flatten(1))
+    return torch.cat(parts, dim=1)
+
+
+@pytest.mark.parametrize("credit", ["decision", "realized", "marked"])
+def test_whole_episodes_at_once_equal_step_by_step(credit: str) -> None:
+    """An agent that sees its portfolio and gives it no weight trades as one that does not see it."""
+    blind = Table(trading={"observe_portfolio": False, "credit": credit})
+    seeing = Table(trading={"credit": credit})
+    context = blind.config.network.queries * blind.config.network.embedding
+    asset = blind.config.network.embedding + 2
+    size = blind.network.critic_layout.size
+    seeing.weights = torch.cat(
+        [
+            copied(
+                blind.network.critic_layout,
+                seeing.network.critic_layout,
+                blind.weights[:, :size],
+                {"critic0.context.weight": slice(context), "critic0.asset.weight": slice(asset)},
+            ),
+            copied(
+                blind.network.actor_layout,
+                seeing.network.actor_layout,
+                blind.weights[:, size:],
+                {"actor.context.weight": slice(context)},
+            ),
+        ],
+        dim=1,
+    )
+    for noise in (None, blind.noise()):
+        at_once, stepwise = blind.play(shared(), noise=noise), seeing.play(shared(), noise=noise)
+        assert recorded(stepwise).portfolios.any()
+        torch.testing.assert_close(recorded(at_once).actions, recorded(stepwise).actions, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(at_once.rewards, stepwise.rewards, rtol=1e-5)
+        torch.testing.assert_close(recorded(at_once).rewards, recorded(stepwise).rewards, rtol=1e-4, atol=1e-4)
+        for name in ("trades", "wins", "losses", "idle_days"):
+            assert torch.equal(getattr(at_once.summary, name), getattr(stepwise.summary, name))
+
+
+@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
+def test_noise_moves_actions_within_their_bounds(rules: dict[str, Any]) -> None:
+    table = Table(trading=rules)
+    still = table.play(shared())
+    assert_same(still, table.play(shared(), noise=table.noise(scale=0.0)))
+    wild = recorded(table.play(shared(), noise=table.noise(scale=2.0))).actions
+    trading = table.config.trading
+    assert trading.max_coefficient is not None
+    for actions in (wild, recorded(still).actions):
+        assert actions[..., 0].min() >= 0.0
+        assert actions[..., 0].max() <= trading.max_coefficient
+        assert actions[..., 1].min() >= trading.min_target - 1e-6
+        assert actions[..., 1].max() <= trading.max_target + 1e-6
+    assert (wild[..., 0] == trading.max_coefficient).any()
+    assert (wild != recorded(still).actions).float().mean() > 0.9
+
+
+def test_each_step_takes_the_noise_of_its_own_place() -> None:
+    """Noise for one agent, slice, day and asset moves that action, and of the others only what follows from it."""
+    for rules in ({}, {"observe_portfolio": False}):
+        table = Table(trading=rules)
+        noise = torch.zeros_like(table.noise())
+        noise[2, 1, 9, 3, 1] = 0.2
+        moved = recorded(table.play(shared(), noise=noise)).actions != recorded(table.play(shared())).actions
+        episode = 2 * len(STARTS) + 1
+        assert moved[episode, 9].nonzero().tolist() == [[3, 1]]
+        assert not moved[episode, :9].any()
+        moved[episode] = False
+        assert not moved.any()
+
+
+@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
+def test_what_is_not_recorded_is_not_kept_and_changes_nothing(rules: dict[str, Any]) -> None:
+    table = Table(trading=rules)
+    before = table.weights.clone()
+    silent = table.evaluator.roll_out(table.weights, shared())
+    assert silent.episodes is None
+    assert np.array_equal(silent.rewards, table.play(shared()).rewards)
+    assert silent.rewards.shape == (AGENTS, len(STARTS))
+    assert silent.rewards.dtype == np.float64
+    assert torch.equal(table.weights, before)
+
+
+@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
+def test_an_agent_whose_network_has_diverged_is_told(rules: dict[str, Any]) -> None:
+    table = Table(trading=rules)
+    table.weights[1] = torch.nan
+    with pytest.raises(FloatingPointError, match="not a finite number"):
+        table.play(shared())
+
+
+REWARDS = st.integers(1, 6).flatmap(
+    lambda slices: st.lists(st.lists(st.floats(-1e6, 1e6), min_size=slices, max_size=slices), min_size=1, max_size=4)
+)
+
+
+@given(REWARDS, st.integers(1, 6))
+def test_fitness_is_the_mean_of_the_lowest(rewards: list[list[float]], lowest: int) -> None:
+    lowest = min(lowest, len(rewards[0]))
+    given_rewards = np.array(rewards)
+    means = mean_of_lowest(given_rewards, lowest)
+    expected = [sum(sorted(row)[:lowest]) / lowest for row in rewards]
+    np.testing.assert_allclose(means, expected, rtol=1e-9, atol=1e-9)
+    assert given_rewards.tolist() == rewards
+
+
+@given(st.integers(0, 500), st.integers(1, 300), st.integers(1, 12))
+def test_validation_slices_are_spread_evenly_over_the_admissible_days(first: int, days: int, slices: int) -> None:
+    starts = spread_starts(range(first, first + days), slices)
+    assert starts.dtype == np.int64
+    assert len(starts) == slices
+    assert starts[0] == first
+    if slices > 1:
+        assert starts[-1] == first + days - 1
+        gaps = np.diff(starts)
+        assert (abs(gaps - (days - 1) / (slices - 1)) <= 1.0).all()

@@ -1,0 +1,365 @@
+"""Breeding: who survives, who is parent, what a child is made of; mutation that grows while nothing improves."""
+
+from collections import Counter
+from dataclasses import replace
+from math import sqrt
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from science_cases import small_config
+
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Lineage
+from eigen_core.config import EvolutionConfig
+from eigen_core.learning import Champion, GenerationResult
+from eigen_core.learning.genetic import GeneticMethod, MutationState, breed
+from eigen_core.networks.population import Population
+
+STATE_FIELDS = ("first_moment", "second_moment", "critic_steps", "actor_steps")
+GENERATION = 7
+
+
+def agents_that_have_learned(size: int, parameters: int = 11) -> Population:
+    """Every value of every agent is its own."""
+    generator = keyed_generator(size, parameters, "test", "agents")
+    tensors = {
+        name: torch.tensor(generator.standard_normal((size, parameters)), dtype=torch.float32)
+        for name in ("weights", "targets", "first_moment", "second_moment")
+    }
+    counts = {name: torch.arange(1, size + 1) * (index + 1) for index, name in enumerate(STATE_FIELDS[2:])}
+    return Population(tensors.pop("weights"), {**tensors, **counts})
+
+
+def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001
+    """Agents whose targets are their weights; all else is zero."""
+    moments = {name: torch.zeros_like(weights) for name in STATE_FIELDS[:2]}
+    counts = {name: torch.zeros(len(weights), dtype=torch.int64) for name in STATE_FIELDS[2:]}
+    return Population(weights, {"targets": weights.clone(), **moments, **counts})
+
+
+def champion_of(population: Population, generation: int = 1, agent: int = 0) -> Champion:
+    weights = torch.full_like(population.weights[0], 5.0)
+    return Champion(weights=weights, validation=1.0, score=1.0, generation=generation, agent=agent)
+
+
+def bred(
+    population: Population,
+    fitness: NDArray[np.float64],
+    champion: Champion | None = None,
+    seed: int = 1,
+    mutation: MutationState | None = None,
+    **settings: Any,
+) -> tuple[Population, tuple[Lineage, ...]]:
+    config = EvolutionConfig(**settings)
+    return breed(
+        population,
+        fitness,
+        champion or champion_of(population),
+        GENERATION,
+        mutation or MutationState.initial(config),
+        config,
+        keyed_generator(seed, "breeding"),
+        new_agents,
+    )
+
+
+@st.composite
+def shares(draw: st.DrawFn) -> dict[str, Any]:
+    elite = draw(st.floats(0.01, 1.0))
+    return {"elite_share": elite, "offspring_share": draw(st.floats(0.0, 1.0 - elite))}
+
+
+FITNESS = st.lists(st.integers(-4, 4) | st.floats(-1e6, 1e6), min_size=2, max_size=17).map(
+    lambda values: np.array(values, dtype=np.float64)
+)
+
+
+@settings(deadline=None)
+@given(FITNESS, shares(), st.booleans(), st.integers(0, 3), st.integers(6, 7), st.integers(0, 16))
+def test_every_agent_is_what_its_descent_says(
+    fitness: NDArray[np.float64],
+    share: dict[str, Any],
+    reinject: bool,
+    seed: int,
+    champion_generation: int,
+    champion_agent: int,
+) -> None:
+    size = len(fitness)
+    population = agents_that_have_learned(size)
+    untouched = population.clone()
+    champion = champion_of(population, champion_generation, champion_agent % size)
+    children, descent = bred(population, fitness, champion, seed, reinject_champion=reinject, **share)
+
+    for name, tensor in untouched.tensors().items():
+        assert torch.equal(population.tensors()[name], tensor)
+        assert children.tensors()[name].shape == tensor.shape
+        assert children.tensors()[name].dtype == tensor.dtype
+    assert [one.agent for one in descent] == list(range(size))
+
+    best = sorted(range(size), key=lambda agent: (-fitness[agent], agent))
+    elites = max(1, round(size * share["elite_share"]))
+    offspring = min(round(size * share["offspring_share"]), size - elites)
+    returns = reinject and not (champion_generation == GENERATION and champion.agent in best[:elites])
+    kinds = ["elite"] * elites + ["offspring"] * offspring + ["mutant"] * (size - elites - offspring)
+    if returns:
+        kinds[elites - 1] = "champion"
+    assert [one.origin for one in descent] == kinds
+
+    for one in descent:
+        child = {name: tensor[one.agent] for name, tensor in children.tensors().items()}
+        if one.origin == "elite":
+            assert one.parents == (best[one.agent],)
+            for name, tensor in untouched.tensors().items():
+                assert torch.equal(child[name], tensor[one.parents[0]])
+            continue
+        for name in STATE_FIELDS:
+            assert not child[name].any()
+        assert torch.equal(child["targets"], child["weights"])
+        parents = untouched.weights[list(one.parents)]
+        if one.origin == "offspring":
+            assert one.blend is not None
+            assert 0.3 <= one.blend <= 0.7
+            expected = parents[0].double() * one.blend + parents[1].double() * (1.0 - one.blend)
+            torch.testing.assert_close(child["weights"].double(), expected, rtol=1e-6, atol=1e-6)
+        elif one.origin == "mutant":
+            assert len(one.parents) == 1
+        else:
+            assert one.parents == (champion.agent,)
+            assert torch.equal(child["weights"], champion.weights)
+
+
+def test_the_reference_setting_breeds_eight_elites_six_offspring_and_two_mutants() -> None:
+    population = agents_that_have_learned(16)
+    _, descent = bred(population, np.arange(16.0), reinject_champion=False)
+    assert Counter(one.origin for one in descent) == {"elite": 8, "offspring": 6, "mutant": 2}
+    assert [one.parents for one in descent[:8]] == [(agent,) for agent in range(15, 7, -1)]
+
+
+def test_equal_fitness_ranks_by_index() -> None:
+    _, descent = bred(agents_that_have_learned(6), np.zeros(6), reinject_champion=False)
+    assert [one.parents for one in descent[:3]] == [(0,), (1,), (2,)]
+
+
+def test_children_share_no_memory_with_their_parents() -> None:
+    population = agents_that_have_learned(8)
+    champion = champion_of(population)
+    before = population.clone()
+    children, _ = bred(population, np.arange(8.0), champion, elite_share=0.5)
+    for tensor in children.tensors().values():
+        tensor.zero_()
+    assert (champion.weights == 5.0).all()
+    for name, tensor in before.tensors().items():
+        assert torch.equal(population.tensors()[name], tensor)
+    targets = bred(population, np.arange(8.0), champion)[0].state["targets"]
+    assert targets.any()
+
+
+@pytest.mark.parametrize(
+    ("generation", "agent", "reinject", "returns"),
+    [
+        (GENERATION, 5, True, False),  # found now, and the fittest
+        (GENERATION, 3, True, False),  # found now, and the weakest elite
+        (GENERATION, 2, True, True),  # found now, but no elite
+        (GENERATION - 1, 5, True, True),  # the agent at its old index is another one today
+        (1, 0, True, True),
+        (1, 0, False, False),
+        (GENERATION, 2, False, False),
+    ],
+)
+def test_the_champion_returns_in_the_weakest_elites_place(
+    generation: int, agent: int, reinject: bool, returns: bool
+) -> None:
+    population = agents_that_have_learned(6)
+    champion = champion_of(population, generation, agent)
+    children, descent = bred(population, np.arange(6.0), champion, reinject_champion=reinject)
+    assert [one.origin for one in descent[:3]] == ["elite", "elite", "champion" if returns else "elite"]
+    assert torch.equal(children.weights[2], champion.weights) == returns
+    assert torch.equal(children.weights[2], population.weights[3]) != returns
+    assert torch.equal(children.weights[:2], population.weights[[5, 4]])
+
+
+def descents(size: int, **settings: Any) -> tuple[Lineage, ...]:
+    """Children of one elite and many others; the fitness of agent i is i."""
+    population = agents_that_have_learned(size, parameters=1)
+    _, descent = bred(population, np.arange(float(size)), elite_share=1.0 / size, **settings)
+    return descent[1:]
+
+
+def test_a_large_tournament_is_won_by_the_fittest() -> None:
+    for one in descents(20, tournament_size=2_000, offspring_share=0.5):
+        assert set(one.parents) == {19}
+
+
+@pytest.mark.parametrize("tournament_size", [1, 3])
+def test_parents_win_tournaments_of_random_agents(tournament_size: int) -> None:
+    """An agent that is fitter than a share x of all wins with the density of the best of k uniform draws."""
+    size = 4_000
+    for share in (0.0, 1.0 - 1.0 / size):
+        parents = [
+            parent / size
+            for one in descents(size, tournament_size=tournament_size, offspring_share=share)
+            for parent in one.parents
+        ]
+        # The best of k uniform draws raised to the power k is uniform; Kolmogorov's 99.9 % bound is 1.95 / sqrt(n).
+        uniform = np.sort(np.array(parents) ** tournament_size)
+        assert len(parents) in (size - 1, 2 * (size - 1))
+        distance = abs(uniform - np.arange(1, len(parents) + 1) / len(parents)).max()
+        assert distance < 1.95 / sqrt(len(parents)) + 2.0 * tournament_size / size
+
+
+def test_both_parents_and_the_blend_are_drawn_apart() -> None:
+    children = descents(4_000, offspring_share=1.0 - 1.0 / 4_000)
+    first, second = (np.array([one.parents[place] for one in children]) for place in (0, 1))
+    blends = np.array([one.blend for one in children], dtype=np.float64)
+    correlations = np.corrcoef([first, second, blends])
+    assert abs(correlations[np.triu_indices(3, 1)]).max() < 4.0 / sqrt(len(children))
+    uniform = np.sort((blends - 0.3) / 0.4)
+    assert abs(uniform - np.arange(1, len(uniform) + 1) / len(uniform)).max() < 1.95 / sqrt(len(uniform))
+
+
+def test_a_fixed_blend_is_kept() -> None:
+    population = agents_that_have_learned(6)
+    children, descent = bred(
+        population, np.arange(6.0), blend_low=1.0, blend_high=1.0, elite_share=0.2, offspring_share=0.8
+    )
+    for one in descent[1:]:
+        assert one.blend == 1.0
+        assert torch.equal(children.weights[one.agent], population.weights[one.parents[0]])
+
+
+@pytest.mark.parametrize(("rate", "std"), [(0.0, 0.5), (0.1, 0.01), (0.4, 0.05), (1.0, 0.3), (0.5, 0.0)])
+def test_a_mutant_differs_in_about_rate_of_its_weights_by_about_std(rate: float, std: float) -> None:
+    parameters = 40_000
+    population = agents_that_have_learned(3, parameters)
+    children, descent = bred(
+        population,
+        np.arange(3.0),
+        mutation=MutationState(rate=rate, std=std),
+        elite_share=0.34,
+        offspring_share=0.0,
+    )
+    assert [one.origin for one in descent[1:]] == ["mutant", "mutant"]
+    changes = []
+    for one in descent[1:]:
+        difference = (children.weights[one.agent] - population.weights[one.parents[0]]).double()
+        changed = difference != 0.0
+        wanted = rate if std else 0.0
+        # Next to nothing is lost to rounding a small change away.
+        assert abs(changed.double().mean() - wanted) <= 5.0 * sqrt(wanted * (1.0 - wanted) / parameters) + 2e-4 * wanted
+        changes.append(difference)
+        if wanted:
+            moved = difference[changed]
+            assert abs(moved.std() / std - 1.0) < 5.0 / sqrt(2 * len(moved))
+            assert abs(moved.mean() / std) < 5.0 / sqrt(len(moved))
+    if rate and std:
+        assert not torch.equal(changes[0] != 0.0, changes[1] != 0.0) or rate == 1.0
+        assert not torch.equal(changes[0], changes[1])
+
+
+def test_equal_generators_breed_equal_populations_and_other_ones_other() -> None:
+    population, fitness = agents_that_have_learned(9), np.arange(9.0)
+    (first, lineage), (second, same), (third, other) = (bred(population, fitness, seed=seed) for seed in (1, 1, 2))
+    assert lineage == same
+    assert lineage != other
+    assert torch.equal(first.weights, second.weights)
+    assert not torch.equal(first.weights, third.weights)
+
+
+START = {"rate": 0.1, "std": 0.01}
+GROWN = {"rate": 0.15, "std": 0.015}
+
+
+@pytest.mark.parametrize(
+    ("validations", "expected", "reference", "waited"),
+    [
+        # The first generation sets what progress is measured against.
+        ([100.0], START, 100.0, 0),
+        ([-100.0], START, -100.0, 0),
+        # At least 2 % of the reference's size is progress, whatever its sign; less is not.
+        ([100.0, 102.0], START, 102.0, 0),
+        ([100.0, 101.9], START, 100.0, 1),
+        ([-100.0, -98.0], START, -98.0, 0),
+        ([-100.0, -98.1], START, -100.0, 1),
+        ([-100.0, 3.0], START, 3.0, 0),
+        ([100.0, 50.0], START, 100.0, 1),
+        # From nothing, anything more than nothing is progress; the same again is not.
+        ([0.0, 0.0], START, 0.0, 1),
+        ([0.0, 1e-9], START, 1e-9, 0),
+        # Small steps add up against the same reference.
+        ([100.0, 101.0, 102.0], START, 102.0, 0),
+        ([-100.0, -99.0, -98.0], START, -98.0, 0),
+        # Three generations without progress let it grow once, and count anew.
+        ([100.0] * 3, START, 100.0, 2),
+        ([100.0] * 4, GROWN, 100.0, 0),
+        ([-100.0] * 4, GROWN, -100.0, 0),
+        ([100.0] * 6, GROWN, 100.0, 2),
+        ([100.0] * 7, {"rate": 0.225, "std": 0.0225}, 100.0, 0),
+        ([100.0] * 10, {"rate": 0.3375, "std": 0.03375}, 100.0, 0),
+        # The limits hold.
+        ([100.0] * 13, {"rate": 0.4, "std": 0.05}, 100.0, 0),
+        ([100.0] * 40, {"rate": 0.4, "std": 0.05}, 100.0, 0),
+        # Progress resets the strength.
+        ([100.0] * 7 + [103.0], START, 103.0, 0),
+        ([100.0] * 7 + [101.0], {"rate": 0.225, "std": 0.0225}, 100.0, 1),
+    ],
+)
+def test_mutation_grows_on_a_plateau_and_resets_with_progress(
+    validations: list[float], expected: dict[str, float], reference: float, waited: int
+) -> None:
+    config = EvolutionConfig()
+    state = MutationState.initial(config)
+    for validation in validations:
+        state = state.after(validation, config)
+    assert {"rate": state.rate, "std": state.std} == pytest.approx(expected)
+    assert state.reference == reference
+    assert state.generations_without_progress == waited
+
+
+@pytest.mark.parametrize(
+    ("fitness", "champion_generation", "settings", "grows"),
+    [
+        # All others still learn what to do.
+        ([-1000.0, -500.0, -300.0, -200.0, -150.0, -120.0], 1, {}, False),
+        ([-1000.0, -500.0, -300.0, -200.0, -150.0, -120.0], 1, {"first_champion_plateau": True}, True),
+        # Nothing improves, nor does the champion's score of 0.
+        ([-1000.0] * 6, 1, {}, True),
+        # A champion that was bred or has learned is what the others have to surpass.
+        ([-1000.0, -500.0, -300.0, -200.0, -150.0, -120.0], 2, {}, True),
+    ],
+)
+def test_a_first_agent_that_does_nothing_makes_no_plateau_while_the_others_improve(
+    fitness: list[float], champion_generation: int, settings: dict[str, Any], grows: bool
+) -> None:
+    config = small_config(population={"size": 4}, evolution=settings)
+    method = GeneticMethod(config, 2, new_agents)
+    population, state = method.begin(agents_that_have_learned(4).weights)
+    champion = replace(champion_of(population, champion_generation), score=0.0)
+    for generation, of_most in enumerate(fitness, start=1):
+        ended = GenerationResult(
+            generation, population, np.array([of_most, of_most, 0.0, of_most]), True, champion, state
+        )
+        bred_now = method.breed(ended)
+        population, state = bred_now.population, bred_now.state
+    assert (bred_now.facts["mutation_rate"] > config.evolution.mutation_rate) == grows
+
+
+@pytest.mark.parametrize(("limits", "rate", "std"), [((0.12, 0.05), 0.12, 0.015), ((0.4, 0.012), 0.15, 0.012)])
+def test_each_limit_holds_by_itself(limits: tuple[float, float], rate: float, std: float) -> None:
+    config = EvolutionConfig(plateau_generations=1, mutation_rate_limit=limits[0], mutation_std_limit=limits[1])
+    state = MutationState.initial(config).after(5.0, config).after(5.0, config)
+    assert (state.rate, state.std) == pytest.approx((rate, std))
+
+
+def test_without_growth_and_with_one_generation_of_patience() -> None:
+    config = EvolutionConfig(plateau_generations=1, mutation_growth=1.0)
+    state = MutationState.initial(config).after(5.0, config).after(5.0, config)
+    assert (state.rate, state.std, state.generations_without_progress) == (0.1, 0.01, 0)
+    eager = EvolutionConfig(plateau_generations=1, mutation_growth=2.0, plateau_improvement=0.0)
+    state = MutationState.initial(eager).after(5.0, eager).after(5.0, eager)
+    assert (state.rate, state.std) == (0.2, 0.02)
+    assert state.after(5.0 + 1e-12, eager).rate == 0.1

@@ -1,0 +1,327 @@
+"""PPO of stacked agents equals a plain one of each; early stops, episodes of unequal length, time limits."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from pointer_task import PointerTask
+from science_cases import random_panel, small_config
+from torch import Tensor
+from torch.distributions import Normal, TanhTransform, TransformedDistribution
+from training_cases import advance, content_of
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.config import PpoConfig, merge
+from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
+from eigen_core.learning.interface import learner_settings
+from eigen_core.learning.ppo import EpisodePlan, PpoLearner
+from eigen_core.networks.population import Population, initial_weights
+from eigen_core.task import open_data
+from eigen_core.task.replay import Replay
+
+CPU = torch.device("cpu")
+AGENTS, EPISODES = 3, 2
+GENERATIONS = 25
+LEARNER: dict[str, Any] = {
+    "algorithm": "ppo",
+    "epochs": 3,
+    "batch_size": 40,
+    "gamma": 0.9,
+    "gae_lambda": 0.8,
+    "reward_scale": 0.5,
+    "clip_range": 0.05,
+    "value_clip": 0.02,
+    "entropy_coefficient": 0.1,
+    "actor_learning_rate": 3e-2,
+    "critic_learning_rate": 1e-2,
+    "weight_decay": 1e-3,
+    "gradient_clip": 0.7,
+}
+
+STOPPING: dict[str, Any] = {"kl_limit": 2e-3, "batch_size": 10, "epochs": 4, "actor_learning_rate": 3e-3}
+
+
+class Case:
+    """Agents and what they have played; all of an agent's steps are one minibatch unless a test has more."""
+
+    def __init__(self, **learner: Any) -> None:
+        self.config = small_config(
+            generations=GENERATIONS,
+            learner={**LEARNER, **learner},
+            population={"size": AGENTS},
+            evaluation={"slices": EPISODES, "lowest": 1},
+        )
+        self.settings = learner_settings(self.config, PpoConfig)
+        self.task = PointerTask(self.config, None, CPU, PpoLearner.heads(self.config))
+        self.learner = PpoLearner(self.config, self.task)
+        layouts = (self.task.critic_layout, self.task.actor_layout)
+        self.population = self.learner.new_agents(initial_weights(layouts, AGENTS, 1, CPU))
+        # It wraps: the last agent's second episode begins at the end.
+        self.replay = Replay(AGENTS * EPISODES * 20 + 17, self.task.columns, CPU)
+        for generation in range(2):
+            noise = keyed_generator(generation, "noise").standard_normal((AGENTS, *self.task.noise_shape(EPISODES)))
+            starts = np.arange(AGENTS * EPISODES).reshape(AGENTS, EPISODES) + 10 * generation
+            played = self.task.roll_out(
+                self.population.weights, starts, torch.tensor(noise, dtype=torch.float32), record=True
+            )
+            assert played.transitions is not None
+            self.rows = played.transitions
+            self.replay.append(self.rows)
+        plan = self.learner.plan(self.replay, AGENTS, 2)
+        assert plan is not None
+        self.plan = plan
+
+    def learn(self) -> dict[str, Tensor]:
+        return self.learner.learn(self.population, self.plan, self.replay, lambda: None).curves
+
+
+class PlainAgent:
+    """One agent in double precision."""
+
+    def __init__(self, case: Case, weights: Tensor) -> None:
+        self.layouts = case.task.critic_layout, case.task.actor_layout
+        self.learner, size = case.settings, self.layouts[0].size
+        self.critic = weights[:size].double().clone().requires_grad_()
+        self.actor = weights[size:].double().clone().requires_grad_()
+        rates = (self.critic, self.learner.critic_learning_rate), (self.actor, self.learner.actor_learning_rate)
+        self.optimizers = [
+            torch.optim.AdamW([row], lr=rate, weight_decay=self.learner.weight_decay) for row, rate in rates
+        ]
+
+    def forward(self, shown: Tensor) -> tuple[Tensor, Any]:
+        """Values, and the distribution of actions."""
+        critic = {name: view[0] for name, view in self.layouts[0].views(self.critic[None]).items()}
+        actor = {name: view[0] for name, view in self.layouts[1].views(self.actor[None]).items()}
+        hidden = torch.relu(shown @ critic["encoder.weight"] + critic["encoder.bias"])
+        deep = torch.relu(hidden @ critic["hidden0.weight"] + critic["hidden0.bias"])
+        values = (deep @ critic["value0.weight"] + critic["value0.bias"])[:, 0]
+        mean = hidden.detach() @ actor["action.weight"] + actor["action.bias"]
+        self.normal: Any = Normal(mean, actor["action.log_std"].exp().expand_as(mean))
+        return values, TransformedDistribution(self.normal, [TanhTransform()])
+
+    def descend(self, which: int, loss: Tensor) -> float:
+        row = (self.critic, self.actor)[which]
+        row.grad = None
+        torch.autograd.backward(loss, inputs=[row])
+        norm = torch.nn.utils.clip_grad_norm_([row], self.learner.gradient_clip)
+        self.optimizers[which].step()
+        return norm.item()
+
+
+def advantages_of(rewards: Tensor, values: Tensor, gamma: float, decay: float) -> Tensor:
+    """Of one episode that ends by itself."""
+    found, later = torch.zeros_like(rewards), 0.0
+    for step in reversed(range(len(rewards))):
+        following = values[step + 1].item() if step + 1 < len(rewards) else 0.0
+        later = rewards[step].item() + gamma * following - values[step].item() + gamma * decay * later
+        found[step] = later
+    return found
+
+
+def test_learning_equals_a_plain_agents() -> None:
+    case = Case()
+    before, learner = case.population.clone(), case.settings
+    curves = case.learn()
+    clipped_once = False
+    for agent in range(AGENTS):
+        own = slice(agent * EPISODES * 20, (agent + 1) * EPISODES * 20)
+        shown, stored = case.rows["shown"][own].double(), case.rows["action"][own].double()
+        actions, rewards = torch.tanh(stored), case.rows["reward"][own].double() * learner.reward_scale
+        plain = PlainAgent(case, before.weights[agent])
+        with torch.no_grad():
+            old_values, distribution = plain.forward(shown)
+            old_log_probs = distribution.log_prob(actions)[:, 0]
+            parts = [
+                advantages_of(rewards[part], old_values[part], learner.gamma, learner.gae_lambda)
+                for part in (slice(0, 20), slice(20, 40))
+            ]
+        advantages = torch.cat(parts)
+        returns = advantages + old_values
+        advantages = (advantages - advantages.mean()) / advantages.std(correction=0)
+        for step in range(learner.epochs):
+            values, distribution = plain.forward(shown)
+            near = old_values + (values - old_values).clamp(-0.02, 0.02)
+            value_loss = torch.maximum((values - returns) ** 2, (near - returns) ** 2).mean()
+            log_ratio = distribution.log_prob(actions)[:, 0] - old_log_probs
+            ratio = log_ratio.exp()
+            clipped_once |= bool(((ratio - 1).abs() > 0.05).any())
+            objective = torch.minimum(ratio * advantages, ratio.clamp(0.95, 1.05) * advantages).mean()
+            entropy = plain.normal.entropy().sum(-1).mean()
+            policy_loss = -objective - 0.1 * entropy
+            expected = {
+                "value_loss": value_loss.item(),
+                "policy_loss": policy_loss.item(),
+                "entropy": entropy.item(),
+                "kl_divergence": (ratio - 1 - log_ratio).mean().item(),
+                "clipped_share": ((ratio - 1).abs() > 0.05).double().mean().item(),
+                "critic_gradient_norm": plain.descend(0, value_loss),
+                "actor_gradient_norm": plain.descend(1, policy_loss),
+            }
+            for name, value in expected.items():
+                assert float(curves[name][agent, step]) == pytest.approx(value, rel=1e-3, abs=2e-6), name
+        now = torch.cat([plain.critic.detach(), plain.actor.detach()])
+        torch.testing.assert_close(case.population.weights[agent].double(), now, rtol=1e-3, atol=1e-4)
+    assert clipped_once
+
+
+@pytest.mark.parametrize(("generation", "left"), [(1, 1.0), (2, 0.96), (GENERATIONS, 0.04), (GENERATIONS + 1, 0.0)])
+def test_annealing_lowers_the_learning_rates_to_zero_over_the_generations(generation: int, left: float) -> None:
+    rates = {name: left * LEARNER[name] for name in ("actor_learning_rate", "critic_learning_rate")}
+    annealed, expected = Case(anneal=True), Case(**rates)
+    for case in (annealed, expected):
+        case.plan = replace(case.plan, generation=generation)
+        case.learn()
+    torch.testing.assert_close(annealed.population.weights, expected.population.weights, rtol=1e-4, atol=1e-6)
+    assert torch.equal(Case().population.weights, annealed.population.weights) == (left == 0.0)
+
+
+def test_the_first_spread_is_the_configured_one() -> None:
+    case, plain = Case(initial_log_std=-0.5), Case()
+    log_std = case.task.actor_layout.views(case.population.weights[:, case.task.critic_layout.size :])["action.log_std"]
+    assert torch.equal(log_std, torch.full_like(log_std, -0.5))
+    assert int((case.population.weights != plain.population.weights).sum()) == log_std.numel()
+
+
+def test_an_agent_that_has_moved_too_far_keeps_its_bits() -> None:
+    case = Case(**STOPPING)
+    seen: list[Population] = []
+    curves = case.learner.learn(
+        case.population, case.plan, case.replay, lambda: seen.append(case.population.clone())
+    ).curves
+    stopped = curves["policy_loss"].isnan()
+    assert stopped.any()
+    assert not stopped[:, 0].any()
+    # Once stopped, an agent does not go on; until then it was within the limit.
+    assert torch.equal(stopped, stopped.cummax(1).values)
+    assert (curves["kl_divergence"][~stopped] <= STOPPING["kl_limit"]).all()
+    for step in range(1, 16):
+        for agent in range(AGENTS):
+            before, after = (seen[index].rows(slice(agent, agent + 1)) for index in (step - 1, step))
+            for name in ("weights", "first_moment", "second_moment"):
+                same = torch.equal(before.tensors()[name], after.tensors()[name])
+                assert same == bool(stopped[agent, step]), name
+    assert torch.equal(case.population.state["steps"], (~stopped).sum(1))
+
+
+def test_an_agent_whose_divergence_overflows_stops_and_stays_finite() -> None:
+    case = Case()
+    advantages = case.learner._filled(case.population, case.plan, case.replay).by_agent("advantage")
+    # An action far out whose density can only rise.
+    slot = int(case.plan.starts[0, 0]) + int(advantages[0, 0].argmax())
+    case.replay.ring().columns["action"][slot % case.replay.capacity] = 1e10
+    stopped = case.learn()["kl_divergence"].isnan()
+    assert stopped[0].any()
+    assert not stopped[1:].any()
+    assert case.population.weights.isfinite().all()
+
+
+def test_early_stops_of_some_change_no_bit_of_others() -> None:
+    case, together = Case(**STOPPING), Case(**STOPPING)
+    curves = together.learn()
+    assert len(set(together.population.state["steps"].tolist())) > 1
+    for agents in (slice(0, 1), slice(1, 3)):
+        learned = case.learner.learn(case.population.rows(agents), case.plan.rows(agents), case.replay, lambda: None)
+        for name, tensor in learned.group.tensors().items():
+            assert torch.equal(tensor, together.population.tensors()[name][agents]), name
+        for name, curve in learned.curves.items():
+            assert torch.equal(curve.nan_to_num(-1.0), curves[name][agents].nan_to_num(-1.0)), name
+
+
+def uneven_state(**sections: Any) -> TrainingState:
+    base = {
+        "task": "gym:uneven_environment:UnevenEnvironment",
+        "environment": {"episode_steps": 9, "normalise_observations": True, "normalise_rewards": True},
+        "replay": {"capacity": 95, "minimum": 1},
+        "learner": {"algorithm": "ppo", "epochs": 2, "batch_size": 6},
+    }
+    config = small_config(**merge(base, sections))
+    return start_training(config, open_data(config).content)
+
+
+def test_episodes_of_unequal_length_are_found_and_what_follows_a_limit_is_valued() -> None:
+    state = advance(uneven_state(), 3)
+    evaluate(state)
+    learner: Any = state.learner
+    plan: EpisodePlan = learner.plan(state.replay, 5, 4)
+    assert plan.lengths.shape == (5, 2)
+    assert len(set(plan.lengths.flatten().tolist())) > 1
+    total = int(plan.lengths.sum())
+    assert plan.starts[0, 0] == (state.replay.written - total) % 95
+    buffer = learner._filled(state.population, plan, state.replay)
+    task, weights = state.task, state.population.weights
+    limits = ends = 0
+    for agent in range(5):
+        critic = task.critic_layout.views(weights[agent : agent + 1, : task.critic_layout.size])
+        for episode in range(2):
+            length = int(plan.lengths[agent, episode])
+            slots = torch.tensor((plan.starts[agent, episode] + np.arange(length)) % 95, device=state.device)
+            batch = task.transitions(state.replay, slots[None], 0)
+            assert state.replay.pick(slots)["ends"].tolist() == [False] * (length - 1) + [True]
+            values = task.values(critic, task.encode(critic, batch.observations), None)[0, 0].tolist()
+            after = task.values(critic, task.encode(critic, batch.next_observations), None)[0, 0].tolist()
+            later, terminal = 0.0, bool(batch.terminal[0, -1])
+            ends, limits = ends + terminal, limits + (not terminal)
+            advantages = np.zeros(length)
+            for step in reversed(range(length)):
+                following = 0.0 if step == length - 1 and terminal else after[step]
+                reward = float(batch.rewards[0, step, 0]) * learner_settings(state.config, PpoConfig).reward_scale
+                later = reward + 0.99 * following - values[step] + 0.99 * 0.95 * later
+                advantages[step] = later
+            found = buffer.by_agent("return")[agent, episode, :length].cpu().numpy()
+            np.testing.assert_allclose(found, advantages + np.array(values), rtol=1e-4, atol=1e-5)
+    assert limits
+    assert ends
+
+
+@pytest.mark.parametrize("environment", ["UnevenEnvironment", "DiscreteEnvironment"])
+@pytest.mark.cpu
+def test_groups_change_no_bit_of_unequal_episodes(environment: str) -> None:
+    task = f"gym:uneven_environment:{environment}"
+    contents = [content_of(advance(uneven_state(task=task, population={"group_size": size}), 2)) for size in (0, 1, 2)]
+    assert contents[0] == contents[1] == contents[2]
+
+
+def test_choices_are_played_and_learned() -> None:
+    state = advance(uneven_state(task="gym:uneven_environment:DiscreteEnvironment"), 2)
+    chosen = state.replay.pick(torch.arange(state.replay.size), "action")["action"].cpu()
+    assert chosen.shape[1] == 3
+    assert torch.equal(chosen.sum(1), torch.ones(len(chosen)))
+    assert (chosen.sum(0) > 0).all()
+    assert state.history[-1].learning is not None
+
+
+def test_a_learner_of_continuous_actions_is_refused_where_they_are_discrete() -> None:
+    with pytest.raises(InputError, match=r"use learner\.algorithm ppo"):
+        uneven_state(task="gym:uneven_environment:DiscreteEnvironment", learner={"algorithm": "ddpg"})
+
+
+def test_only_the_newest_generation_counts() -> None:
+    """With older transitions in the replay or without, agents learn the same."""
+    states = [uneven_state(replay={"capacity": capacity}) for capacity in (90, 900)]
+    for state in states:
+        advance(state, 3)
+    assert torch.equal(states[0].population.weights, states[1].population.weights)
+
+
+def test_without_gradient_steps_nothing_is_learned() -> None:
+    state = uneven_state(learner={"epochs": 0})
+    evaluate(state)
+    assert train(state) is None
+    assert evolve(state).learning is None
+
+
+def test_the_bound_of_steps_holds() -> None:
+    state = advance(uneven_state(), 2)
+    low, high = state.learner.bounds(2)["steps"]
+    assert low <= int(state.population.state["steps"].min())
+    assert high == 2 * 2 * math.ceil(9 * 2 / 6)
+
+
+def test_an_encoder_of_blocks_is_refused() -> None:
+    config = small_config(learner={"algorithm": "ppo"}, network={"encoder": "tcn"})
+    with pytest.raises(InputError, match="filter_bank"):
+        start_training(config, random_panel(config))

@@ -1,0 +1,259 @@
+"""What is stored equals lists of trajectories, however it comes; what does not fit is refused."""
+
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from live_tensors import LiveTensors
+from torch import Tensor
+from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
+
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.learning.trajectories import HostToDevice, Trajectory, TrajectoryBuffer
+from eigen_core.task.market_transitions import market_columns
+from eigen_core.task.replay import Column
+
+LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
+
+
+def require_stored(buffer: TrajectoryBuffer, number: int, trajectory: Trajectory) -> None:
+    assert buffer.lengths[number] == len(trajectory["reward"])
+    for name, column in trajectory.items():
+        assert torch.equal(buffer.column(name)[: len(column), number], column)
+
+
+@settings(deadline=None)
+@given(LENGTHS)
+def test_trajectories_of_any_lengths_are_stored_as_they_are(lengths: list[int]) -> None:
+    buffer = buffer_of(12, 1, len(lengths) + 1)
+    trajectories = [trajectory_of(length, index) for index, length in enumerate(lengths)]
+    buffer.update(trajectories)
+    assert buffer.lengths.tolist() == [*lengths, 0]
+    for number, trajectory in enumerate(trajectories):
+        require_stored(buffer, number, trajectory)
+
+
+def test_the_same_memory_is_used_again() -> None:
+    buffer = buffer_of(12, 2, 2)
+    names = (*COLUMNS, "value", "advantage", "return", "log_probability")
+    addresses = {name: buffer.column(name).data_ptr() for name in names}
+    for turn in range(3):
+        trajectories = [trajectory_of(12 - turn - index, index) for index in range(4)]
+        buffer.update(trajectories)
+        for number, trajectory in enumerate(trajectories):
+            require_stored(buffer, number, trajectory)
+    assert addresses == {name: buffer.column(name).data_ptr() for name in addresses}
+
+
+def test_steps_are_stored_as_they_happen() -> None:
+    whole, in_place = buffer_of(5, 3, 2), buffer_of(5, 3, 2)
+    trajectories = [trajectory_of(5, index) for index in range(6)]
+    whole.update(trajectories)
+    for agents in (slice(0, 1), slice(1, 3)):
+        part = trajectories[agents.start * 2 : agents.stop * 2]
+        for step in range(5):
+            in_place.write(step, {name: torch.stack([one[name][step] for one in part]) for name in COLUMNS}, agents)
+        last = torch.stack([one["observation"][5] for one in part])
+        in_place.column("observation", agents)[5] = last
+        in_place.finish(np.full(len(part), 5), agents)
+    for name in COLUMNS:
+        assert torch.equal(whole.column(name), in_place.column(name))
+    assert whole.lengths.tolist() == in_place.lengths.tolist()
+
+
+def test_columns_are_seen_by_agent() -> None:
+    buffer = buffer_of(6, 3, 2)
+    trajectories = [trajectory_of(6 - index, index) for index in range(6)]
+    buffer.update(trajectories)
+    seen = buffer.by_agent("action", slice(1, 3))
+    assert seen.shape == (2, 2, 6, 2)
+    for number in range(2, 6):
+        assert torch.equal(seen[number // 2 - 1, number % 2, : 6 - number], trajectories[number]["action"])
+    buffer.by_agent("value")[2, 1, 6] = 5.0
+    assert buffer.column("value")[6, 5] == 5.0
+
+
+def test_values_of_other_types_of_a_kind_are_converted() -> None:
+    buffer = TrajectoryBuffer(4, 2, 1, market_columns(3, 4), CPU)
+    trajectory = {
+        "day": torch.arange(7, 11),
+        "step": torch.arange(4),
+        "portfolio": torch.ones(4, 3, 4),
+        "action": torch.ones(4, 3, 2),
+        "reward": torch.arange(4.0).double(),
+        "terminal": torch.arange(4) == 3,
+    }
+    buffer.update([trajectory])
+    assert torch.equal(buffer.column("day")[:, 0], torch.arange(7, 11, dtype=torch.int32))
+
+
+def test_picked_columns_are_those_of_the_slots() -> None:
+    buffer = buffer_of(4, 2, 1)
+    buffer.update([trajectory_of(4, 0), trajectory_of(3, 1)])
+    slots = torch.tensor([[0, 2, 6], [1, 3, 5]])
+    rows = buffer.pick(slots)
+    assert rows.keys() == COLUMNS.keys()
+    for name, column in rows.items():
+        expected = [[buffer.column(name)[slot // 2, slot % 2] for slot in row] for row in slots.tolist()]
+        assert torch.equal(column, torch.stack([torch.stack(row) for row in expected]))
+    assert buffer.pick(slots, "log_probability").keys() == {"log_probability"}
+
+
+def trajectories_but(**changes: Tensor) -> list[Trajectory]:
+    return [trajectory_of(3), {**trajectory_of(3), **changes}]
+
+
+REFUSED: dict[str, tuple[list[Trajectory], str]] = {
+    "none": ([], "0 trajectories were given, not 1 to 2"),
+    "too many": ([trajectory_of(3)] * 3, "3 trajectories were given, not 1 to 2"),
+    "another key": (trajectories_but(speed=torch.zeros(3)), r"Trajectory 1 has the columns .*'speed'.*, not"),
+    "a key less": (
+        [trajectory_of(3), {name: column for name, column in trajectory_of(3).items() if name != "action"}],
+        "Trajectory 1 has the columns",
+    ),
+    "no steps": ([trajectory_of(3), trajectory_of(0)], "Trajectory 1 has 0 steps, not 1 to 4"),
+    "too long": ([trajectory_of(5), trajectory_of(3)], "Trajectory 0 has 5 steps, not 1 to 4"),
+    "a type of another kind": (
+        [{**trajectory_of(3), "terminal": torch.zeros(3)}] * 2,
+        r"Trajectory 0 has terminal as torch.float32 \[3\], not torch.bool \[steps\]",
+    ),
+    "another shape": (
+        trajectories_but(action=torch.zeros(3, 3)),
+        r"action as torch.float32 \[3, 3\], not .* \[steps, 2\]",
+    ),
+    "unequal lengths": (
+        trajectories_but(action=torch.zeros(2, 2)),
+        "Trajectory 1 has 2 rows of action, not 3 for its 3 steps",
+    ),
+    "no final value": (
+        trajectories_but(observation=torch.zeros(3, 2, 3)),
+        "Trajectory 1 has 3 rows of observation, not 4 for its 3 steps",
+    ),
+    "another device": (
+        trajectories_but(action=torch.zeros((3, 2), device="meta")),
+        "Trajectory 1 has action on meta, neither on cpu nor",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_does_not_fit_is_refused_and_changes_nothing(case: str) -> None:
+    given_, message = REFUSED[case]
+    buffer = buffer_of(4, 1, 2)
+    kept = [trajectory_of(4, 7), trajectory_of(2, 8)]
+    buffer.update(kept)
+    with pytest.raises(ValueError, match=message):
+        buffer.update(given_)
+    for number, trajectory in enumerate(kept):
+        require_stored(buffer, number, trajectory)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ({"speed": torch.zeros(4)}, "There is no column speed among"),
+        ({"reward": torch.zeros(3)}, r"reward of a step is torch.float32 \[3\], not torch.float32 \[4\]"),
+        ({"terminal": torch.zeros(4)}, r"terminal of a step is torch.float32 \[4\], not torch.bool \[4\]"),
+    ],
+)
+def test_a_step_that_does_not_fit_is_refused(rows: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        buffer_of(4, 2, 2).write(0, rows)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([1, 2, 3], "3 lengths were given for 4 trajectories"),
+        ([1, 2, 3, 5], "Lengths are 1 to 5, not 0 to 4"),
+        ([-1, 2, 3, 4], "Lengths are -1 to 4, not 0 to 4"),
+    ],
+)
+def test_lengths_that_cannot_be_are_refused(lengths: list[int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        buffer_of(4, 2, 2).finish(np.array(lengths))
+
+
+@pytest.mark.parametrize(
+    ("columns", "final", "message"),
+    [
+        ({"terminal": Column(torch.bool)}, (), "need a column reward of one torch.float32 a step"),
+        ({**COLUMNS, "terminal": Column(torch.int8)}, (), "need a column terminal of one torch.bool a step"),
+        ({**COLUMNS, "value": Column(torch.float32)}, (), r"columns \['value'\] are declared twice"),
+        (COLUMNS, ("day",), r"columns \['day'\] with a final value are not among"),
+    ],
+)
+def test_columns_that_cannot_be_those_of_trajectories_are_refused(
+    columns: dict[str, Column], final: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        TrajectoryBuffer(4, 1, 1, columns, CPU, final)
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 12), min_size=6, max_size=6), st.integers(1, 9))
+def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], count: int) -> None:
+    buffer = buffer_of(12, 3, 2)
+    buffer.finish(np.array(lengths))
+    buffer.column("reward").copy_(torch.arange(72.0).reshape(12, 6))
+    batches = buffer.minibatches(count, [keyed_generator(1, agent) for agent in range(3)])
+    assert batches.slots.shape == batches.counted.shape == (3, count, math.ceil(24 / count))
+    picked = buffer.pick(batches.slots, "reward")["reward"]
+    for agent in range(3):
+        own = [
+            buffer.column("reward")[:length, number] for number, length in enumerate(lengths) if number // 2 == agent
+        ]
+        found = picked[agent][batches.counted[agent]]
+        assert sorted(found.tolist()) == sorted(torch.cat(own).tolist())
+        sizes = batches.counted[agent].sum(-1).tolist()
+        assert max(sizes) - min(sizes) <= 1
+        filling = set(batches.slots[agent][~batches.counted[agent]].tolist())
+        assert not found.numel() or filling <= set(batches.slots[agent][batches.counted[agent]].tolist())
+
+
+def test_minibatches_are_random_repeatable_and_of_the_agent_alone() -> None:
+    buffer = buffer_of(12, 3, 2)
+    buffer.finish(np.full(6, 12))
+    drawn = buffer.minibatches(4, [keyed_generator(1, agent) for agent in range(3)])
+    again = buffer.minibatches(4, [keyed_generator(1, agent) for agent in (1, 2)], slice(1, 3))
+    other = buffer.minibatches(4, [keyed_generator(2, agent) for agent in range(3)])
+    assert torch.equal(drawn.slots[1:], again.slots)
+    assert torch.equal(drawn.counted[1:], again.counted)
+    assert not torch.equal(drawn.slots, other.slots)
+    with pytest.raises(ValueError, match="1 generators were given for 3 agents"):
+        buffer.minibatches(4, [keyed_generator(1)])
+
+
+@pytest.mark.cpu
+def test_what_a_round_takes_beside_the_buffer_does_not_grow_with_the_steps() -> None:
+    peaks = []
+    for steps in (256, 1_024):
+        buffer = TrajectoryBuffer(
+            steps, 2, 2, {**COLUMNS, "dense": Column(torch.float32, (1_000,))}, CPU, ["observation"]
+        )
+        trajectories = [{**trajectory_of(steps), "dense": torch.ones(steps, 1_000)}] * 4
+        row = {name: rows[:1].expand(4, *rows.shape[1:]) for name, rows in trajectories[0].items()}
+        with LiveTensors() as tensors:
+            assert tensors.peak_of(partial(buffer.write, 0, row)) < 1_000
+            assert tensors.peak_of(partial(buffer.update, trajectories)) < 1_000
+            peaks.append(tensors.peak_of(partial(buffer.estimate_advantages, 0.99, 0.95)))
+            peaks.append(tensors.peak_of(buffer.normalise_advantages))
+    assert peaks[:2] == peaks[2:]
+
+
+@settings(deadline=None)
+@given(st.integers(0, 40), st.integers(1, 3), st.integers(12, 100), st.booleans())
+def test_what_is_staged_arrives(rows: int, width: int, piece_bytes: int, converted: bool) -> None:
+    staging = HostToDevice(CPU, piece_bytes // 4 * 4)
+    generator = keyed_generator(1, rows, width)
+    for _ in range(3):
+        source = torch.tensor(generator.standard_normal((rows, width)), dtype=torch.float64)
+        source = source if converted else source.float()
+        target = torch.zeros(rows, 2, width)
+        staging.copy(source, target[:, 1])
+        assert torch.equal(target[:, 1], source.float())
+        assert not target[:, 0].any()
