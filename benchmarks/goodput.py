@@ -20,7 +20,7 @@ from benchmarks.results import Section, keep, require_idle
 from eigen_core.checkpoint import RunLocation
 from eigen_core.checkpoint.names import CONFIG_NAME, LOCK_NAME
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.training.goodput import Goodput
+from eigen_core.training.journals import Goodput
 from eigen_core.training.runs import status_of
 
 _RUN = "goodput"

@@ -13,7 +13,7 @@ from benchmarks.resident import extra_resident_mb, in_own_process
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.learning.trajectories import TrajectoryBuffer
-from eigen_core.machine.process import own_resident_bytes
+from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.task.market_transitions import market_columns
 from eigen_core.task.replay import Column
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from pydantic import JsonValue
 
@@ -20,22 +20,25 @@ from eigen_core.common.text import duration, size
 from eigen_core.config import Config
 from eigen_core.config.machine import machine_values
 from eigen_core.config.stored import stored_values
-from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form
+from eigen_core.generation import TrainingState, record_telemetry, resolve_device, restore, snapshot, snapshot_form
 from eigen_core.judging.evaluation_log import keep_look
 from eigen_core.machine import MemoryGuard, MemoryGuardError, release_free_memory, tune_allocator
+from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.profiling import profiled
 from eigen_core.machine.threads import computing_threads
 from eigen_core.memory_watch import MemoryWatch
+from eigen_core.planning.plan import local_worker_count
 from eigen_core.planning.run_plan import require_fit
 from eigen_core.reporting import in_words
 from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.store import StoreUnavailableError, open_store
-from eigen_core.task import open_data
-from eigen_core.training.goodput import work_recorded
-from eigen_core.training.journals import remember_own_settings
+from eigen_core.task import TaskData, open_data
+from eigen_core.training.journals import remember_own_settings, work_recorded
 from eigen_core.training.listener import Listener, Training, outside_listeners
 from eigen_core.training.runs import Run
-from eigen_core.training.workers import computed_by_workers, local_workers
+
+if TYPE_CHECKING:
+    from eigen_core.workers import LocalWorkers
 
 logger = logging.getLogger(__name__)
 
@@ -380,6 +383,45 @@ class _Plots:
 
 def _warn_of_plots(generation: int, error: Exception) -> None:
     logger.warning("generation %d has no new plots: %s", generation, error)
+
+
+@contextmanager
+def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
+    """Start the worker processes that a run asks for on this machine; None: it asks for none.
+
+    They start while the block prepares the run.
+    """
+    device = resolve_device(config.device).type
+    count = local_worker_count(config, "cuda" if device == "cuda" else "cpu")
+    if not count:
+        yield None
+        return
+    # Imported here: most trainings need none, and it takes as long as a small generation.
+    from eigen_core.workers import LocalWorkers
+
+    gpus = visible_gpus() if device == "cuda" else ()
+    # This process computes on the first.
+    with LocalWorkers(count, (*gpus[1:], *gpus[:1])) as workers:
+        yield workers
+
+
+@contextmanager
+def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "LocalWorkers | None") -> Iterator[None]:
+    """Let the workers of this machine, or of the scheduler that the run names, compute the agents of a state.
+
+    Raises:
+        InputError: the scheduler cannot be reached.
+    """
+    scheduler = state.config.scheduler if local is None else local.address
+    if scheduler is None:
+        yield
+        return
+    from eigen_core.workers import WorkerExecutor
+
+    before_phase = (lambda: None) if local is None else local.start_missing
+    with WorkerExecutor(run, state.config, data.content, state.task.fingerprint, scheduler, before_phase) as executor:
+        state.executor = executor
+        yield
 
 
 def _resume(state: TrainingState, session: RunSession) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import LearnerConfig
-from eigen_core.machine.devices import on_device
+from eigen_core.machine.gpu import on_device
 from eigen_core.networks.population import Population
 
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8

@@ -26,7 +26,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage
 from eigen_core.config import Config
 from eigen_core.learning.method import GenerationResult, MethodState, NewAgents, NextPopulation, Number
-from eigen_core.machine.devices import on_device
+from eigen_core.machine.gpu import on_device
 from eigen_core.networks.population import Population
 
 _MEAN = 0

@@ -14,9 +14,8 @@ from eigen_core.common.text import SINGLE
 from eigen_core.config import BatchSamplingConfig, Config
 from eigen_core.learning.adam import bias_corrections
 from eigen_core.learning.interface import learner_settings
-from eigen_core.machine.cuda_graphs import CapturedStep
-from eigen_core.machine.devices import on_device
-from eigen_core.machine.pieces import noise_at_once
+from eigen_core.machine.chunk_sizes import noise_at_once
+from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.population import Population
 from eigen_core.task import BatchSampler, Task

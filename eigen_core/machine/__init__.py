@@ -1,7 +1,6 @@
 """How much memory a run may take and takes: limits, guard, reports."""
 
-from eigen_core.machine.allocation import unwritten_zeros
-from eigen_core.machine.course import PhaseUsage
+from eigen_core.machine.allocation import SharedTensor, shared_probe, shared_zeros, shares_memory, unwritten_zeros
 from eigen_core.machine.guard import MemoryGuard, MemoryGuardError
 from eigen_core.machine.limits import (
     DeviceLimit,
@@ -10,16 +9,19 @@ from eigen_core.machine.limits import (
     device_limit,
     host_limits,
 )
-from eigen_core.machine.process import (
+from eigen_core.machine.memory_report import MemoryReport, install_report_signal, report_markdown, write_report
+from eigen_core.machine.usage import (
+    DeviceUsage,
+    PhaseUsage,
+    Usage,
+    device_bytes,
+    headroom_bytes,
+    host_bytes,
     peak_resident_bytes,
     release_free_memory,
     reset_peak,
     tune_allocator,
 )
-from eigen_core.machine.report import MemoryReport, report_markdown, write_report
-from eigen_core.machine.report_signal import install_report_signal
-from eigen_core.machine.shared import SharedTensor, shared_probe, shared_zeros, shares_memory
-from eigen_core.machine.usage import DeviceUsage, Usage, device_bytes, headroom_bytes, host_bytes
 
 __all__ = [
     "DeviceLimit",

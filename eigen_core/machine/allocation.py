@@ -1,15 +1,23 @@
-"""Allocations that fail, and addresses that take no memory until they are written."""
+"""Memory that is allocated lazily or shared with other processes, allocations that fail, and what an object holds."""
 
 import errno
 import logging
 import mmap
+import os
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import prod
+from typing import Any
+from uuid import uuid4
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.machine.limits import HostLimit
@@ -89,3 +97,139 @@ def unwritten_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     except (OSError, OverflowError) as error:
         raise MemoryError(f"{size:,} bytes of addresses cannot be had: {error}") from error
     return torch.frombuffer(memory, dtype=dtype).reshape(*shape)
+
+
+_PLATFORM = "linux"
+
+
+def shares_memory(device: str) -> bool:
+    """Return whether tensors on a kind of device can be in memory that other processes map."""
+    return sys.platform == _PLATFORM and device == "cpu"
+
+
+@dataclass(frozen=True)
+class SharedTensor:
+    """Where other processes find a tensor of this one.
+
+    The system frees the memory with the last process that has it, however that ends; no file has a name.
+
+    Attributes:
+        path: of its descriptor, in the /proc of the process that made it.
+        name: which no other memory has. On another machine, or in another container, the path leads elsewhere.
+        shape, dtype: of the tensor.
+    """
+
+    path: str
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def opened(self) -> Tensor | None:
+        """Return the tensor, which must not be written to; None where it cannot be reached from here."""
+        if 0 in self.shape:
+            return torch.zeros(self.shape, dtype=self.dtype)
+        try:
+            # Looked at before it is opened: opening a pipe would wait.
+            if os.readlink(self.path) != f"/memfd:{self.name} (deleted)":
+                return None
+            descriptor = os.open(self.path, os.O_RDONLY)
+        except (FileNotFoundError, PermissionError, ProcessLookupError):
+            return None
+        try:
+            memory = mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The given buffer is not writable")
+            return torch.frombuffer(memory, dtype=self.dtype).reshape(self.shape)
+
+
+def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, SharedTensor]:
+    """Return zeros on the CPU that other processes can map, and where.
+
+    As with `unwritten_zeros`, a page of them takes memory when it is first written.
+
+    Raises:
+        OSError: the system refuses it.
+    """
+    assert sys.platform == _PLATFORM
+    size = prod(shape) * dtype.itemsize
+    name = f"eigen-{uuid4().hex}"
+    descriptor = os.memfd_create(name)
+    try:
+        os.truncate(descriptor, max(size, 1))
+        memory = mmap.mmap(descriptor, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    # Others open it as long as the tensor is there.
+    weakref.finalize(memory, os.close, descriptor)
+    where = SharedTensor(f"/proc/{os.getpid()}/fd/{descriptor}", name, tuple(shape), dtype)
+    tensor = torch.frombuffer(memory, dtype=dtype).reshape(*shape) if size else torch.zeros(*shape, dtype=dtype)
+    return tensor, where
+
+
+def shared_probe() -> tuple[Tensor, SharedTensor] | None:
+    """Return memory by which others find out whether they can map that of this process; None where it shares none."""
+    if not shares_memory("cpu"):
+        return None
+    try:
+        return shared_zeros((1,), torch.uint8)
+    except OSError as error:
+        logger.warning("Each worker keeps a replay of its own: this system shares no memory (%s).", error)
+        return None
+
+
+_CONTAINERS = (list, tuple, set, frozenset)
+Values = Tensor | NDArray[Any]
+
+
+def tensors_of(owner: object) -> dict[int, Values]:
+    """Return the tensors and arrays that an object holds, by the address of their memory; of views the largest.
+
+    Attributes and containers are followed, as far as they are objects of Eigen's own.
+    """
+    found: dict[int, Values] = {}
+    seen: set[int] = set()
+    stack = [owner]
+    while stack:
+        item = stack.pop()
+        if id(item) in seen:
+            continue
+        seen.add(id(item))
+        if isinstance(item, Tensor | np.ndarray):
+            add_largest(found, item)
+        elif isinstance(item, dict):
+            stack += item.values()
+        elif isinstance(item, _CONTAINERS):
+            stack += item
+        elif item is owner or type(item).__module__.partition(".")[0] == "eigen_core":
+            attributes: Mapping[str, object] = getattr(item, "__dict__", {})
+            stack += attributes.values()
+    return found
+
+
+def add_largest(found: dict[int, Values], item: Values) -> None:
+    """Add a tensor or array to those that are known, unless one that shows more of its memory is among them."""
+    address, _ = memory_of(item)
+    if address and (address not in found or found[address].nbytes < item.nbytes):
+        found[address] = item
+
+
+def memory_of(item: Values) -> tuple[int, int]:
+    """Return address and size of the memory that a tensor or array shows (bytes); zeros where it has none."""
+    if isinstance(item, Tensor):
+        try:
+            storage = item.untyped_storage()
+            return int(storage.data_ptr()), int(storage.nbytes())
+        except (NotImplementedError, RuntimeError):
+            # Sparse, fake and batched tensors.
+            return 0, 0
+    while isinstance(item.base, np.ndarray):
+        item = item.base
+    return int(item.ctypes.data), item.nbytes
+
+
+def owned_bytes(owner: object) -> int:
+    """Return the size of the tensors and arrays that an object holds, on any device (bytes)."""
+    return sum(memory_of(item)[1] for item in tensors_of(owner).values())

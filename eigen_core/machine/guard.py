@@ -16,11 +16,20 @@ from typing import Self
 from eigen_core.common.progress import checked_by
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.allocation import empty_device_cache, is_exhaustion, keep_reserve
-from eigen_core.machine.course import Curve, PhaseUsage, Point, expected_growth
 from eigen_core.machine.limits import DeviceLimit, HostLimits, Limit, Pressure
-from eigen_core.machine.process import own_resident_bytes, release_free_memory
-from eigen_core.machine.report import MemoryReport, Row, measured_parts, traced_lines
-from eigen_core.machine.usage import Meter, SystemMeter, Usage, gpu_in_use
+from eigen_core.machine.memory_report import MemoryReport, Row, measured_parts, traced_lines
+from eigen_core.machine.usage import (
+    Curve,
+    Meter,
+    PhaseUsage,
+    Point,
+    SystemMeter,
+    Usage,
+    expected_growth,
+    gpu_in_use,
+    own_resident_bytes,
+    release_free_memory,
+)
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from eigen_core.machine.control_groups import control_groups
+from eigen_core.machine.limits import control_groups
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from eigen_core.common.text import SINGLE
 from eigen_core.config import Config
 from eigen_core.machine.arithmetic import set_cpu_mode
-from eigen_core.machine.pieces import encoded_at_once
+from eigen_core.machine.chunk_sizes import encoded_at_once
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.encoders import FirstDay, encoder_class

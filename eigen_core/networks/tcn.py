@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from eigen_core.common.text import SINGLE
 from eigen_core.config import NetworkConfig
-from eigen_core.machine.pieces import columns_at_once
+from eigen_core.machine.chunk_sizes import columns_at_once
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import (
     FEWEST_ROWS,
@@ -104,7 +104,7 @@ class Schedule:
         return places
 
     def columns_at_once(self, chosen: int, columns: int, channels: int, device: str) -> int:
-        """Return how many columns are computed at a time; see `eigen_core.machine.pieces.columns_at_once`."""
+        """Return how many columns are computed at a time; see `eigen_core.machine.chunk_sizes.columns_at_once`."""
         return columns_at_once(chosen, columns, SINGLE * self.full[0] * filled_outputs(channels), device)
 
     def filled(self, columns: int) -> int:

@@ -1,6 +1,5 @@
 """Memory, disk, uploads and time of a run before it starts, and settings that would make it fit."""
 
-from eigen_core.planning.disk import DiskPlan
 from eigen_core.planning.plan import (
     PHASES,
     Device,
@@ -14,7 +13,7 @@ from eigen_core.planning.plan import (
     worker_plans,
 )
 from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape, measure, probe, remember, remembered
-from eigen_core.planning.sizes import Sizes
+from eigen_core.planning.sizes import DiskPlan, Sizes
 from eigen_core.planning.suggestions import Suggestion, suggestions_for
 
 __all__ = [

@@ -10,11 +10,10 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from eigen_core.config import Config
 from eigen_core.machine import shares_memory
-from eigen_core.machine.devices import visible_gpus
-from eigen_core.planning.disk import DiskPlan, disk_plan
+from eigen_core.machine.gpu import visible_gpus
+from eigen_core.machine.threads import usable_cores
 from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
-from eigen_core.planning.sizes import Sizes
-from eigen_core.planning.workers import local_worker_count
+from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
 from eigen_core.store import is_remote
 from eigen_core.trackers import tracker_bytes
 
@@ -538,3 +537,14 @@ def _device_of(config: Config) -> Device:
     if config.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return config.device
+
+
+def local_worker_count(config: Config, device: Literal["cpu", "cuda"]) -> int:
+    """Return how many worker processes a run starts on this machine, where its tensors live on `device`."""
+    if config.workers != "auto":
+        return config.workers
+    if device == "cuda":
+        gpus = len(visible_gpus())
+        return min(gpus, config.population.size) if gpus > 1 else 0
+    cores = usable_cores()
+    return min(cores, config.population.size) if cores > 1 else 0

@@ -32,8 +32,8 @@ from eigen_core.generation.phases import coming_episodes
 from eigen_core.learning import Champion
 from eigen_core.machine import peak_resident_bytes, release_free_memory, reset_peak, tune_allocator
 from eigen_core.machine.allocation import is_exhaustion
-from eigen_core.machine.process import own_resident_bytes
 from eigen_core.machine.threads import computing_threads
+from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.store.files import replacing
 from eigen_core.task import TaskData, open_data, task_class

@@ -1,4 +1,4 @@
-"""The sizes of a run that can be counted before it computes: its data, its agents, its transitions."""
+"""What can be counted of a run before it computes: data, agents, transitions, files."""
 
 import json
 from dataclasses import dataclass
@@ -6,10 +6,12 @@ from math import prod
 
 import torch
 
+from eigen_core.checkpoint.contents import kept_generations
 from eigen_core.config import Config
 from eigen_core.learning import learner_class, method_class
+from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.arithmetic import set_cpu_mode
-from eigen_core.machine.owned import owned_bytes
+from eigen_core.store import is_remote
 from eigen_core.task import TaskData, task_class
 from eigen_core.task.replay import Column
 
@@ -101,3 +103,113 @@ class Sizes:
 
 def _column_bytes(column: Column) -> int:
     return column.dtype.itemsize * prod(column.shape)
+
+
+# Shares of the bytes that zstd and gzip leave of the replay's columns: measured on runs of preset quickstart.
+_FLOATS_LEFT = 0.74
+_OTHERS_LEFT = 0.15
+
+_RECORD_BYTES_AN_AGENT = 152
+_RECORD_BYTES = 220
+_FIXED_BYTES = 10_000
+_PLOT_PAGE_BYTES = 240_000
+
+
+@dataclass(frozen=True)
+class DiskPlan:
+    """Bytes that a run writes.
+
+    Attributes:
+        checkpoint_bytes: what a generation's checkpoint writes, on average over the run.
+        population_bytes: of it, the population's file.
+        shard_bytes, shard_raw_bytes: of it, the new transitions; and what they are before compression.
+        run_bytes: the run at its end, as the retention rule leaves it, where it is kept.
+        most_bytes: the most while it trains: one generation more.
+        local_bytes: what also lies on this machine if the store is elsewhere, with everything waiting that may; else 0.
+        upload_generation_bytes, upload_bytes: what goes to a store elsewhere, per generation and in all; else 0.
+        assumption: what was assumed.
+    """
+
+    checkpoint_bytes: int
+    population_bytes: int
+    shard_bytes: int
+    shard_raw_bytes: int
+    run_bytes: int
+    most_bytes: int
+    local_bytes: int
+    upload_generation_bytes: int
+    upload_bytes: int
+    assumption: str
+
+
+def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
+    """Return what a run writes, from its first generation to its last."""
+    settings, last = config.checkpoint, config.generations
+    checkpoints = [_files_bytes(sizes, generation) + _shard_bytes(sizes) for generation in range(1, last + 1)]
+    mean = sum(checkpoints) // last
+    local = upload = 0
+    if is_remote(settings.store):
+        waiting = min(settings.queue_generations + settings.keep_local, last)
+        local = _kept_bytes(sizes, set(range(last - waiting + 1, last + 1)))
+        upload = sum(checkpoints) + _plot_pages(sizes) * _PLOT_PAGE_BYTES
+    kept = _kept(sizes, settings.keep_last)
+    return DiskPlan(
+        checkpoint_bytes=mean,
+        population_bytes=sizes.population_bytes,
+        shard_bytes=_shard_bytes(sizes),
+        shard_raw_bytes=sizes.rows_per_generation * sizes.row_bytes,
+        run_bytes=_kept_bytes(sizes, kept) + _PLOT_PAGE_BYTES,
+        most_bytes=_kept_bytes(sizes, _kept(sizes, settings.keep_last + 1)) + _PLOT_PAGE_BYTES,
+        local_bytes=local,
+        upload_generation_bytes=mean if upload else 0,
+        upload_bytes=upload,
+        assumption=_assumption(sizes),
+    )
+
+
+def _left(sizes: Sizes) -> float:
+    """Share of a transition's bytes that compression leaves."""
+    others = sizes.row_bytes - sizes.float_bytes
+    return (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others) / sizes.row_bytes
+
+
+def _assumption(sizes: Sizes) -> str:
+    left = f"zstd leaves {_left(sizes):.0%} of the replay's new transitions"
+    shares = f"{_FLOATS_LEFT:.0%} of float32 values, {_OTHERS_LEFT:.0%} of the rest"
+    return f"{left}: {shares}, as measured on preset quickstart."
+
+
+def _shard_bytes(sizes: Sizes) -> int:
+    return int(sizes.rows_per_generation * sizes.row_bytes * _left(sizes))
+
+
+def _files_bytes(sizes: Sizes, generation: int) -> int:
+    """Bytes that a generation writes beside the replay: population, champion, records so far, manifest."""
+    records = generation * (_RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES)
+    return sizes.population_bytes + sizes.champion_bytes + records + _FIXED_BYTES + sizes.facts_bytes
+
+
+def _kept(sizes: Sizes, newest: int) -> set[int]:
+    """Generations that stay at the run's end; the champion is assumed to be an old one that nothing else keeps."""
+    last = sizes.config.generations
+    every = sizes.config.checkpoint.keep_every
+    whole = range(last, max(last - newest, 0), -1)
+    return kept_generations(range(1, last + 1), whole, every, 1)
+
+
+def _kept_bytes(sizes: Sizes, kept: set[int]) -> int:
+    """Bytes of some generations: the files of each, and each shard that any of them needs, once."""
+    shards = set().union(*(_shards_of(sizes, generation) for generation in kept))
+    return sum(_files_bytes(sizes, generation) for generation in kept) + len(shards) * _shard_bytes(sizes)
+
+
+def _shards_of(sizes: Sizes, generation: int) -> set[int]:
+    """Generations whose new transitions are still in the replay after `generation`."""
+    written = generation * sizes.rows_per_generation
+    oldest = max(written - sizes.config.replay.capacity, 0)
+    return set(range(oldest // sizes.rows_per_generation + 1, generation + 1))
+
+
+def _plot_pages(sizes: Sizes) -> int:
+    every, last = sizes.config.reporting.plot_every, sizes.config.generations
+    return (last // every if every else 0) + (0 if every and last % every == 0 else 1)

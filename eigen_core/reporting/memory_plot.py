@@ -29,7 +29,7 @@ from eigen_core.reporting.style import (
 
 if TYPE_CHECKING:
     from eigen_core.machine import MemoryReport
-    from eigen_core.machine.course import Point
+    from eigen_core.machine.usage import Point
 
 # The name of a phase does not fit into a narrower part of the axis.
 _NAMED_SHARE = 0.07

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.machine.cuda_graphs import CapturedStep
-from eigen_core.machine.devices import on_device
+from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.networks import AgentNetwork
 from eigen_core.task.encoded_episodes import EncodedEpisodes
 from eigen_core.task.market_transitions import EpisodeBatch, stored_rewards, stored_steps

@@ -18,7 +18,7 @@ from eigen_core.common.records import Excess
 from eigen_core.common.text import SINGLE
 from eigen_core.config import BatchSamplingConfig, Config, OffPolicyConfig
 from eigen_core.config.learning import batch_size_of, block_days_of
-from eigen_core.machine.pieces import columns_at_once
+from eigen_core.machine.chunk_sizes import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.panel import Panel, PanelFacts, Splits, random_panel

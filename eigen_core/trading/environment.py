@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
-from eigen_core.machine.devices import on_device
+from eigen_core.machine.gpu import on_device
 from eigen_core.trading.booking import book
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import (

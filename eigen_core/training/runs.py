@@ -44,15 +44,17 @@ from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
 from eigen_core.machine.arithmetic import Arithmetic
 from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
-from eigen_core.training.goodput import Goodput, goodput, starts_of
 from eigen_core.training.journals import (
+    Goodput,
     OwnSettings,
+    goodput,
     has_failed_too_often,
     is_blocked,
     own_settings,
     remember_own_settings,
     remember_request,
     requested_config,
+    starts_of,
 )
 
 logger = logging.getLogger(__name__)

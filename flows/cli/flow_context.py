@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.config.model import CheckpointConfig
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.training.goodput import Start
+    from eigen_core.training.journals import Start
     from eigen_core.training.listener import Training
 
 

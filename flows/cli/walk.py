@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.judging.walks import Walk
     from eigen_core.reporting.walks import WalkResult
-    from eigen_core.training.goodput import Start
+    from eigen_core.training.journals import Start
     from eigen_core.training.listener import Training
     from flows.cli.display import Display
     from flows.cli.signals import StopSignals

@@ -38,7 +38,7 @@ from eigen_core.reporting import (
 )
 from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
-from eigen_core.training.goodput import Start, goodput
+from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
 from flows.server.reporter import Reporter, server_is_there
 from tasks.artifacts import Pages, artifact_key, show_memory

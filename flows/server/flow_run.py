@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import DeploymentSchedule, FlowRun, State
     from prefect.client.schemas.responses import DeploymentResponse
 
-    from eigen_core.training.goodput import Start
+    from eigen_core.training.journals import Start
 
 logger = get_logger(__name__)
 

@@ -19,7 +19,7 @@ from eigen_core.checkpoint import ring as ring_module
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.ring import ring_columns
 from eigen_core.machine import unwritten_zeros
-from eigen_core.machine.process import own_resident_bytes
+from eigen_core.machine.usage import own_resident_bytes
 
 OTHER_WRITERS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress}
 """How earlier versions could store a shard, too."""

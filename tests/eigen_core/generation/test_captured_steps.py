@@ -20,7 +20,7 @@ from training_cases import advance, content_of, small_state
 
 from eigen_core.common.errors import InputError
 from eigen_core.generation import start_training
-from eigen_core.machine.cuda_graphs import CapturedStep
+from eigen_core.machine.gpu import CapturedStep
 from eigen_core.task import open_data
 from eigen_core.task.normalisation import RunningMoments, normalised
 

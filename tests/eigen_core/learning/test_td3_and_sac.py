@@ -20,7 +20,7 @@ from eigen_core.learning.ddpg import Td3Learner
 from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.sac import SacLearner
 from eigen_core.learning.steps import BatchPlan
-from eigen_core.machine import pieces
+from eigen_core.machine import chunk_sizes as pieces
 from eigen_core.networks import ParameterLayout
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.replay import Replay

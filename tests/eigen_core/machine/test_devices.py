@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from eigen_core.machine.devices import on_device, visible_gpus
+from eigen_core.machine.gpu import on_device, visible_gpus
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.machine.course import Curve, Point
+from eigen_core.machine.usage import Curve, Point
 
 
 @given(

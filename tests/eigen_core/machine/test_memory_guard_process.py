@@ -12,7 +12,7 @@ _LEAK = """
 import json, resource, sys
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import MemoryGuard, MemoryGuardError, host_bytes, host_limits
-from eigen_core.machine.process import address_space_bytes
+from eigen_core.machine.usage import address_space_bytes
 from eigen_core.common.progress import report_progress
 import torch
 

@@ -11,7 +11,7 @@ from control_group_cases import VERSION_1, VERSION_2, system
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, device_limit, host_limits
-from eigen_core.machine.control_groups import control_groups
+from eigen_core.machine.limits import control_groups
 
 GB = 1_000_000_000
 FREE = resource.RLIM_INFINITY

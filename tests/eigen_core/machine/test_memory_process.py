@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from eigen_core import machine as memory
-from eigen_core.machine import process
+from eigen_core.machine import usage as process
 
 pytestmark = pytest.mark.cpu
 

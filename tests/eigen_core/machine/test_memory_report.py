@@ -19,8 +19,8 @@ from eigen_core.common.text import size
 from eigen_core.config.model import MemoryConfig
 from eigen_core.generation import start_training
 from eigen_core.machine import MemoryGuard, MemoryReport, host_limits, report_markdown, unwritten_zeros, write_report
-from eigen_core.machine import report as module
-from eigen_core.machine.owned import owned_bytes
+from eigen_core.machine import memory_report as module
+from eigen_core.machine.allocation import owned_bytes
 
 _ELEMENTS = 20_000_000
 

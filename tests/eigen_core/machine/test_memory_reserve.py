@@ -9,8 +9,7 @@ from memory_cases import HandMeter, hand_guard
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.allocation import keep_reserve
 from eigen_core.machine.limits import HostLimit, LimitKind
-from eigen_core.machine.process import address_space_bytes, own_resident_bytes
-from eigen_core.machine.usage import Usage
+from eigen_core.machine.usage import Usage, address_space_bytes, own_resident_bytes
 
 MB = 1_000_000
 

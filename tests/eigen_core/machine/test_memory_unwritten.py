@@ -7,7 +7,7 @@ import torch
 
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, HostLimits, MemoryGuard, MemoryGuardError, host_bytes, unwritten_zeros
-from eigen_core.machine.process import address_space_bytes, own_resident_bytes, resident_part
+from eigen_core.machine.usage import address_space_bytes, own_resident_bytes, resident_part
 
 SIZE = 400_000_000
 MARGIN = 20_000_000

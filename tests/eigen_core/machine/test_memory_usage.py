@@ -12,9 +12,8 @@ import torch
 from memory_cases import HandClock
 
 from eigen_core.machine import DeviceUsage, HostLimit, device_bytes, host_bytes
-from eigen_core.machine.control_groups import ControlGroup
-from eigen_core.machine.process import address_space_bytes, own_resident_bytes, resident_part
-from eigen_core.machine.usage import SystemMeter
+from eigen_core.machine.limits import ControlGroup
+from eigen_core.machine.usage import SystemMeter, address_space_bytes, own_resident_bytes, resident_part
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import PopulationConfig
-from eigen_core.machine.pieces import agents_at_once, columns_at_once, encoded_at_once, playing_at_once
+from eigen_core.machine.chunk_sizes import agents_at_once, columns_at_once, encoded_at_once, playing_at_once
 
 _BYTES = st.integers(1, int(100 * BYTES_PER_MB))
 

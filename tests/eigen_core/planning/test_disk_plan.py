@@ -10,7 +10,7 @@ from eigen_core.checkpoint import RunDirectory
 from eigen_core.config import Config
 from eigen_core.generation import snapshot, start_training
 from eigen_core.planning import Sizes
-from eigen_core.planning.disk import DiskPlan, disk_plan
+from eigen_core.planning.sizes import DiskPlan, disk_plan
 from eigen_core.task import TaskData
 from eigen_core.task.market import MarketTask
 

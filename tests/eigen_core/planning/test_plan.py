@@ -14,10 +14,10 @@ from science_cases import LEARNER_OF_TASK, random_panel, small_config
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, values
 from eigen_core.generation import start_training
-from eigen_core.machine.owned import owned_bytes
+from eigen_core.machine.allocation import owned_bytes
 from eigen_core.planning import PHASES, Limit, Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
+from eigen_core.planning.plan import local_worker_count
 from eigen_core.planning.probe import Peak
-from eigen_core.planning.workers import local_worker_count
 from eigen_core.task import TaskData
 from eigen_core.trackers.tensorboard import TensorBoardTracker
 
@@ -218,7 +218,7 @@ def test_a_worker_of_a_scheduler_takes_less_where_more_share_the_agents() -> Non
 
 @pytest.mark.parametrize(("cores", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
 def test_auto_takes_the_cores_and_at_most_one_an_agent(cores: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.planning.workers.usable_cores", lambda: cores)
+    monkeypatch.setattr("eigen_core.planning.plan.usable_cores", lambda: cores)
     assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), "cpu") == count
     assert local_worker_count(CONFIG, "cpu") == 0
 

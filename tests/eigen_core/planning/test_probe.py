@@ -12,7 +12,7 @@ from training_cases import advance, content_of
 
 from eigen_core.config import Config
 from eigen_core.generation import start_training
-from eigen_core.machine.process import own_resident_bytes
+from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.planning import ProbeFailure, ProbeResult, measure, probe, remember, remembered
 from eigen_core.task import TaskData, open_data
 

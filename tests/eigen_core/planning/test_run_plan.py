@@ -16,8 +16,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
-from eigen_core.machine.control_groups import ControlGroup
-from eigen_core.machine.limits import LimitKind
+from eigen_core.machine.limits import ControlGroup, LimitKind
 from eigen_core.machine.usage import host_bytes
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import PHASES, ProbeFailure, ProbeResult, Sizes, plan_of

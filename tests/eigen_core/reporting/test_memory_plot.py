@@ -11,9 +11,9 @@ from memory_cases import MB, bare_report
 from PIL import Image
 
 from eigen_core.machine import MemoryReport, PhaseUsage, Usage
-from eigen_core.machine.course import Curve, Point
 from eigen_core.machine.limits import Pressure
-from eigen_core.machine.report import Part
+from eigen_core.machine.memory_report import Part
+from eigen_core.machine.usage import Curve, Point
 from eigen_core.reporting.memory_plot import plot_memory_curve
 
 

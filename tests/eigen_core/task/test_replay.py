@@ -15,7 +15,7 @@ from eigen_core.checkpoint import Ring, tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.machine import shares_memory
-from eigen_core.machine.process import own_resident_bytes
+from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.task.market_transitions import (
     DayBlocks,
     DistinctDaySampler,

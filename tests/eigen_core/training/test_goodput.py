@@ -9,11 +9,11 @@ import psutil
 import pytest
 from flow_cases import small_flow_config
 
-import eigen_core.training.goodput
+import eigen_core.training.journals
 from eigen_core import generation
 from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.common.progress import report_progress
-from eigen_core.training.goodput import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
+from eigen_core.training.journals import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
 from eigen_core.training.runs import Run, status_of
 from flows.train import train_flow
 
@@ -101,7 +101,7 @@ def test_who_is_asked_to_end_is_not_interrupted(location: RunLocation) -> None:
 
 
 def test_every_step_of_a_loop_is_a_sign_of_life(location: RunLocation, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(eigen_core.training.goodput, "_TOUCH_SECONDS", 0.0)
+    monkeypatch.setattr(eigen_core.training.journals, "_TOUCH_SECONDS", 0.0)
     sign = location.root / location.name / SIGN_OF_LIFE
     with work_recorded(location, None, (AskedToEndError,)):
         interrupted_at(location, at(0))

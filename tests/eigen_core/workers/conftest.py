@@ -17,5 +17,5 @@ def workers() -> Iterator[LocalWorkers]:
 def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What is said of workers that begin, from the logger itself: the scheduler raises the level of all handlers."""
     said: list[str] = []
-    monkeypatch.setattr("eigen_core.workers.beginning.logger.warning", lambda text, *parts: said.append(text % parts))
+    monkeypatch.setattr("eigen_core.workers.executor.logger.warning", lambda text, *parts: said.append(text % parts))
     return said

@@ -104,7 +104,7 @@ def test_no_phase_waits_again_for_a_worker_that_cannot_be_reached(
     with scheduled(tmp_path) as (state, address, _):
         executor = state.executor
         assert isinstance(executor, WorkerExecutor)
-        monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 8.0)
+        monkeypatch.setattr("eigen_core.workers.executor._PATIENCE_SECONDS", 8.0)
         with unreachable(tmp_path / "unreachable", address):
             wait_for(executor, 2)
             while len(warnings) < 2:

@@ -18,8 +18,7 @@ from worker_cases import PENDULUM, alone, led, occupied, wait_for, wait_until_li
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate, evolve, train
 from eigen_core.workers import LocalWorkers
-from eigen_core.workers.calls import Call, Calls
-from eigen_core.workers.connection import connected
+from eigen_core.workers.connection import Call, Calls, connected
 
 pytestmark = [pytest.mark.cpu, pytest.mark.thorough]
 
@@ -114,7 +113,7 @@ def test_the_first_failure_ends_a_phase_whatever_the_others_do(workers: LocalWor
 def test_workers_stop_what_nothing_waits_for_and_take_part_in_the_next_attempt(
     workers: LocalWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 60.0)
+    monkeypatch.setattr("eigen_core.workers.executor._PATIENCE_SECONDS", 60.0)
     begun, config = str(tmp_path / "begun"), small_config()
 
     def play(_: object, __: object, episodes: Any) -> None:
@@ -186,7 +185,7 @@ def test_workers_that_share_a_gpu_are_named(workers: LocalWorkers, warnings: lis
 def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
     workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience = "eigen_core.workers.beginning._PATIENCE_SECONDS"
+    patience = "eigen_core.workers.executor._PATIENCE_SECONDS"
     monkeypatch.setattr(patience, 1.0)
     config, free = small_config(), tmp_path / "free"
     with led(config, workers) as (state, executor):
@@ -209,7 +208,7 @@ def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
 def test_a_phase_waits_for_the_first_worker_that_is_free(
     workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eigen_core.workers.beginning._PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr("eigen_core.workers.executor._PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr("eigen_core.workers.executor._FIRST_WORKER_SECONDS", 1.0)
     free = tmp_path / "free"
     with led(small_config(), workers) as (state, _), occupied(workers, free, 2):
@@ -249,7 +248,7 @@ def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path:
 def test_no_step_of_a_beginning_holds_a_phase_up(
     workers: LocalWorkers, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    patience = "eigen_core.workers.beginning._PATIENCE_SECONDS"
+    patience = "eigen_core.workers.executor._PATIENCE_SECONDS"
     config, free = small_config(), tmp_path / "free"
     slow, path = str(tmp_path / "slow"), str(free)
 

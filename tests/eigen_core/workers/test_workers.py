@@ -28,9 +28,8 @@ from eigen_core.generation import TrainingState, evaluate, evolve, start_trainin
 from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
-from eigen_core.workers.connection import connected, key_of
+from eigen_core.workers.connection import OWN_MACHINE, Worker, connected, key_of, machine_of
 from eigen_core.workers.executor import agent_shares
-from eigen_core.workers.machines import OWN_MACHINE, Worker, machine_of
 from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
 
 pytestmark = pytest.mark.cpu
@@ -63,13 +62,13 @@ def test_workers_compute_the_same_bits(config: Config, workers: LocalWorkers) ->
 def reach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let workers find no memory of this process, as on other machines."""
     nothing = SharedTensor("/proc/0/fd/0", "", (1,), torch.uint8)
-    monkeypatch.setattr("eigen_core.workers.beginning.shared_probe", lambda: (torch.zeros(1), nothing))
+    monkeypatch.setattr("eigen_core.workers.executor.shared_probe", lambda: (torch.zeros(1), nothing))
 
 
 def be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each worker be on a machine of its own."""
     machines = count(1)
-    monkeypatch.setattr("eigen_core.workers.beginning.machine_of", lambda *_: next(machines))
+    monkeypatch.setattr("eigen_core.workers.executor.machine_of", lambda *_: next(machines))
 
 
 @pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
@@ -269,7 +268,7 @@ def test_a_worker_guards_its_memory(workers: LocalWorkers) -> None:
 
 
 def test_a_worker_with_other_code_is_named(workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.workers.beginning.CODE", code_digest(("eigen_core",), beside="another version"))
+    monkeypatch.setattr("eigen_core.workers.executor.CODE", code_digest(("eigen_core",), beside="another version"))
     with (
         led(small_config(), workers) as (state, _),
         pytest.raises(InputError, match=r"worker tls://\S+ runs other code of Eigen than the process that trains"),

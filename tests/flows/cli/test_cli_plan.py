@@ -12,7 +12,7 @@ from store_cases import run_config, save_generations
 from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
-from eigen_core.machine.process import own_resident_bytes
+from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.planning import ProbeResult, Shape, measure
 from eigen_core.task import open_data, task_class
 from flows.cli.app import app

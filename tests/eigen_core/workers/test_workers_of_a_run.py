@@ -7,7 +7,7 @@ import torch
 from science_cases import small_config
 
 import eigen_core.workers
-from eigen_core.training.workers import local_workers
+from eigen_core.run import local_workers
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_workers_are_given_the_gpus_where_the_run_computes_on_one(
 
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr("eigen_core.training.workers.resolve_device", lambda _: SimpleNamespace(type=device))
+    monkeypatch.setattr("eigen_core.run.resolve_device", lambda _: SimpleNamespace(type=device))
     monkeypatch.setattr(eigen_core.workers, "LocalWorkers", Started)
     with local_workers(small_config(workers=workers)):
         pass

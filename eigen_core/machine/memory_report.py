@@ -1,25 +1,26 @@
-"""A report on the memory at a moment: limits, owners, the largest tensors, phases; as a page and as files."""
+"""A report on the memory at a moment: limits, owners, the largest tensors, phases; as a page, as files, on SIGUSR1."""
 
 import gc
 import json
+import logging
+import signal
 import sys
 import threading
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from queue import SimpleQueue
 
 from torch import Tensor
 
 from eigen_core.common.text import duration, size
-from eigen_core.machine.course import PhaseUsage, Point
+from eigen_core.machine.allocation import Values, add_largest, memory_of, tensors_of
 from eigen_core.machine.limits import Pressure
-from eigen_core.machine.owned import Values, add_largest, memory_of, tensors_of
-from eigen_core.machine.process import process_bytes, resident_part
-from eigen_core.machine.usage import Usage
+from eigen_core.machine.usage import PhaseUsage, Point, Usage, process_bytes, resident_part
 from eigen_core.store.files import replacing
 
 _ROWS = 20
@@ -256,3 +257,38 @@ def _table(headings: Collection[str], rows: Iterable[Iterable[str | float | None
     cells = [["" if cell is None else str(cell).replace("|", "/") for cell in row] for row in rows]
     lines = [list(headings), ["---"] * len(headings), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) if cells else ""
+
+
+logger = logging.getLogger(__name__)
+
+
+def install_report_signal(callback: Callable[[], object]) -> Callable[[], None]:
+    """Call `callback` whenever this process receives SIGUSR1; return a function that undoes this.
+
+    The callback runs in its own thread, one call at a time; its errors go to `threading.excepthook` and stop nothing.
+    Signals during a call are answered after it. Does nothing where there is no SIGUSR1, and outside the main thread,
+    where Python cannot handle signals.
+    """
+    if not hasattr(signal, "SIGUSR1") or threading.current_thread() is not threading.main_thread():
+        logger.debug("SIGUSR1 is not answered here: only the main thread of a Unix process can handle it.")
+        return lambda: None
+    # A handler may interrupt any line of the main thread, whatever locks that holds: SimpleQueue.put takes none of
+    # Python's own.
+    requests: SimpleQueue[bool] = SimpleQueue()
+    before = signal.signal(signal.SIGUSR1, lambda *_: requests.put(True))
+
+    def answer() -> None:
+        while requests.get():
+            call = threading.Thread(target=callback, name="memory-report", daemon=True)
+            call.start()
+            call.join()
+
+    listener = threading.Thread(target=answer, name="memory-report-signal", daemon=True)
+    listener.start()
+
+    def undo() -> None:
+        signal.signal(signal.SIGUSR1, before)
+        requests.put(False)
+        listener.join()
+
+    return undo

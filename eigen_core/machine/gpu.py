@@ -1,15 +1,13 @@
-"""Computations that are repeated with the same shapes: on a GPU they can be captured as CUDA graphs.
+"""GPUs: those that are visible, copies to them, and computations captured as CUDA graphs."""
 
-A graph gives a GPU all kernels of a computation with one call, where each kernel would else take a call of its own,
-which takes longer than many of them compute (NVIDIA, "CUDA C++ Programming Guide", section "CUDA Graphs").
-"""
-
+import os
 from collections import Counter
 from collections.abc import Callable, Hashable
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
@@ -141,3 +139,22 @@ class _Graph:
                 held.copy_(leaf)
         self._graph.replay()
         return tree_map(lambda leaf: leaf.clone() if isinstance(leaf, Tensor) else leaf, self._result)
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
+    count = torch.cuda.device_count()
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    # Names after one that is not valid count for nothing.
+    return tuple(named.split(",")[:count] if named else map(str, range(count)))
+
+
+def on_device(values: NDArray[Any], device: torch.device) -> Tensor:
+    """Return an array as a tensor on a device; on the CPU it is the array's own memory.
+
+    A GPU gets it from pinned memory, so that neither waits for the other.
+    """
+    tensor = torch.from_numpy(values)
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
