@@ -15,7 +15,7 @@ from eigen_core.market.build import read_market
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.market.features import PanelFeatures
 from eigen_core.market.panel import Splits
-from eigen_core.trading.resampled import unpredictable_prices
+from eigen_core.trading.synthetic import unpredictable_prices
 
 _STRENGTHS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
 _DRAWS = 10

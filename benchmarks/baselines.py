@@ -23,7 +23,7 @@ from eigen_core.generation import start_training
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import open_data
-from eigen_core.task.gymnasium_environment import opened_for
+from eigen_core.task.environment import opened_for
 
 _AGENTS = 16
 _ROUNDS, _WARM_UPS = 5, 1

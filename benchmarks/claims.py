@@ -8,17 +8,16 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.results import Section
-from eigen_core.account import DecidedTrades, trade_accounts
-from eigen_core.account.calendar import periods_per_year
-from eigen_core.account.days import prices_of_span
-from eigen_core.account.excess import excess_of_trades
-from eigen_core.account.matched import matched_traders
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.market import Panel, build_panel
-from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts
+from eigen_core.trading.equity import periods_per_year
+from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
+from eigen_core.trading.matched import matched_traders
+from eigen_core.trading.trades import prices_of_span
 
 _DAYS = 251
 _FIRST, _EVERY = 300, 520

@@ -43,7 +43,7 @@ from eigen_core.machine import release_free_memory
 from eigen_core.networks.population import Population
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
 from eigen_core.store import LocalStore
-from eigen_core.task.market_rollouts import Evaluator
+from eigen_core.task.market import Evaluator
 from eigen_core.trading import TradingEnvironment
 from eigen_core.training.listener import Listener, observed_by
 from flows.server.environment import prepare_environment

@@ -9,11 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.results import Section
-from eigen_core.account import DecidedTrades, trade_accounts
-from eigen_core.account.calendar import periods_per_year
-from eigen_core.account.days import prices_of_span
-from eigen_core.account.excess import alpha_of_days, excess_of_trades
-from eigen_core.account.shifted import play_shifted_trades
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.claim import Evidence, Verdict, judge
@@ -21,11 +16,14 @@ from eigen_core.judging.portfolio import PortfolioMarket
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts
+from eigen_core.trading.equity import periods_per_year
+from eigen_core.trading.excess import alpha_of_days, excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
-from eigen_core.trading.planted import coming_returns, persistent_noise
+from eigen_core.trading.matched import play_shifted_trades
 from eigen_core.trading.portfolio import target_weights
-from eigen_core.trading.resampled import unpredictable_prices
+from eigen_core.trading.synthetic import coming_returns, persistent_noise, unpredictable_prices
+from eigen_core.trading.trades import prices_of_span
 
 _DAYS, _FIRST = 251, 300
 _MARKETS = 5

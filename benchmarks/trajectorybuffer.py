@@ -14,8 +14,8 @@ from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.learning.trajectories import TrajectoryBuffer
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.task.market_transitions import market_columns
 from eigen_core.task.replay import Column
+from eigen_core.task.transitions import market_columns
 
 _WORKERS, _STEPS = 3, 1_024
 _ROUNDS, _WARM_UPS = 9, 2

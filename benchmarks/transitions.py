@@ -3,8 +3,8 @@
 import torch
 
 from benchmarks.results import Section
-from eigen_core.task.market_transitions import market_columns
 from eigen_core.task.replay import Replay
+from eigen_core.task.transitions import market_columns
 from eigen_core.trading import PORTFOLIO_VALUES
 
 _TRANSITIONS, _ASSETS = 50_000, 108

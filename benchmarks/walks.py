@@ -18,7 +18,7 @@ import pandas as pd
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
-from eigen_core.trading.planted import FEATURE, planted_signal
+from eigen_core.trading.synthetic import FEATURE, planted_signal
 
 _IMAGES = Path(__file__).parents[1] / "docs" / "images"
 _FOLDS = 8

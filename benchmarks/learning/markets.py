@@ -16,15 +16,15 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices
-from eigen_core.trading.planted import (
+from eigen_core.trading.synthetic import (
     FEATURE,
     coming_returns,
     persistent_noise,
     planted_signal,
+    prices_fingerprint,
     with_feature,
     with_planted_edge,
 )
-from eigen_core.trading.resampled import prices_fingerprint
 
 Values = NDArray[np.float64]
 

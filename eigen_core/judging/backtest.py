@@ -8,15 +8,15 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from eigen_core.account import DecidedTrades, EquityCurve
-from eigen_core.account.days import trade_day_by_day
-from eigen_core.account.matched import MatchedTraders, Values
 from eigen_core.common.records import Excess
 from eigen_core.config import Config, TradingConfig
 from eigen_core.config.values import BACKTESTS, chosen, task_choice
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
-from eigen_core.trading import Prices, episode_times
+from eigen_core.trading import DecidedTrades, EquityCurve, Prices, episode_times
+from eigen_core.trading.equity import Values
+from eigen_core.trading.matched import MatchedTraders
+from eigen_core.trading.trades import trade_day_by_day
 
 DRAWS = 1_000
 """Matched random traders, unless another number is given."""
@@ -42,7 +42,7 @@ class PlayedSpan:
         weights: share of the equity in each asset at each close, a row a day, a column a symbol, and what is left is
             cash; None where agents make trades.
         active_share: share of a portfolio that equal weight has in other assets; None where agents make trades.
-        periods_per_year: days of trading a year; see `eigen_core.account.fees`.
+        periods_per_year: days of trading a year; see `eigen_core.trading.trades`.
         timing: what the same decisions earn at other times.
         by_timing: there is one asset, so that timing is all that can be judged: `matched`, `excess` and `alpha` are
             against other times, not against other assets.

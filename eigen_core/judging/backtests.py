@@ -10,10 +10,6 @@ import numpy as np
 import pandas as pd
 import torch
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.attribution import gain_by_asset, gain_by_month
-from eigen_core.account.equity import share_of
-from eigen_core.account.figures import Figures, drawdowns, figures_of
 from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import history_in
@@ -30,6 +26,9 @@ from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.store import open_store
 from eigen_core.store.files import explained, replacing
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.equity import share_of
+from eigen_core.trading.metrics import Figures, drawdowns, figures_of, gain_by_asset, gain_by_month
 from eigen_core.training.runs import Run, RunStatus, status_of
 
 logger = logging.getLogger(__name__)

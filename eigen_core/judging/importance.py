@@ -21,7 +21,7 @@ from eigen_core.learning.method import spread_starts
 from eigen_core.machine.threads import computing_threads
 from eigen_core.market.panel import Panel
 from eigen_core.task import task_class
-from eigen_core.task.panel_task import PanelTask
+from eigen_core.task.panel import PanelTask
 from eigen_core.training.runs import Run
 
 INTERVAL = (5.0, 95.0)

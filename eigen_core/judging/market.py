@@ -9,20 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.account import DecidedTrades, trade_accounts
-from eigen_core.account.baselines import baseline_curves
-from eigen_core.account.calendar import periods_per_year
-from eigen_core.account.days import prices_of_span
-from eigen_core.account.excess import alpha_of_days, excess_of_trades
-from eigen_core.account.matched import play_matched_traders, share_of_capital
-from eigen_core.account.shifted import has_choice, play_shifted_trades
 from eigen_core.config import Config, TradingConfig
 from eigen_core.judging.backtest import DRAWS, NextOrders, Order, PlayedSpan, Position, play_days
 from eigen_core.learning import learner_class
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
 from eigen_core.networks.population import agent_groups, initial_weights
-from eigen_core.trading import Prices
+from eigen_core.trading import DecidedTrades, Prices, trade_accounts
+from eigen_core.trading.baselines import baseline_curves
+from eigen_core.trading.equity import periods_per_year
+from eigen_core.trading.excess import alpha_of_days, excess_of_trades
+from eigen_core.trading.matched import has_choice, play_matched_traders, play_shifted_trades, share_of_capital
+from eigen_core.trading.trades import prices_of_span
 
 _WEEK = 7
 

@@ -6,27 +6,28 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.account.baselines import baseline_curves
-from eigen_core.account.calendar import periods_per_year
-from eigen_core.account.days import prices_of_span
-from eigen_core.account.equity import EquityCurve, Values
-from eigen_core.account.excess import alpha_of_days
-from eigen_core.account.fees import Fees
-from eigen_core.account.matched import share_of_capital
-from eigen_core.account.permuted import active_share, play_permuted_weights
-from eigen_core.account.shifted import has_choice, play_shifted_weights
-from eigen_core.account.trades import ROUNDING
-from eigen_core.account.weights import WeightsAccounts, changes_to_weights, weights_accounts
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.judging.backtest import DRAWS, NextOrders, Order, PlayedSpan, Position, decision_of
 from eigen_core.learning import learner_class
 from eigen_core.market.panel import Panel
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.networks.population import agent_groups, initial_weights
-from eigen_core.task.portfolio_scores import decided_scores
+from eigen_core.task.portfolio import decided_scores
 from eigen_core.trading import Prices, episode_times, excess_of_days
+from eigen_core.trading.baselines import baseline_curves
+from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
+from eigen_core.trading.excess import alpha_of_days
 from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.matched import (
+    active_share,
+    has_choice,
+    play_permuted_weights,
+    play_shifted_weights,
+    share_of_capital,
+)
 from eigen_core.trading.portfolio import equal_weights_like, target_weights
+from eigen_core.trading.trades import ROUNDING, Fees, prices_of_span
+from eigen_core.trading.weights import WeightsAccounts, changes_to_weights, weights_accounts
 
 
 @torch.no_grad()

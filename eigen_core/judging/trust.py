@@ -30,8 +30,7 @@ from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.store.files import explained, replacing
-from eigen_core.trading.planted import with_planted_edge
-from eigen_core.trading.resampled import prices_fingerprint, unpredictable_prices
+from eigen_core.trading.synthetic import prices_fingerprint, unpredictable_prices, with_planted_edge
 
 EDGES = (0.05, 0.1, 0.2, 0.3)
 TRIALS = 10

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import torch
 
-from eigen_core.account.calendar import daily_rates
 from eigen_core.config import Config
 from eigen_core.judging.backtest import PlayedSpan
 from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.judging.statistics import Values, sharpe_ratio
 from eigen_core.store import Store
+from eigen_core.trading.equity import daily_rates
 
 
 class Chosen(NamedTuple):

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import numpy as np
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.figures import Figures
 from eigen_core.common.errors import InputError
 from eigen_core.judging.backtests import Backtest, play
 from eigen_core.reporting.report import NAMES, Report
@@ -15,6 +13,8 @@ from eigen_core.reporting.report.comparison import COLOURS, Comparison, comparis
 from eigen_core.reporting.reports import report_of, write_page
 from eigen_core.reporting.run_settings import differing_settings
 from eigen_core.store.files import require_place
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.metrics import Figures
 from eigen_core.training.runs import status_of
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from eigen_core.account.attribution import gain_by_asset
 from eigen_core.checkpoint import no_such_run
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
@@ -26,6 +25,7 @@ from eigen_core.reporting.run_settings import options_of, settings_of, training_
 from eigen_core.reporting.walks import WalkResult, play_walk
 from eigen_core.store import open_store
 from eigen_core.store.files import replacing, require_place
+from eigen_core.trading.metrics import gain_by_asset
 from eigen_core.training.runs import Run, RunStatus, status_of
 
 _CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."

@@ -10,10 +10,6 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.calendar import daily_rates
-from eigen_core.account.figures import Figures, figures_of
-from eigen_core.account.joined import one_after_another, side_by_side
 from eigen_core.common.records import Excess
 from eigen_core.judging.backtests import Backtest, backtest, write_table
 from eigen_core.judging.claim import Evidence, Verdict, judge
@@ -22,6 +18,9 @@ from eigen_core.judging.walks import Fold, Walk, folder_of
 from eigen_core.reporting.report.content import NAMES
 from eigen_core.reporting.report.curves import colour_of, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.equity import daily_rates, one_after_another, side_by_side
+from eigen_core.trading.metrics import Figures, figures_of
 
 Values = NDArray[np.float64]
 

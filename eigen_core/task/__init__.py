@@ -4,9 +4,18 @@ from typing import Any, cast
 
 from eigen_core.config import Config
 from eigen_core.config.values import TASKS, chosen, task_choice
-from eigen_core.task.growth import DifferentiableGrowth
-from eigen_core.task.interface import BatchSampler, Encoded, Observed, Rollout, Task, TaskData, Transitions
-from eigen_core.task.outcomes import KnownOutcomes, Outcomes
+from eigen_core.task.interface import (
+    BatchSampler,
+    DifferentiableGrowth,
+    Encoded,
+    KnownOutcomes,
+    Observed,
+    Outcomes,
+    Rollout,
+    Task,
+    TaskData,
+    Transitions,
+)
 
 __all__ = [
     "BatchSampler",

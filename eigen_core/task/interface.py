@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from eigen_core.common.records import Excess
 from eigen_core.config import Config
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters
+from eigen_core.networks.outcomes import ExpectedOutcomes
 from eigen_core.networks.policies import Box, Heads, Policy
 from eigen_core.task.replay import Column, Replay
 
@@ -253,3 +254,57 @@ class Task(Protocol[Observed, Encoded]):
 
     def facts(self) -> dict[str, JsonValue]:
         """Return what is needed beside weights and configuration to use an agent."""
+
+
+@runtime_checkable
+class DifferentiableGrowth(Protocol):
+    """The rewards of a stretch of days are a differentiable function of an agent's weights."""
+
+    @property
+    def growth_days(self) -> range:
+        """The training days on which agents can decide, and whose rewards are known before the training days end."""
+
+    def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
+        """Return what agents without noise reach in a stretch of days that begins as an episode does.
+
+        Args:
+            weights: float32 `[agents, parameters]`; the result can be differentiated by them.
+            first_day: the first day.
+            days: how many.
+
+        Returns:
+            Rewards, and what is traded as a share of the equity, without a gradient: float32 `[agents, days]` each.
+        """
+
+
+@dataclass(frozen=True)
+class Outcomes:
+    """Outcomes of each alternative of a moment, taken or not: `[agents, batch, candidates, settings]`.
+
+    Attributes:
+        rewards: float32, in the units of the task's rewards.
+        shares: float32, of the longest time, for which the candidate would have been blocked.
+        known: bool `[agents, batch, candidates]`, it could have been taken and its end is known.
+    """
+
+    rewards: Tensor
+    shares: Tensor
+    known: Tensor
+
+
+@runtime_checkable
+class KnownOutcomes(Protocol):
+    """At each step one of several candidates may be taken, with one of some settings, and is blocked until it ends.
+
+    As nothing else depends on that, what every candidate would have come to with every setting is known without being
+    played: `Heads.outcomes` says of how many settings.
+    """
+
+    def outcome_sampler(self, batch_size: int) -> BatchSampler | None:
+        """Return what draws different moments of the training part; None while there are too few for a batch."""
+
+    def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[Any, Outcomes]:
+        """Return what is observed at moments, int64 `[agents, batch]`, drawn from a block, and what would have come."""
+
+    def expected_outcomes(self, actor: Parameters, encoding: Any) -> ExpectedOutcomes:  # noqa: ANN401 - the task's own
+        """Return what the actor expects of the alternatives."""

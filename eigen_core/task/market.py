@@ -1,6 +1,8 @@
-"""The market as a task: agents trade episodes of a panel's days."""
+"""The market as a task: agents trade episodes of the days of a panel."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -8,20 +10,249 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.common.records import Excess
-from eigen_core.config import Config
+from eigen_core.config import Config, TradingConfig
+from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.market.panel import Panel, PanelFacts
-from eigen_core.networks import Heads, market_actions
+from eigen_core.networks import AgentNetwork, Heads, market_actions
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import ExpectedOutcomes
-from eigen_core.task.interface import Rollout, joined_counts
-from eigen_core.task.market_outcomes import OutcomeTable, sale_targets
-from eigen_core.task.market_rollouts import Evaluator
-from eigen_core.task.market_transitions import rows_of, stored_steps
-from eigen_core.task.outcomes import Outcomes
-from eigen_core.task.panel_task import BlockSampler, MarketEncoding, MarketObservation, PanelTask
-from eigen_core.trading import EpisodeSummary, Prices, excess_of, market_gains
-from eigen_core.trading.orders import sum_of_day
+from eigen_core.task.interface import Outcomes, Rollout, joined_counts
+from eigen_core.task.panel import BlockSampler, EncodedEpisodes, MarketEncoding, MarketObservation, PanelTask
+from eigen_core.task.transitions import EpisodeBatch, rows_of, stored_rewards, stored_steps
+from eigen_core.trading import (
+    Decision,
+    DecisionInputs,
+    EpisodeSummary,
+    HeldPrices,
+    Prices,
+    TradingEnvironment,
+    episode_times,
+    excess_of,
+    market_gains,
+    trade_whole_episodes,
+)
+from eigen_core.trading.orders import net_gain, resolve_orders, sum_of_day, trade_value
+
+
+@dataclass(frozen=True)
+class MarketRollout:
+    """Results of the slices of a group of agents; an episode is (agent, slice), agents first.
+
+    Attributes:
+        rewards: reward of each episode, float64 `[agents, slices]`, on the host.
+        summary: counts of each episode.
+        episodes: the transitions, only if they were recorded.
+    """
+
+    rewards: NDArray[np.float64]
+    summary: EpisodeSummary
+    episodes: EpisodeBatch | None
+
+
+class _Day(NamedTuple):
+    """Inputs that differ from one day of a group's episodes to the next.
+
+    Attributes:
+        rows, time: of `EncodedEpisodes.of_step`.
+        portfolio: float16 `[agents, slices, assets, values]`.
+        noise: what the policy plays with, float32 `[agents, slices, assets, values]`; None: none.
+        decision: of the environment; None: nothing is bought any more.
+    """
+
+    rows: Tensor
+    time: Tensor
+    portfolio: Tensor
+    noise: Tensor | None
+    decision: DecisionInputs | None
+
+
+class Evaluator:
+    """Plays episodes with groups of agents.
+
+    Args:
+        network: forward passes.
+        prices: what trades are settled with.
+        config: trading rules.
+        device: where everything is computed.
+    """
+
+    def __init__(self, network: AgentNetwork, prices: Prices, config: Config, device: torch.device) -> None:
+        self._network = network
+        self.prices = prices
+        self._trading = config.trading
+        self._device = device
+        self._held_prices = HeldPrices.of(prices, config.trading) if network.portfolio_values else None
+        self._steps = stored_steps(config)
+        self._captures = config.cuda_graphs
+        self._episode_times = episode_times(config.trading, device)[: self._steps]
+
+    @torch.no_grad()
+    def roll_out(
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
+    ) -> MarketRollout:
+        """Play one episode for each agent and slice.
+
+        Args:
+            weights: float32 `[agents, parameters]`.
+            starts: first day of each episode, `[agents, slices]`.
+            noise: what the policy plays with in episodes that are not fixed, float32 `[agents, slices, days, assets,
+                values]`; None: none.
+            record: keep the transitions of episodes that are not fixed.
+            fixed: how many of an agent's last episodes are.
+        """
+        recorded = starts.shape[1] - fixed if record else 0
+        encoded = EncodedEpisodes(self._network, weights, starts, self._episode_times)
+        if self._network.portfolio_values:
+            return self._step_by_step(encoded, starts, noise, recorded)
+        return self._at_once(encoded, starts, noise, recorded)
+
+    def _step_by_step(
+        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
+    ) -> MarketRollout:
+        days, assets = self._steps, self.prices.assets
+        environment = TradingEnvironment(self.prices, self._trading, held_prices=self._held_prices)
+        environment.reset(torch.tensor(starts).flatten())
+        kept = (len(starts), recorded, days, assets)
+        portfolios = torch.empty((*kept, self._network.portfolio_values), dtype=torch.float16, device=self._device)
+        stored = torch.empty((*kept, self._network.box.values), device=self._device)
+
+        def decide(day: _Day) -> tuple[Tensor, Decision | None]:
+            prepared = encoded.prepared(day.rows, day.time)
+            policy = self._network.policy(encoded.actor, prepared, day.portfolio.float())
+            played = policy.play(day.noise)
+            actions = played.actions.flatten(0, 1).unbind(-1)
+            return played.stored, None if day.decision is None else environment.decide(day.decision, *actions)
+
+        repeated = CapturedStep(decide, self._device, captures=self._captures)
+        for step in range(days):
+            portfolio = environment.portfolio().reshape(*starts.shape, assets, -1)
+            of_noise = None if noise is None else noise[:, :, step]
+            day = _Day(*encoded.of_step(step), portfolio, of_noise, environment.decision_inputs())
+            chosen, decision = repeated(day)
+            if recorded:
+                portfolios[:, :, step] = portfolio[:, :recorded]
+                stored[:, :, step] = chosen[:, :recorded]
+            environment.end_day(decision)
+        # Its inputs are views that would keep all positions in memory while the account is made.
+        del day
+        nothing = torch.zeros((starts.size, assets), device=self._device)
+        while not environment.done:
+            environment.step(nothing, nothing)
+        return self._rollout(environment.rewards(), environment.summary(), starts, portfolios, stored)
+
+    def _at_once(
+        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
+    ) -> MarketRollout:
+        policy = self._network.policy(encoded.actor, encoded.of_all_steps().flatten(1, 2), None)
+        played = policy.play(None if noise is None else noise.flatten(1, 2))
+        taken, stored = (part.reshape(len(part), -1, self._steps, *part.shape[2:]) for part in played)
+        actions = taken.flatten(0, 1).unbind(-1)
+        first_days = torch.tensor(starts).flatten()
+        rewards, summary = trade_whole_episodes(self.prices, self._trading, first_days, *actions)
+        stored = stored[:, :recorded]
+        nothing_seen = torch.empty((*stored.shape[:-1], 0), dtype=torch.float16, device=self._device)
+        return self._rollout(rewards, summary, starts, nothing_seen, stored)
+
+    def _rollout(
+        self,
+        rewards: Tensor,
+        summary: EpisodeSummary,
+        starts: NDArray[np.int64],
+        portfolios: Tensor,
+        stored: Tensor,
+    ) -> MarketRollout:
+        """Return the rollout, with the transitions of the episodes of which portfolios and actions are kept."""
+        agents, recorded = stored.shape[:2]
+        batch = None
+        if recorded:
+            of_recorded = stored_rewards(
+                rewards.reshape(agents, -1, rewards.shape[1])[:, :recorded].flatten(0, 1), self._steps
+            )
+            first_days = on_device(starts[:, :recorded].flatten(), self._device)
+            batch = EpisodeBatch(first_days, portfolios.flatten(0, 1), stored.flatten(0, 1), of_recorded)
+        return MarketRollout(_totals(rewards, agents), summary, batch)
+
+
+def _totals(rewards: Tensor, agents: int) -> NDArray[np.float64]:
+    """Sum float64 `[episodes, days]` over the days, on the host, to `[agents, slices]`."""
+    totals: NDArray[np.float64] = rewards.cpu().numpy().sum(axis=1).reshape(agents, -1)
+    return totals
+
+
+_CELLS_AT_A_TIME = 1 << 20
+"""Prices looked at together while the table is built: a few tens of megabytes."""
+
+
+def sale_targets(trading: TradingConfig, count: int, device: torch.device) -> Tensor:
+    """Return `count` sale targets, evenly spread from the smallest to the largest: float64 `[targets]`."""
+    return torch.linspace(trading.min_target, trading.max_target, count, dtype=torch.float64, device=device)
+
+
+@dataclass(frozen=True)
+class OutcomeTable:
+    """Reward and duration of the purchase of each asset on each day at each sale target, of size 1.
+
+    Attributes:
+        first_day: of the table.
+        rewards: float32 `[days, assets, targets]`; NaN where nothing can be bought.
+        shares: float16 `[days, assets, targets]`, days from the decision to the exit / `trading.holding_days`; above 1
+            where a sale waits.
+    """
+
+    first_day: int
+    rewards: Tensor
+    shares: Tensor
+
+    @classmethod
+    def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
+        """Return the table of those of some days whose positions end on these days too, whatever their target.
+
+        Args:
+            prices: prices of all days.
+            trading: the rules.
+            days: nothing after them is looked at.
+            targets: float64 `[targets]`.
+        """
+        decided = days[: -trading.holding_days]
+        shape = (len(decided), prices.assets, len(targets))
+        table = cls(
+            decided.start,
+            torch.empty(shape, device=targets.device),
+            torch.empty(shape, dtype=torch.float16, device=targets.device),
+        )
+        at_once = max(1, _CELLS_AT_A_TIME // (prices.assets * len(targets) * prices.fills(trading).longest))
+        for first in range(0, len(decided), at_once):
+            table._fill(prices, trading, slice(first, min(first + at_once, len(decided))), targets)
+        return table
+
+    def _fill(self, prices: Prices, trading: TradingConfig, rows: slice, targets: Tensor) -> None:
+        device, shape = targets.device, self.rewards[rows].shape
+        days = torch.arange(rows.start, rows.stop, device=device)[:, None, None] + self.first_day
+        assets = torch.arange(prices.assets, device=device)[:, None]
+        trades = resolve_orders(prices, trading, days.expand(shape), assets.expand(shape), targets.expand(shape))
+        gain = net_gain(trading, trades.entry, trades.exit)
+        bought = trades.filled & prices.tradable[days[:, 0, 0]][..., None]
+        rewards = trade_value(trading, torch.ones_like(gain), gain)
+        self.rewards[rows] = torch.where(bought, rewards, torch.nan).float()
+        self.shares[rows] = (trades.exit_offset / trading.holding_days).half()
+
+    @property
+    def days(self) -> range:
+        """The days of the decisions."""
+        return range(self.first_day, self.first_day + len(self.rewards))
+
+    def of_rows(self, rows: Tensor) -> Outcomes:
+        """Return the outcomes of the decisions in some rows, int64 `[agents, batch]`."""
+        rewards, shares = self.rewards[rows], self.shares[rows]
+        known = ~rewards[..., 0].isnan()
+        return Outcomes(rewards.nan_to_num(), shares.float(), known)
+
 
 _COUNTED = ("trades", "wins", "idle_days", "fees")
 

@@ -1,4 +1,4 @@
-"""The trading environment: orders, accounting and rewards as arrays over episodes."""
+"""Trading: orders, episodes and their rewards, accounts in money, and their metrics."""
 
 from eigen_core.trading.environment import (
     EPISODE_TIME_VALUES,
@@ -6,24 +6,29 @@ from eigen_core.trading.environment import (
     DecisionInputs,
     TradingEnvironment,
     episode_times,
+    trade_whole_episodes,
 )
+from eigen_core.trading.episodes import EpisodeSummary
+from eigen_core.trading.equity import EquityCurve
 from eigen_core.trading.excess import excess_of, excess_of_days, market_gains, newey_west_lags
 from eigen_core.trading.fills import Fills
 from eigen_core.trading.orders import entry_prices
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices
 from eigen_core.trading.prices import Prices
-from eigen_core.trading.summary import EpisodeSummary
-from eigen_core.trading.whole_episodes import trade_whole_episodes
+from eigen_core.trading.trades import DecidedTrades, TradedAccounts, trade_accounts
 
 __all__ = [
     "EPISODE_TIME_VALUES",
     "PORTFOLIO_VALUES",
+    "DecidedTrades",
     "Decision",
     "DecisionInputs",
     "EpisodeSummary",
+    "EquityCurve",
     "Fills",
     "HeldPrices",
     "Prices",
+    "TradedAccounts",
     "TradingEnvironment",
     "entry_prices",
     "episode_times",
@@ -31,5 +36,6 @@ __all__ = [
     "excess_of_days",
     "market_gains",
     "newey_west_lags",
+    "trade_accounts",
     "trade_whole_episodes",
 ]

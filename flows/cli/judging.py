@@ -15,12 +15,12 @@ from flows.cli.output import PlainTable, excess_document, print_fact, print_line
 if TYPE_CHECKING:
     import pandas as pd
 
-    from eigen_core.account import EquityCurve
-    from eigen_core.account.figures import Figures
     from eigen_core.judging.act import Act, Reconciliation
     from eigen_core.judging.backtests import Backtest
     from eigen_core.reporting.compare import WrittenComparison
     from eigen_core.reporting.reports import WrittenReport
+    from eigen_core.trading import EquityCurve
+    from eigen_core.trading.metrics import Figures
 
 BACKTEST_EXAMPLES = """[bold]Examples[/]
 

@@ -42,10 +42,10 @@ from flows.endings import Stopped
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
-    from eigen_core.account.figures import Figures
     from eigen_core.config import Config
     from eigen_core.judging.walks import Walk
     from eigen_core.reporting.walks import WalkResult
+    from eigen_core.trading.metrics import Figures
     from eigen_core.training.journals import Start
     from eigen_core.training.listener import Training
     from flows.cli.display import Display

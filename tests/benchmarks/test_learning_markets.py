@@ -6,7 +6,7 @@ import pytest
 from benchmarks.learning.markets import LEADER, MARKETS, MEMORY_DAYS, REGIME, KnownMarket, known_market
 from benchmarks.learning.trial import trial_config
 from eigen_core.config import Config, NetworkConfig
-from eigen_core.trading.planted import FEATURE, coming_returns
+from eigen_core.trading.synthetic import FEATURE, coming_returns
 
 _DAYS, _ASSETS, _EDGE = 3_000, 20, 0.3
 

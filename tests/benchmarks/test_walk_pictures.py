@@ -7,7 +7,7 @@ import numpy as np
 from benchmarks.walks import write_planted_prices
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
-from eigen_core.trading.planted import FEATURE, coming_returns
+from eigen_core.trading.synthetic import FEATURE, coming_returns
 
 EDGE = 0.3
 

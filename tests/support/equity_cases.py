@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.account import EquityCurve
+from eigen_core.trading import EquityCurve
 
 CAPITAL = 1_000.0
 

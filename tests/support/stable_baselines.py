@@ -23,7 +23,7 @@ from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.ppo import EpisodePlan
 from eigen_core.learning.steps import BatchPlan
 from eigen_core.networks.layout import Parameters
-from eigen_core.task.gymnasium_environment import opened_for
+from eigen_core.task.environment import opened_for
 
 Layers = Mapping[str, Sequence[nn.Linear]]
 """The linear layers that together are one of ours, by its name."""

@@ -15,7 +15,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, snapshot, start_training, train
 from eigen_core.task.market import MarketTask
-from eigen_core.task.market_transitions import EpisodeBatch
+from eigen_core.task.transitions import EpisodeBatch
 
 
 def small_state(assets: int = 6, **sections: Any) -> TrainingState:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.figures import Figures
 from eigen_core.common.text import number, percent
 from eigen_core.judging.claim import Claim
 from eigen_core.reporting.report.curves import equity_plot
@@ -12,6 +10,8 @@ from eigen_core.reporting.report.page import page
 from eigen_core.reporting.report.svg import variable
 from eigen_core.reporting.report.tables import figures_table, rows_table, yearly_table
 from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.metrics import Figures
 
 COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
 """One for each run that can be compared."""

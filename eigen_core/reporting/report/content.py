@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.figures import Figures, figures_of
 from eigen_core.judging.claim import Claim
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.metrics import Figures, figures_of
 
 Values = NDArray[np.float64]
 

@@ -12,9 +12,6 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.calendar import daily_rates
-from eigen_core.account.figures import drawdowns
 from eigen_core.common.text import money, number, percent
 from eigen_core.reporting.report.content import NAMES, Fold, Report, Values
 from eigen_core.reporting.report.svg import plot
@@ -32,6 +29,9 @@ from eigen_core.reporting.style import (
     label_ends,
     letters,
 )
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.equity import daily_rates
+from eigen_core.trading.metrics import drawdowns
 
 AGENT = "Agent"
 

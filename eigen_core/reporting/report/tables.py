@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.figures import Figures
 from eigen_core.common.text import money, number, percent, ratio
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.metrics import Figures
 
 UNDEFINED = "–"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")

@@ -18,12 +18,11 @@ from training_cases import market_of
 import eigen_core.learning.cem
 import eigen_core.learning.pbt
 import eigen_core.learning.ppo
-import eigen_core.task.market_rollouts
+import eigen_core.task.market
 import eigen_core.task.replay
 import eigen_core.trading.environment
 import eigen_core.trading.portfolio
 import eigen_core.trading.prices
-import eigen_core.trading.whole_episodes
 from eigen_core.config import Config, values
 from eigen_core.generation import evaluate, start_training
 from eigen_core.generation.agents import AgentComputer
@@ -41,9 +40,8 @@ META = torch.device("meta")
 
 def read_back(patch: pytest.MonkeyPatch) -> None:
     """Leave out what is read back on purpose; `READS` of `test_phase_reads.py` has the reasons of what phases read."""
-    for module in (eigen_core.trading.environment, eigen_core.trading.whole_episodes):
-        patch.setattr(module, "account", lambda *_: "the account")
-    patch.setattr(eigen_core.task.market_rollouts, "_totals", lambda *_: None)
+    patch.setattr(eigen_core.trading.environment, "account", lambda *_: "the account")
+    patch.setattr(eigen_core.task.market, "_totals", lambda *_: None)
     patch.setattr(eigen_core.learning.cem, "_mean_deviation", lambda _: 1.0)
     patch.setattr(
         eigen_core.learning.pbt, "_genes", lambda agents: {name: [0.5] * agents.size for name in agents.genes}

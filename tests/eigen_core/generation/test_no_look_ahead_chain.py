@@ -18,7 +18,7 @@ from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.population import initial_weights
-from eigen_core.task.market_rollouts import Evaluator
+from eigen_core.task.market import Evaluator
 from eigen_core.trading import Prices, TradingEnvironment
 
 CPU = torch.device("cpu")

@@ -27,7 +27,7 @@ from eigen_core.generation.phases import training_slices, validation_slices
 from eigen_core.learning.method import mean_of_lowest
 from eigen_core.learning.steps import BatchPlan
 from eigen_core.reporting import training_frame
-from eigen_core.task.market_transitions import stored_days
+from eigen_core.task.transitions import stored_days
 
 
 def weights_of(state: TrainingState) -> torch.Tensor:

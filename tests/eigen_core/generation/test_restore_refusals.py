@@ -15,7 +15,7 @@ from training_cases import advance, content_of, market_of
 
 from eigen_core.checkpoint import DamagedGenerationError, Ring, RunDirectory, Snapshot, UnfitSnapshotError
 from eigen_core.generation import TrainingState, restore, snapshot, snapshot_form, start_training
-from eigen_core.task.market_transitions import wrong_rows
+from eigen_core.task.transitions import wrong_rows
 
 GENERATIONS = 3
 Change = Callable[["Content"], object]
@@ -289,7 +289,7 @@ def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypa
     ring = saved[-1].ring
     assert ring is not None
     for pieces in (1, 3, 50, 1 << 18):
-        monkeypatch.setattr("eigen_core.task.market_transitions._ROWS_AT_A_TIME", pieces)
+        monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
         assert wrong_rows(ring, starts, days) is None
     for slot in range(0, ring.capacity, 23):
         changed = Content.of(saved[-1])
@@ -297,5 +297,5 @@ def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypa
         wrong = changed.snapshot().ring
         assert wrong is not None
         for pieces in (1, 50, 1 << 18):
-            monkeypatch.setattr("eigen_core.task.market_transitions._ROWS_AT_A_TIME", pieces)
+            monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
             assert wrong_rows(wrong, starts, days) is not None, (slot, pieces)

@@ -9,18 +9,17 @@ import pytest
 import torch
 from science_cases import random_panel, small_config
 
-from eigen_core.account import DecidedTrades, TradedAccounts, trade_accounts
-from eigen_core.account.baselines import baseline_curves
-from eigen_core.account.days import prices_of_span
-from eigen_core.account.matched import matched_traders
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.backtest import play_days
 from eigen_core.market import Panel, build_panel
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.population import initial_weights
-from eigen_core.task.market_rollouts import Evaluator
-from eigen_core.trading import Prices
+from eigen_core.task.market import Evaluator
+from eigen_core.trading import DecidedTrades, Prices, TradedAccounts, trade_accounts
+from eigen_core.trading.baselines import baseline_curves
+from eigen_core.trading.matched import matched_traders
+from eigen_core.trading.trades import prices_of_span
 
 CPU = torch.device("cpu")
 AGENTS = 3

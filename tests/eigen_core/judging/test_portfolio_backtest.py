@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from trading_cases import panel_of, prices_of, random_panel
 
-from eigen_core.account.attribution import gain_by_asset, gain_by_month
 from eigen_core.config import Config
 from eigen_core.judging.backtest import NextOrders, PlayedSpan, decision_of
 from eigen_core.judging.portfolio import PortfolioMarket, orders_of_days
 from eigen_core.market import Panel
+from eigen_core.trading.metrics import gain_by_asset, gain_by_month
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)

@@ -20,8 +20,8 @@ from eigen_core.learning.steps import BatchPlan
 from eigen_core.market import Panel
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.market import MarketTask
-from eigen_core.task.market_transitions import DistinctDaySampler, picked, rows_of, stored_days
 from eigen_core.task.replay import Replay
+from eigen_core.task.transitions import DistinctDaySampler, picked, rows_of, stored_days
 
 CPU = torch.device("cpu")
 CURVES = [curve.name for curve in DdpgLearner.curves]

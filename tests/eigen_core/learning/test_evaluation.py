@@ -18,8 +18,8 @@ from eigen_core.learning.method import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, Heads, ParameterLayout
 from eigen_core.networks.population import initial_weights
-from eigen_core.task.market_rollouts import Evaluator, MarketRollout
-from eigen_core.task.market_transitions import EpisodeBatch, stored_steps
+from eigen_core.task.market import Evaluator, MarketRollout
+from eigen_core.task.transitions import EpisodeBatch, stored_steps
 from eigen_core.trading import Prices
 
 CPU = torch.device("cpu")

@@ -14,8 +14,8 @@ from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.learning.trajectories import HostToDevice, Trajectory, TrajectoryBuffer
-from eigen_core.task.market_transitions import market_columns
 from eigen_core.task.replay import Column
+from eigen_core.task.transitions import market_columns
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 

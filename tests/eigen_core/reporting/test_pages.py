@@ -18,7 +18,7 @@ from eigen_core.reporting import (
     uploads_page,
     uploads_sentence,
 )
-from eigen_core.task.panel_task import days_of
+from eigen_core.task.panel import days_of
 
 NOW = datetime(2026, 11, 21, 3, 36, 10, tzinfo=UTC)
 

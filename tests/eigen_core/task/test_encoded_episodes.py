@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from training_cases import market_of, small_state
 
 from eigen_core.networks import AgentNetwork, MarketEmbedding
-from eigen_core.task.encoded_episodes import EncodedEpisodes, day_runs
+from eigen_core.task.panel import EncodedEpisodes, day_runs
 from eigen_core.trading import episode_times
 
 

@@ -11,7 +11,6 @@ from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
 from trading_cases import panel_of
 from training_cases import advance, content_of
 
-from eigen_core.account.calendar import periods_per_year
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
@@ -22,6 +21,7 @@ from eigen_core.networks import Heads
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.portfolio import PortfolioTask
 from eigen_core.trading import Prices
+from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.portfolio import Rebalancing
 
 CPU = torch.device("cpu")

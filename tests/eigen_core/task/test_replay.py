@@ -16,7 +16,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.machine import shares_memory
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.task.market_transitions import (
+from eigen_core.task.replay import Column, Replay
+from eigen_core.task.transitions import (
     DayBlocks,
     DistinctDaySampler,
     EpisodeBatch,
@@ -25,7 +26,6 @@ from eigen_core.task.market_transitions import (
     rows_of,
     stored_days,
 )
-from eigen_core.task.replay import Column, Replay
 
 CPU = torch.device("cpu")
 ASSETS = 3

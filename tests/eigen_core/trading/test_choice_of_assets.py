@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.environment import TradingEnvironment
+from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
 from eigen_core.trading.orders import choose_assets
-from eigen_core.trading.whole_episodes import trade_whole_episodes
 
 
 def test_equals_are_those_within_the_bounds_that_can_be_bought() -> None:

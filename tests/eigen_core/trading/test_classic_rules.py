@@ -8,9 +8,8 @@ from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
-from eigen_core.trading.environment import TradingEnvironment
-from eigen_core.trading.summary import EpisodeSummary
-from eigen_core.trading.whole_episodes import trade_whole_episodes
+from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
+from eigen_core.trading.episodes import EpisodeSummary
 
 CLASSIC = Config(preset="eigen2-classic").trading
 EPISODES = 320

@@ -10,8 +10,7 @@ from trading_cases import SlowEpisode, prices_of, random_panel
 
 from eigen_core.config import TradingConfig
 from eigen_core.market import Panel
-from eigen_core.trading.environment import TradingEnvironment
-from eigen_core.trading.whole_episodes import trade_whole_episodes
+from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
 
 FILLS = ("next_open", "next_close", "same_close")
 CREDITS = ("decision", "realized", "marked")

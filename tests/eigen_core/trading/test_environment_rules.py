@@ -17,10 +17,9 @@ from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
 from eigen_core.trading import orders
 from eigen_core.trading import prices as prices_module
-from eigen_core.trading.environment import TradingEnvironment, episode_times
+from eigen_core.trading.environment import TradingEnvironment, episode_times, trade_whole_episodes
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import Prices
-from eigen_core.trading.whole_episodes import trade_whole_episodes
 
 Fill = Literal["next_open", "next_close", "same_close"]
 Credit = Literal["decision", "realized", "marked"]

@@ -10,13 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel, slow_market_gain
 
-from eigen_core.account.days import prices_of_span, trade_day_by_day
-from eigen_core.account.excess import excess_of_trades
-from eigen_core.account.trades import trade_accounts
 from eigen_core.common.errors import InputError
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.market.panel import Panel
 from eigen_core.trading import Prices, TradingEnvironment
+from eigen_core.trading.excess import excess_of_trades
+from eigen_core.trading.trades import prices_of_span, trade_accounts, trade_day_by_day
 
 FILLS = st.sampled_from(["next_open", "next_close", "same_close"])
 

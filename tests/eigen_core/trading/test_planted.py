@@ -5,7 +5,7 @@ import pytest
 from science_cases import random_panel, small_config
 
 from eigen_core.common.errors import InputError
-from eigen_core.trading.planted import FEATURE, coming_returns, with_planted_edge
+from eigen_core.trading.synthetic import FEATURE, coming_returns, with_planted_edge
 
 _CONFIG = small_config()
 

@@ -8,7 +8,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market.build import panel_of_clean_prices
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.trading.resampled import prices_fingerprint, unpredictable_prices
+from eigen_core.trading.synthetic import prices_fingerprint, unpredictable_prices
 
 DAYS, COLUMNS, LATE = 2_500, 6, 700
 

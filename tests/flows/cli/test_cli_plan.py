@@ -171,7 +171,7 @@ def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: p
 
 
 def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.task.panel_task.build_panel", lambda _: pytest.fail("data were read"))
+    monkeypatch.setattr("eigen_core.task.panel.build_panel", lambda _: pytest.fail("data were read"))
     shape = ["--columns", "669", "--assets", "108", "--days", "3700"]
     document = planned("--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
     assert document["panel"] == {

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 
 from eigen_core.checkpoint import RunDirectory, tensors_sha256
 from eigen_core.machine.arithmetic import arithmetic_of
-from eigen_core.task.market_transitions import market_columns
 from eigen_core.task.replay import Replay
+from eigen_core.task.transitions import market_columns
 from eigen_core.trading import PORTFOLIO_VALUES
 from eigen_core.training.runs import status_of
 from flows.cli.app import app

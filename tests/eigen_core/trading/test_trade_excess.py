@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from test_matched import CONFIG, agents_trades, due_days, trades_of_one_asset
 
-from eigen_core.account.excess import alpha_of, alpha_of_days, excess_of_trades
-from eigen_core.account.trades import DecidedTrades
 from eigen_core.trading import entry_prices, market_gains
+from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
+from eigen_core.trading.trades import DecidedTrades
 
 
 def plain_alpha(excess: np.ndarray, market: np.ndarray, day: np.ndarray, lags: int) -> tuple[float, float]:

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from eigen_core.account import DecidedTrades, trade_accounts
-from eigen_core.account.figures import figures_of
 from eigen_core.config import AccountConfig, TradingConfig
+from eigen_core.trading import DecidedTrades, trade_accounts
+from eigen_core.trading.metrics import figures_of
 
 _GROWTH = 0.01
 _HOLDING = 5

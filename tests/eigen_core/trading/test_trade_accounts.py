@@ -8,9 +8,8 @@ import torch
 from account_cases import SlowAccount, decided_trades
 from trading_cases import panel_of, prices_of, random_panel
 
-from eigen_core.account.days import prices_of_span, trade_day_by_day
-from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import AccountConfig, TradingConfig
+from eigen_core.trading.trades import DecidedTrades, prices_of_span, trade_accounts, trade_day_by_day
 
 TRADERS = 2
 

@@ -7,13 +7,12 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from eigen_core.account.calendar import daily_rates
-from eigen_core.account.equity import Accounts, Values, share_of
-from eigen_core.account.trades import ROUNDING
 from eigen_core.config import AccountConfig, TradingConfig
-from eigen_core.trading import Prices
+from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.fills import BASIS_POINTS, fill_offset
 from eigen_core.trading.portfolio import order_costs, rebalanced, worth_at_fills
+from eigen_core.trading.prices import Prices
+from eigen_core.trading.trades import ROUNDING
 
 
 @dataclass(frozen=True)

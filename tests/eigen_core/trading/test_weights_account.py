@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from trading_cases import SlowEpisode, panel_of, prices_of
 
-from eigen_core.account import DecidedTrades, trade_accounts
-from eigen_core.account.attribution import gain_by_asset
-from eigen_core.account.figures import figures_of
-from eigen_core.account.weights import weights_accounts
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.market import Panel
+from eigen_core.trading import DecidedTrades, trade_accounts
+from eigen_core.trading.metrics import figures_of, gain_by_asset
+from eigen_core.trading.weights import weights_accounts
 
 SYMBOLS = tuple("ABCDE")
 DATES = np.datetime64("2020-01-01") + np.arange(40)

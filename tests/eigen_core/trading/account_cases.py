@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from eigen_core.account.trades import ROUNDING, DecidedTrades
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import resolve_orders
 from eigen_core.trading.prices import Prices
+from eigen_core.trading.trades import ROUNDING, DecidedTrades
 
 
 def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders: int, seed: int) -> DecidedTrades:

@@ -5,15 +5,15 @@ import pytest
 import torch
 from trading_cases import panel_of, prices_of
 
-from eigen_core.account.permuted import (
+from eigen_core.config import Config
+from eigen_core.trading import excess_of_days
+from eigen_core.trading.matched import (
     active_share,
     permuted_weights,
     play_permuted_weights,
 )
-from eigen_core.account.weights import weights_accounts
-from eigen_core.config import Config
-from eigen_core.trading import excess_of_days
 from eigen_core.trading.portfolio import equal_weights_like
+from eigen_core.trading.weights import weights_accounts
 
 DAYS, ASSETS = 40, 6
 DATES = np.datetime64("2020-01-01") + np.arange(DAYS)

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from equity_cases import curve_of
 
-from eigen_core.account.figures import drawdowns, figures_of
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.trading.metrics import drawdowns, figures_of
 
 P = 252
 RISK_FREE = 0.02

@@ -6,12 +6,11 @@ import torch
 from numpy.typing import NDArray
 from trading_cases import prices_of, random_panel, suspended_market
 
-from eigen_core.account.days import prices_of_span, trade_day_by_day
-from eigen_core.account.excess import excess_of_trades
-from eigen_core.account.matched import matched_traders, play_matched_traders
-from eigen_core.account.trades import DecidedTrades, trade_accounts
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading.excess import excess_of_trades
+from eigen_core.trading.matched import matched_traders, play_matched_traders
+from eigen_core.trading.trades import DecidedTrades, prices_of_span, trade_accounts, trade_day_by_day
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)

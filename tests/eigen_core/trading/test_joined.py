@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from equity_cases import CAPITAL, curve_of
 
-from eigen_core.account import EquityCurve
-from eigen_core.account.joined import one_after_another, side_by_side
+from eigen_core.trading import EquityCurve
+from eigen_core.trading.equity import one_after_another, side_by_side
 
 
 def random_curve(first: str, days: int, seed: int) -> EquityCurve:

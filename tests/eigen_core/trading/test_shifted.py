@@ -8,12 +8,11 @@ import torch
 from numpy.typing import NDArray
 from trading_cases import panel_of, prices_of
 
-from eigen_core.account import DecidedTrades, trade_accounts
-from eigen_core.account.days import prices_of_span, trade_day_by_day
-from eigen_core.account.shifted import fewest_days, play_shifted_trades, play_shifted_weights, shifts_of
-from eigen_core.account.weights import weights_accounts
 from eigen_core.config import Config, TradingConfig
-from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts
+from eigen_core.trading.matched import fewest_days, play_shifted_trades, play_shifted_weights, shifts_of
+from eigen_core.trading.trades import prices_of_span, trade_day_by_day
+from eigen_core.trading.weights import weights_accounts
 
 DAYS, HOLDING = 90, 5
 CONFIG = Config.model_validate(

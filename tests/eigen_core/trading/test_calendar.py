@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
-from eigen_core.account.calendar import periods_per_year
 from eigen_core.config import AccountConfig, Config
 from eigen_core.market import build_panel
 from eigen_core.task import open_data
+from eigen_core.trading.equity import periods_per_year
 
 FROM_DATA = AccountConfig()
 EVERY_DAY = pd.date_range("2016-01-01", "2023-12-31")

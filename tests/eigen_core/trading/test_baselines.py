@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from trading_cases import panel_of, prices_of
 
-from eigen_core.account.baselines import baseline_curves
 from eigen_core.config import Config, merge
+from eigen_core.trading.baselines import baseline_curves
 
 DAYS = 420
 SPAN = range(300, DAYS)

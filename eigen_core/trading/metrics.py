@@ -1,4 +1,4 @@
-"""The figures by which an account is judged: return, risk, and both against a benchmark.
+"""Metrics of an account: return, risk, both against a benchmark, and the gain by asset and month.
 
 Names are those of quantstats; `docs/report.md` says where definitions differ from its own and why.
 """
@@ -6,11 +6,11 @@ Names are those of quantstats; `docs/report.md` says where definitions differ fr
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from skfolio.measures import probabilistic_sharpe_ratio
 
-from eigen_core.account.calendar import daily_rates
-from eigen_core.account.equity import EquityCurve
+from eigen_core.trading.equity import EquityCurve, daily_rates, share_of
 
 Values = NDArray[np.float64]
 
@@ -176,3 +176,46 @@ def _longest(dates: NDArray[np.datetime64], below: NDArray[np.bool_]) -> int:
     edges = np.flatnonzero(np.diff(np.concatenate(([False], below, [False]))))
     first, last = edges[::2], edges[1::2] - 1
     return int(((dates[last] - dates[first]) // _DAY + 1).max(initial=0))
+
+
+def gain_by_asset(trades: pd.DataFrame) -> pd.DataFrame:
+    """Return what each asset gave, one row each, the highest gain first.
+
+    Args:
+        trades: rows of `TradedAccounts.table` or `WeightsAccounts.table`.
+
+    Columns: symbol, trades, won (share of them with a gain; NaN where rows are single orders), paid, costs, gain
+    (money).
+    """
+    won = trades["gain"] > 0.0 if "exit" in trades else np.nan
+    grouped = trades.assign(won=won).groupby("symbol")
+    table = grouped.agg(
+        trades=("gain", "size"), won=("won", "mean"), paid=("paid", "sum"), costs=("costs", "sum"), gain=("gain", "sum")
+    )
+    return table.sort_values("gain", ascending=False, kind="stable").reset_index()
+
+
+def gain_by_month(curve: EquityCurve, trades: pd.DataFrame) -> pd.DataFrame:
+    """Return what each month gave, one row each.
+
+    Args:
+        curve: the account.
+        trades: rows of `TradedAccounts.table` or `WeightsAccounts.table`.
+
+    Columns: month (2013-01), return (a fraction of the equity before it), gain, traded, costs (money), bought (number
+    of purchases).
+    """
+    days = pd.DataFrame(
+        {
+            "month": curve.dates.astype("datetime64[M]").astype(str),
+            "gain": np.diff(curve.equity, prepend=curve.capital),
+            "traded": curve.traded,
+            "costs": curve.costs,
+        }
+    )
+    table = days.groupby("month").sum()
+    before = curve.capital + table["gain"].cumsum().shift(fill_value=0.0)
+    table.insert(0, "return", share_of(table["gain"].to_numpy(), before.to_numpy()))
+    bought = trades.loc[trades["shares"] > 0.0, "fill"].dt.strftime("%Y-%m").value_counts()
+    table["bought"] = bought.reindex(table.index, fill_value=0).astype(int)
+    return table.reset_index()

@@ -1,0 +1,173 @@
+"""The equity of accounts over a span of days, and what a year of these days is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from eigen_core.config import AccountConfig
+
+Values = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class EquityCurve:
+    """Value of an account at the close of each day of a span.
+
+    Attributes:
+        dates: datetime64[D] `[days]`, increasing.
+        capital: money before the first day.
+        equity: float64 `[days]`, cash and positions at their last known close (money); an account that has lost all
+            stays at 0.
+        exposure: float64 `[days]`, value of the positions at the close as a share of the equity.
+        traded: float64 `[days]`, what was bought and sold on the day, at the prices of the fills (money).
+        costs: float64 `[days]`, transaction costs and slippage of the day (money).
+    """
+
+    dates: NDArray[np.datetime64]
+    capital: float
+    equity: Values
+    exposure: Values
+    traded: Values
+    costs: Values
+
+    @property
+    def returns(self) -> Values:
+        """Return of each day as a fraction of the equity before it, float64 `[days]`; 0 where nothing was left."""
+        return daily_returns(self.equity, self.capital)
+
+
+@dataclass(frozen=True)
+class Accounts:
+    """The accounts of several traders over the same days, each with the same capital.
+
+    Attributes:
+        dates: datetime64[D] `[days]`.
+        capital: of each, before the first day (money).
+        equity, exposure, traded, costs: float64 `[traders, days]`, as in `EquityCurve`.
+        interest: float64 `[traders]`, earned on cash.
+    """
+
+    dates: NDArray[np.datetime64]
+    capital: float
+    equity: Values
+    exposure: Values
+    traded: Values
+    costs: Values
+    interest: Values
+
+    def curve(self, trader: int) -> EquityCurve:
+        """Return the equity of one trader."""
+        daily = (self.equity, self.exposure, self.traded, self.costs)
+        return EquityCurve(self.dates, self.capital, *(values[trader] for values in daily))
+
+    def together(self, share: float = 1.0) -> EquityCurve:
+        """Return the sum of all accounts, times `share`."""
+        equity, traded, costs = (values.sum(axis=0) * share for values in (self.equity, self.traded, self.costs))
+        exposure = share_of((self.exposure * self.equity).sum(axis=0) * share, equity)
+        return EquityCurve(self.dates, self.capital * len(self.equity) * share, equity, exposure, traded, costs)
+
+
+def daily_returns(equity: Values, capital: float) -> Values:
+    """Return of each day as a fraction of the equity before it, 0 where nothing was left; float64 `[..., days]`."""
+    before = np.concatenate([np.full_like(equity[..., :1], capital), equity[..., :-1]], axis=-1)
+    return share_of(equity, before, nothing=1.0) - 1.0
+
+
+def share_of(part: Values, whole: Values, nothing: float = 0.0) -> Values:
+    """Return part / whole, and `nothing` where the whole is 0."""
+    shares: Values = np.divide(
+        part, whole, out=np.full(np.broadcast_shapes(part.shape, whole.shape), nothing), where=whole != 0.0
+    )
+    return shares
+
+
+def one_after_another(curves: Sequence[EquityCurve]) -> EquityCurve:
+    """Return the account that trades span after span, each with all that the one before it has left.
+
+    What an account holds at the end of its span counts at its last known close and becomes cash, without costs. Whole
+    shares are those of each curve's own capital.
+
+    Raises:
+        ValueError: the spans are not in the order of their days.
+    """
+    dates = np.concatenate([curve.dates for curve in curves])
+    if not np.all(dates[1:] > dates[:-1]):
+        raise ValueError("the spans are not in the order of their days")
+    capital, factors = curves[0].capital, []
+    for curve in curves:
+        factors.append(capital / curve.capital)
+        capital = float(curve.equity[-1]) * factors[-1]
+
+    def carried(name: str) -> np.ndarray:
+        return np.concatenate([getattr(curve, name) * factor for curve, factor in zip(curves, factors, strict=True)])
+
+    return EquityCurve(
+        dates=dates,
+        capital=curves[0].capital,
+        equity=carried("equity"),
+        exposure=np.concatenate([curve.exposure for curve in curves]),
+        traded=carried("traded"),
+        costs=carried("costs"),
+    )
+
+
+def side_by_side(curves: Sequence[EquityCurve]) -> EquityCurve:
+    """Return the mean of accounts over the same days with the same capital: an equal share of it is in each."""
+    equity = np.stack([curve.equity for curve in curves])
+    positions = np.stack([curve.exposure for curve in curves]) * equity
+    return EquityCurve(
+        dates=curves[0].dates,
+        capital=curves[0].capital,
+        equity=equity.mean(axis=0),
+        exposure=share_of(positions.mean(axis=0), equity.mean(axis=0)),
+        traded=np.mean([curve.traded for curve in curves], axis=0),
+        costs=np.mean([curve.costs for curve in curves], axis=0),
+    )
+
+
+DAYS_OF_YEAR = 365.25
+_CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
+_NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # by which holidays and closures move the count of a year's days, or of several
+_LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps are missing days
+
+
+def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
+    """Return what a rate of a year earns since the day before, compounded by calendar time; float64 `[days]`.
+
+    Args:
+        rate: a year (a fraction).
+        dates: datetime64[D] `[days]`. On the first day an account begins, and nothing is earned.
+    """
+    years = np.diff(dates, prepend=dates[:1]) / np.timedelta64(1, "D") / DAYS_OF_YEAR
+    rates: Values = (1.0 + rate) ** years - 1.0
+    return rates
+
+
+def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span: range | None = None) -> int:
+    """Return how many days of a market make a year: `account.periods_per_year`, or as many as there are.
+
+    Days of the span, and of the years before it that make it five, are counted and divided by the calendar time that
+    they take: the calendar may change, as where coins, which trade every day, join stocks. Gaps of more than two weeks
+    are left out of both. The number is 252 or 365 where the days are as many as that but for holidays; else it is
+    rounded.
+
+    Args:
+        dates: datetime64[D] `[days]`, increasing; fewer than two raise ValueError.
+        account: its settings.
+        span: the days that the number is for; None: the last ones.
+    """
+    if account.periods_per_year is not None:
+        return account.periods_per_year
+    stop = len(dates) if span is None else span.stop
+    first = int(np.searchsorted(dates, dates[stop - 1] - np.timedelta64(round(5 * DAYS_OF_YEAR), "D")))
+    gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
+    if not len(gaps):
+        raise ValueError("one day says nothing about a year")
+    counted = gaps[gaps <= max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps)))]
+    years = float(counted.sum()) / DAYS_OF_YEAR
+    nearest = min(_CONVENTIONS, key=lambda number: abs(len(counted) - number * years))
+    if abs(len(counted) - nearest * years) <= max(_NEAR_DAYS, _NEAR_SHARE * len(counted)):
+        return nearest
+    return max(1, round(len(counted) / years))
