@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from flows.server.environment import Component, free_port
-from flows.server.home import Home
+from flows.server.state_directory import Home
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
 _PARTS: tuple[Component, ...] = ("worker", "server")

@@ -214,7 +214,7 @@ def uploading_to_a_folder() -> Iterator[None]:
 
 def soak(config: Config, sampler: Sampler) -> None:
     """Train with everything on; Prefect must be ready."""
-    from flows.train import train_flow
+    from flows.server.flows import train_flow
 
     with uploading_to_a_folder(), observed_by(sampler):
         train_flow(config, RUN)

@@ -19,8 +19,8 @@ from eigen_core.config.loading import load_config
 from eigen_core.judging.claim import POWER, SIGNIFICANCE
 from eigen_core.judging.trust import EDGES, TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
 from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
-from flows.cli.audits import COLUMNS, rows_of, show_trial
 from flows.cli.display import display_on
+from flows.cli.judging import COLUMNS, rows_of, show_trial
 
 _PLOT = Path(__file__).with_suffix(".png")
 _GOAL = "The goal is at most 5 claims on 100 markets of noise, and an edge of 0.1 found in 80 % of the trials."

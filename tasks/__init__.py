@@ -1,1 +1,1 @@
-"""One Prefect task a file: guard, call, report."""
+"""One Prefect task a phase."""

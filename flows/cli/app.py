@@ -9,23 +9,28 @@ from typing import Annotated
 import typer
 
 from eigen_core import __version__
-from flows.cli.audits import AUDIT_EXAMPLES, IMPORTANCE_EXAMPLES, TRUST_EXAMPLES, audit, importance, trust
 from flows.cli.common import sentences
+from flows.cli.doctor import doctor
 from flows.cli.judging import (
     ACT_EXAMPLES,
+    AUDIT_EXAMPLES,
     BACKTEST_EXAMPLES,
     COMPARE_EXAMPLES,
+    IMPORTANCE_EXAMPLES,
     REPORT_EXAMPLES,
+    TRUST_EXAMPLES,
     act,
+    audit,
     backtest,
     compare,
+    importance,
     report,
+    trust,
 )
 from flows.cli.operations import WORKERS_EXAMPLES, operations, workers
-from flows.cli.plan import PLAN_EXAMPLES
-from flows.cli.presets import presets
+from flows.cli.plan import PLAN_EXAMPLES, plan, presets
 from flows.cli.runs import clean, export, memory, runs, show, verify
-from flows.cli.training import SWEEP_EXAMPLES, TRAIN_EXAMPLES, doctor, plan, resume, sweep, train
+from flows.cli.training import SWEEP_EXAMPLES, TRAIN_EXAMPLES, resume, sweep, train
 from flows.cli.walk import WALK_EXAMPLES, walk
 from flows.server.environment import set_umask
 

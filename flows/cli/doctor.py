@@ -4,24 +4,40 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+import typer
+from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import DISTRIBUTION, size
-from eigen_core.config import Config
 from eigen_core.config.values import has_prices
 from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
 from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.store.interface import within
-from flows.server.servers import require_database, require_home
+from flows.cli.common import (
+    EXIT_OTHER,
+    Assignments,
+    Data,
+    Device,
+    Json,
+    Preset,
+    Store,
+    config_of,
+    output_console,
+    print_json,
+    print_line,
+    sentences,
+)
 
 if TYPE_CHECKING:
+    from eigen_core.config import Config
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.task import TaskData
 
@@ -58,7 +74,7 @@ class Doctor:
         config: the run: its store, device, memory limit, scale and scheduler.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: "Config") -> None:
         self._config = config
         self._checks: dict[str, Callable[[], Finding]] = {
             "python": self._python,
@@ -130,6 +146,7 @@ class Doctor:
         return Finding("TA-Lib", "ok", f"TA-Lib {talib.__version__}, C library {library}")
 
     def _data(self) -> Finding:
+
         task = self._config.task
         source = (self._config.market.data or "the bundled prices") if has_prices(task) else task
         return Finding("data", "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}")
@@ -158,7 +175,7 @@ class Doctor:
         return _versioned("Prefect", "prefect", f"Prefect {have}", have)
 
     def _api(self) -> Finding:
-        from flows.server.servers import configured_api, require_answer
+        from flows.server.servers import configured_api, require_answer, require_database, require_home
 
         if not os.environ.get("PREFECT_API_URL"):
             require_home(os.environ)
@@ -317,3 +334,62 @@ def _folder_in(parent: Path) -> Iterator[Path]:
         ) from error
     with made as name:
         yield Path(name)
+
+
+_FINDING_STYLES: "dict[Status, str]" = {"ok": "green", "warning": "yellow", "failed": "bold red"}
+_CHECK_WIDTH = 15
+
+
+def print_findings(console: Console, findings: "Iterable[Finding]") -> "list[Finding]":
+    """Print each finding of `eigen doctor` as it comes, then how many were bad, and return them."""
+    printed = []
+    for finding in findings:
+        status = (f"{finding.status:<9}", _FINDING_STYLES[finding.status])
+        print_line(console, status, f"{finding.check:<{_CHECK_WIDTH}}{finding.found}")
+        if finding.advice:
+            print_line(console, f"{'':<{9 + _CHECK_WIDTH}}{finding.advice}")
+        printed.append(finding)
+    failed = sum(finding.status == "failed" for finding in printed)
+    warnings = sum(finding.status == "warning" for finding in printed)
+    if failed or warnings:
+        print_line(console, f"{failed} failed, {warnings} with a warning, of {len(printed)} checks.")
+    else:
+        print_line(console, f"All {len(printed)} checks passed: train with `eigen train`.")
+    return printed
+
+
+def is_healthy(findings: "Sequence[Finding]") -> bool:
+    """Whether nothing failed."""
+    return all(finding.status != "failed" for finding in findings)
+
+
+def findings_document(findings: "Sequence[Finding]") -> dict[str, Any]:
+    """Return what `eigen doctor --json` prints. Its keys are a contract."""
+    return {"healthy": is_healthy(findings), "checks": [asdict(finding) for finding in findings]}
+
+
+@sentences
+def doctor(
+    preset: Preset = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+    as_json: Json = False,
+) -> None:
+    """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
+    from flows.server.environment import prepare_environment
+    from flows.server.servers import server_for_training
+    from flows.server.state_directory import Home
+
+    config = config_of(preset, None, None, assignments, data, store, device)
+    prepare_environment()
+    # What is checked is the server that a training would use: that of `eigen up`, if one runs here.
+    os.environ.update(server_for_training(Home.of(os.environ), os.environ))
+    if as_json:
+        findings = list(Doctor(config).findings())
+        print_json(findings_document(findings))
+    else:
+        findings = print_findings(output_console(), Doctor(config).findings())
+    if not is_healthy(findings):
+        raise typer.Exit(EXIT_OTHER)

@@ -23,26 +23,31 @@ from flows.cli.common import (
     Device,
     Generations,
     Json,
+    PlainTable,
     Preset,
     Run,
     RunName,
     Seed,
     Store,
+    Styled,
     given_settings,
+    output_console,
+    print_fact,
+    print_line,
+    print_result,
+    say,
     sentences,
     store_of,
 )
-from flows.cli.output import PlainTable, Styled, output_console, print_fact, print_line, print_result, say
-from flows.cli.signals import stopped_gently
-from flows.endings import Stopped
-from flows.server.environment import HOST, Component, api_at, own_environment, ui_of
+from flows.cli.display import stopped_gently
+from flows.server.environment import HOST, Component, Stopped, api_at, own_environment, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
-    from flows.server.home import Home, ProcessRecord
-    from flows.server.launching import Down, Launched
+    from flows.server.launching import Launched
+    from flows.server.state_directory import Home, ProcessRecord
     from flows.server.status import FlowRunStatus, LogLine, ScheduleStatus, Status
-    from flows.server.up import Up
+    from flows.server.up import Down, Up
 
 _DAY_SECONDS = 86_400.0
 _print_fact = partial(print_fact, width=15)
@@ -282,17 +287,16 @@ def up(
     only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
-    from flows.server.home import Home
     from flows.server.servers import require_home
+    from flows.server.state_directory import Home
 
     environment = _environment()
     if not os.environ.get("PREFECT_API_URL"):
         require_home(os.environ)
-    from flows.server.launching import bring_down
     from flows.server.launching import resume as go_on
     from flows.server.servers import Listening
     from flows.server.supervisor import stop_event
-    from flows.server.up import bring_up, watch
+    from flows.server.up import bring_down, bring_up, watch
 
     home = Home.of(os.environ)
     stopping = stop_event() if foreground else None
@@ -331,14 +335,14 @@ def down(
     ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
-    from flows.server.home import Home
+    from flows.server.state_directory import Home
 
     _environment()
     from flows.server.deploying import client_of
     from flows.server.deploying import remove as remove_deployed
-    from flows.server.launching import bring_down
     from flows.server.servers import known_server
     from flows.server.supervisor import stop_supervisor
+    from flows.server.up import bring_down
 
     home = Home.of(os.environ)
     api = known_server(home, os.environ) if remove else None
@@ -368,7 +372,7 @@ def status(
     ] = False,
 ) -> None:
     """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
-    from flows.server.home import Home
+    from flows.server.state_directory import Home
 
     home = Home.of(os.environ)
     if healthy:
@@ -401,16 +405,15 @@ def launch(
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
     from eigen_core.config.machine import machine_values, run_values
-    from flows.server.home import Home
+    from flows.server.state_directory import Home
 
     _environment()
     from eigen_core.training.runs import Run, require_store
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.server.environment import default_run_name
+    from flows.server.launching import as_worker_sees, require_free, require_same_run_here
     from flows.server.launching import launch as launch_run
-    from flows.server.launching import require_free, require_same_run_here
     from flows.server.servers import known_server
-    from flows.server.working_folder import as_worker_sees
 
     home = Home.of(os.environ)
     settings = given_settings(generations, seed, assignments, data, _absolute(store), device)
@@ -460,7 +463,7 @@ def logs(
     store: Store = None,
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
-    from flows.server.home import Home
+    from flows.server.state_directory import Home
 
     _environment()
     from flows.server.deploying import client_of
@@ -504,13 +507,12 @@ def alerts(
 
     The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
     """
-    from flows.server.home import Home
+    from flows.server.state_directory import Home
 
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
     _environment()
-    from flows.server.automations import remove_alert, set_alert
-    from flows.server.deploying import client_of, find_deployment
+    from flows.server.deploying import client_of, find_deployment, remove_alert, set_alert
     from flows.server.servers import known_server
 
     with client_of(known_server(Home.of(os.environ), os.environ)) as client:
@@ -528,7 +530,7 @@ def alerts(
 @sentences
 def deploy() -> None:
     """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
-    from flows.server.home import Home
+    from flows.server.state_directory import Home
 
     _environment()
     from flows.server.deploying import DEPLOYMENTS

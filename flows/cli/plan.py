@@ -1,28 +1,45 @@
-"""The commands plan and doctor: what a run would take, and whether this machine has it."""
+"""The commands plan and presets: what a run would take, and what can be set."""
 
-from collections.abc import Iterable, Sequence
+import json
+import re
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from importlib.resources import files
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import rough_duration, size
+from flows.cli.common import (
+    EXIT_MEMORY,
+    LARGEST,
+    Assignments,
+    Data,
+    Device,
+    Generations,
+    Json,
+    PlainTable,
+    Preset,
+    Seed,
+    Store,
+    config_of,
+    print_fact,
+    print_line,
+    print_result,
+    sentences,
+)
 from flows.cli.display import display_on
-from flows.cli.output import PlainTable, print_fact, print_line
-from flows.endings import require_addresses
-from flows.server.environment import prepare_environment
+from flows.server.environment import prepare_environment, require_addresses
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.planning import DiskPlan, ProbeFailure, ProbeResult, Shape, WorkerPlan
     from eigen_core.planning.run_plan import RunPlan
-    from flows.cli.doctor import Finding, Status
 
-_FINDING_STYLES: "dict[Status, str]" = {"ok": "green", "warning": "yellow", "failed": "bold red"}
-_CHECK_WIDTH = 15
 _print_fact = partial(print_fact, width=10)
 
 PLAN_EXAMPLES = """[bold]Examples[/]
@@ -145,34 +162,6 @@ def planned_document(planned: PlannedRun) -> dict[str, Any]:
     }
 
 
-def print_findings(console: Console, findings: "Iterable[Finding]") -> "list[Finding]":
-    """Print each finding of `eigen doctor` as it comes, then how many were bad, and return them."""
-    printed = []
-    for finding in findings:
-        status = (f"{finding.status:<9}", _FINDING_STYLES[finding.status])
-        print_line(console, status, f"{finding.check:<{_CHECK_WIDTH}}{finding.found}")
-        if finding.advice:
-            print_line(console, f"{'':<{9 + _CHECK_WIDTH}}{finding.advice}")
-        printed.append(finding)
-    failed = sum(finding.status == "failed" for finding in printed)
-    warnings = sum(finding.status == "warning" for finding in printed)
-    if failed or warnings:
-        print_line(console, f"{failed} failed, {warnings} with a warning, of {len(printed)} checks.")
-    else:
-        print_line(console, f"All {len(printed)} checks passed: train with `eigen train`.")
-    return printed
-
-
-def is_healthy(findings: "Sequence[Finding]") -> bool:
-    """Whether nothing failed."""
-    return all(finding.status != "failed" for finding in findings)
-
-
-def findings_document(findings: "Sequence[Finding]") -> dict[str, Any]:
-    """Return what `eigen doctor --json` prints. Its keys are a contract."""
-    return {"healthy": is_healthy(findings), "checks": [asdict(finding) for finding in findings]}
-
-
 def _print_parts(console: Console, run_plan: "RunPlan", *, explained: bool) -> None:
     plan = run_plan.plan
     on_device = plan.device != "cpu"
@@ -252,3 +241,132 @@ def _print_time(console: Console, measured: "ProbeResult | ProbeFailure | None",
 
 def _size(amount: int) -> str:
     return size(amount) if amount else ""
+
+
+@sentences
+def presets(
+    name: Annotated[str | None, typer.Argument(help="Explain every setting of this preset.", metavar="[NAME]")] = None,
+    as_json: Json = False,
+) -> None:
+    """List the presets, or explain every setting of one."""
+    from eigen_core.config.loading import load_config
+
+    if name is None:
+        print_result(as_json, presets_document, print_presets)
+    else:
+        print_result(as_json, settings_document, print_settings, load_config(name))
+
+
+def presets_document() -> list[dict[str, Any]]:
+    """Return what `eigen presets --json` prints: each preset, what it is for, and what it overrides."""
+    from eigen_core.config import PRESET_NAMES
+    from eigen_core.config.explain import flatten
+
+    return [
+        {"preset": name, "description": _description(name), "overrides": flatten(_overrides(name))}
+        for name in PRESET_NAMES
+    ]
+
+
+def print_presets(console: Console) -> None:
+    """Print the presets, what they are for and what they override."""
+    headers = ("preset", "what it is", "overrides")
+    table = PlainTable(*headers, left=headers, least_important=("overrides",))
+    for preset in presets_document():
+        overrides = "\n".join(f"{key}={json.dumps(value)}" for key, value in preset["overrides"].items())
+        table.add_row(preset["preset"], preset["description"], overrides, ends_section=True)
+    table.print(console)
+    print_line(console, "All settings of one, explained: eigen presets NAME")
+
+
+def settings_document(config: "Config") -> list[dict[str, Any]]:
+    """Return what `eigen presets NAME --json` prints: every setting with its value, default and meaning."""
+    from eigen_core.config.explain import explain
+
+    return [
+        {
+            "key": row.setting.key,
+            "value": row.value,
+            "default": row.setting.default,
+            "source": row.source,
+            "accepts": row.setting.accepts,
+            "unit": row.setting.unit,
+            "meaning": row.setting.meaning,
+        }
+        for row in explain(config)
+    ]
+
+
+def print_settings(console: Console, config: "Config") -> None:
+    """Print every setting with its value in a preset and its meaning; what the preset overrides is marked.
+
+    Settings of other algorithms than the preset's have no value.
+    """
+    from eigen_core.config.explain import explain, settings
+
+    headers = ("setting", "value", "default", "meaning")
+    table = PlainTable(*headers, left=headers, least_important=("default", "meaning"))
+    rows = {row.setting.key: row for row in explain(config)}
+    sections = [key.rpartition(".")[0] for key in settings()]
+    for setting, section, following in zip(settings().values(), sections, [*sections[1:], ""], strict=True):
+        row = rows.get(setting.key)
+        unit = f" {setting.unit}" if setting.unit in ("days", "reward") else ""
+        marked = row is not None and row.source == "preset" and row.value != row.setting.default
+        having = "" if row else f" With {', '.join(setting.algorithms)}."
+        table.add_row(
+            setting.key,
+            (_value(row.value) + unit if row else "", "bold" if marked else ""),
+            _value(row.setting.default) if row and marked else "",
+            f"{setting.meaning} Give {setting.accepts}.{having}",
+            ends_section=section != following,
+        )
+    table.print(console)
+    print_line(console, "Bold: what the preset overrides. Change a setting: eigen train --set KEY=VALUE")
+
+
+def _value(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _overrides(preset: str) -> dict[str, Any]:
+    from eigen_core.config import preset_values
+
+    return {key: value for key, value in preset_values(preset).items() if key != "preset"}
+
+
+def _description(preset: str) -> str:
+    text = (files("eigen_core.config") / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
+    return " ".join(re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE))
+
+
+@sentences
+def plan(
+    preset: Preset = None,
+    generations: Generations = None,
+    seed: Seed = None,
+    assignments: Assignments = None,
+    data: Data = None,
+    store: Store = None,
+    device: Device = None,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: days of the panel.", metavar="N")
+    ] = None,
+    columns: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: columns of the panel.", metavar="N")
+    ] = None,
+    assets: Annotated[
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Tradable columns among them.", show_default="all", metavar="N"),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show how the size of each part is known.", metavar="")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
+    config = config_of(preset, generations, seed, assignments, data, store, device)
+    shape = shape_of(days, columns, assets, config.market.data)
+    planned = planned_run(config, Console(stderr=True), shape)
+    print_result(as_json, planned_document, partial(print_planned, explained=explain), planned)
+    if not planned.run_plan.fits:
+        raise typer.Exit(EXIT_MEMORY)

@@ -13,7 +13,7 @@ from rich.console import Console
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
 from eigen_core.store import check_run_name, is_remote, run_root
-from flows.cli.output import PlainTable, print_line
+from flows.cli.common import PlainTable, print_line
 from flows.cli.training import is_finished
 from flows.cli.whole_runs import (
     POLL_SECONDS,

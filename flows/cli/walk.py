@@ -17,27 +17,35 @@ from flows.cli.common import (
     Device,
     Generations,
     Json,
+    PlainTable,
     Preset,
     RunsOn,
     Seed,
     Store,
+    excess_document,
     given_settings,
     given_store,
+    output_console,
+    print_fact,
+    print_line,
+    print_result,
     sentences,
 )
-from flows.cli.flow_context import (
+from flows.cli.judging import print_figures
+from flows.cli.training import (
     StoppableObserver,
     announce,
+    answering_server,
     describe,
+    is_finished,
     prepared_to_train,
+    refused_with_its_plan,
+    require_trainable,
     train_as_flow,
     train_here,
 )
-from flows.cli.judging import print_figures
-from flows.cli.output import PlainTable, excess_document, output_console, print_fact, print_line, print_result
-from flows.cli.training import answering_server, is_finished, refused_with_its_plan, require_trainable
 from flows.cli.whole_runs import refuse_two_schedulers, train_all, whole_run, whole_runs
-from flows.endings import Stopped
+from flows.server.environment import Stopped
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
@@ -48,8 +56,7 @@ if TYPE_CHECKING:
     from eigen_core.trading.metrics import Figures
     from eigen_core.training.journals import Start
     from eigen_core.training.listener import Training
-    from flows.cli.display import Display
-    from flows.cli.signals import StopSignals
+    from flows.cli.display import Display, StopSignals
 
 _COMPARED = ("total_return", "sharpe", "max_drawdown")
 
@@ -309,7 +316,7 @@ def _days_of(config: "Config") -> list[str]:
 
 
 def _loaded_flow(walk: "Walk") -> "Callable[[], State[Any]]":
-    from flows.walk import walk_flow
+    from flows.server.flows import walk_flow
 
     return lambda: walk_flow(walk, return_state=True)
 

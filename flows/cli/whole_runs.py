@@ -18,8 +18,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import environment_without_instructions, stop_with_this_process
 from eigen_core.store import is_remote
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
-from flows.cli.signals import stop_signals
-from flows.endings import Stopped, StoppedByMemory
+from flows.cli.display import stop_signals
+from flows.server.environment import Stopped, StoppedByMemory
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

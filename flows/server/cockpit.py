@@ -40,8 +40,7 @@ from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
-from flows.server.reporter import Reporter, server_is_there
-from tasks.artifacts import Pages, artifact_key, show_memory
+from flows.server.reporter import Pages, Reporter, artifact_key, server_is_there, show_memory
 
 # The rest is expected to take as long as these last generations.
 _RECENT = 5

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import socket
 import sys
 import warnings
@@ -13,6 +14,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import size
 from flows.server.prefect_internals import LEASES_IN_FILES
 
 Component = Literal["server", "worker"]
@@ -146,7 +148,7 @@ def ui_of(api: str) -> str:
 
 def server_command(port: int, host: str = HOST) -> list[str]:
     """Return the command of the server; it stays in the foreground."""
-    return [sys.executable, "-P", "-m", "flows.server.guarded_server", host, str(port)]
+    return [sys.executable, "-P", "-m", "flows.server.servers", host, str(port)]
 
 
 def own_origins(environ: Mapping[str, str], port: int) -> str:
@@ -198,3 +200,29 @@ def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> di
         **client_environment(environ, api),
         VARIABLE: str(folder),
     }
+
+
+# What loading Python's modules takes before anything can be planned: measured with torch 2.13 (CPU) and Prefect 3.8.8.
+_LEAST_ADDRESSES = 1_200_000_000
+
+
+class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
+    """A training ended before its last generation. The message says why, what is safe and how to go on."""
+
+
+class StoppedByMemory(Stopped):
+    """A training was not begun, or ended, because it would have run out of memory."""
+
+
+def require_addresses() -> None:
+    """Refuse a limit on addresses under which not even torch and Prefect can be loaded: it would be a traceback.
+
+    Raises:
+        StoppedByMemory: RLIMIT_AS is so low.
+    """
+    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if soft != resource.RLIM_INFINITY and soft < _LEAST_ADDRESSES:
+        raise StoppedByMemory(
+            f"RLIMIT_AS (ulimit -v) leaves {size(soft)} of addresses, and torch and Prefect alone take "
+            f"{size(_LEAST_ADDRESSES)}: raise it."
+        )

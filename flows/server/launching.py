@@ -1,10 +1,11 @@
-"""Launching a training on the worker, and stopping trainings, worker and server."""
+"""Launching a training on the worker, and the folder in which its flow run works."""
 
-import signal
+import os
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,22 +16,19 @@ from prefect.exceptions import PrefectHTTPStatusError
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from flows.endings import Stopped
+from eigen_core.config.model import CheckpointConfig
+from eigen_core.store import is_remote, store_folder, store_from_environment
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
-from flows.server.environment import COMPONENTS, SCHEDULED_TAG, Component, ui_of
-from flows.server.flow_run import RESUME
+from flows.server.environment import SCHEDULED_TAG, VARIABLE, api_at, ui_of
 from flows.server.flow_runs import (
-    begun_by_hand,
+    RESUME,
     is_choosing,
     next_flow_run,
-    report_lost,
     running_flow_run,
     trained_run,
     waiting_flow_run,
 )
-from flows.server.home import Home, ProcessRecord
-from flows.server.processes import LocalProcess, wait_until
-from flows.server.servers import answers
+from flows.server.state_directory import Home, ProcessRecord
 
 _SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
@@ -142,7 +140,7 @@ def page_of(api: str, flow_run_id: str) -> str:
 def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
     """Return the address of the page that a run renews with every generation; None if it has none yet."""
 
-    from tasks.artifacts import artifact_key
+    from flows.server.reporter import artifact_key
 
     wanted = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[artifact_key(run)]))
     found = client.read_latest_artifacts(artifact_filter=wanted, limit=1)
@@ -206,130 +204,72 @@ def _occupied(active: FlowRun, ending: str | None, page: str) -> str:
     )
 
 
-GRACE_SECONDS = 120.0
-"""How long a training that is asked to stop may take to reach a point where it can."""
+def enter() -> dict[str, str]:
+    """Enter the folder where the worker was started; the step of the deployments before a flow is loaded.
 
-# Worker and server end within seconds, but not on a machine with other things to do.
-_END_SECONDS = 60.0
-_REPORT_SECONDS = 10.0
-_STOP_POLL_SECONDS = 0.1
-# What Prefect's worker starts for a flow run; beside it, it starts processes for hooks, which end by themselves.
-_ENGINE = "prefect.engine"
-
-
-@dataclass(frozen=True)
-class Down:
-    """Result of stopping.
-
-    Attributes:
-        worker, server: the process, None if none ran.
-        trainings: how many flow runs were asked to stop.
-        killed: what did not stop by itself in time.
-        by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
-    """
-
-    worker: ProcessRecord | None
-    server: ProcessRecord | None
-    trainings: int
-    killed: tuple[str, ...]
-    by_hand: tuple[str, ...] = ()
-
-
-def bring_down(
-    home: Home,
-    say: Say,
-    grace_seconds: float = GRACE_SECONDS,
-    components: Collection[Component] = COMPONENTS,
-    before_server: Callable[[], None] = lambda: None,
-) -> Down:
-    """Stop what `bring_up` has started here, or some components of it.
-
-    Args:
-        home: what has been started.
-        say: called with what is being waited for.
-        grace_seconds: how long a training may take to stop by itself.
-        components: what to stop of it.
-        before_server: called between the ends of worker and server.
+    Prefect would start it in a temporary folder, where the store `runs` would be removed with it.
 
     Raises:
-        InputError: another `eigen up` or `eigen down` is at work.
+        RuntimeError: the environment does not name it.
     """
-    if not home.path.is_dir():
-        before_server()
-        return Down(None, None, 0, ())
-    with home.alone():
-        recorded = home.read("worker") if "worker" in components else None
-        worker = recorded if recorded is not None and recorded.process.is_alive() else None
-        server = home.running("server") if "server" in components else None
-        killed: list[str] = []
-        trainings = 0
-        if worker is not None:
-            trainings, worker_killed = _stop_worker(worker, say, grace_seconds)
-            killed += ["worker"] * worker_killed
-        if recorded is not None and answers(recorded.api):
-            # If the server does not answer, the next `eigen up` reports them.
-            with suppress(Stopped), client_of(recorded.api) as client:
-                report_lost(client, recorded, home.worker_name)
-        before_server()
-        by_hand = () if server is None else _begun_by_hand(server.api)
-        if server is not None:
-            say("stopping the server")
-            killed += ["server"] * server.process.stop(_END_SECONDS)
-        for component in components:
-            home.forget(component)
-        return Down(worker, server, trainings, tuple(killed), by_hand)
+    folder = folder_of(os.environ)
+    os.chdir(folder)
+    home = Home.of(os.environ)
+    port = home.port()
+    if port is not None and os.environ.get("PREFECT_API_URL") == api_at(port):
+        home.use_server()
+    return {"directory": str(folder)}
 
 
-def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:
-    """Stop a worker and what it runs.
+def folder_of(environ: Mapping[str, str]) -> Path:
+    """Return the folder that `eigen up` has noted, else that of the shell which started the worker.
 
-    A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. It is
-    suspended meanwhile: a request for their resume must wait for the next worker, and not go to one that ends.
-
-    Returns how many trainings were asked to stop, and whether they or the worker had to be killed.
+    Raises:
+        RuntimeError: there is neither.
     """
-    process = worker.process
-    asked: list[LocalProcess] = []
-    end = time.monotonic() + grace_seconds
-    killed = False
-    try:
-        while engines := [child for child in process.children() if child.runs(_ENGINE)]:
-            for engine in engines:
-                if engine not in asked:
-                    say("stopping the training")
-                    process.send(signal.SIGSTOP)
-                    engine.send(signal.SIGTERM)
-                    asked.append(engine)
-            if time.monotonic() > end:
-                killed = True
-                for engine in engines:
-                    engine.kill()
-            time.sleep(_STOP_POLL_SECONDS)
-        if asked:
-            wait_until(lambda: _nothing_runs(worker.api), _REPORT_SECONDS)
-        say("stopping the worker")
-        process.send(signal.SIGTERM)
-    finally:
-        # Not even an interrupted command leaves a worker that is suspended for ever.
-        process.send(signal.SIGCONT)
-    # A second SIGTERM would kill the worker.
-    if not process.wait(_END_SECONDS):
-        killed = True
-        process.kill()
-    return len(asked), killed
+    for name in (VARIABLE, "PWD"):
+        folder = Path(environ.get(name, ""))
+        if folder.is_absolute() and folder.is_dir():
+            return folder
+    raise RuntimeError(
+        f"The worker does not say where its flows work: start it with `eigen up`, or set {VARIABLE} to a folder."
+    )
 
 
-def _begun_by_hand(api: str) -> tuple[str, ...]:
-    if answers(api):
-        with suppress(Stopped), client_of(api) as client:
-            return tuple(found.name for found in begun_by_hand(client))
-    return ()
+def placed(store: str, folder: Path) -> str:
+    """Return a store so that it means from anywhere what it means to a process in `folder`.
+
+    Raises:
+        InputError: it is no store.
+    """
+    if is_remote(store):
+        return store
+    if store.startswith("file:"):
+        return str(store_folder(store))
+    return str(folder / os.path.expanduser(store))
 
 
-def _nothing_runs(api: str) -> bool:
-    """Whether the server takes no flow run for running, or cannot be asked."""
-    try:
-        with client_of(api) as client:
-            return running_flow_run(client) is None
-    except Stopped:
-        return True
+def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
+    """Return a configuration with its store as it will be in a flow of a worker on this machine.
+
+    Raises:
+        InputError: its store is none.
+    """
+    given = config.checkpoint
+    store = worker.store if given.store == CheckpointConfig().store and worker.store is not None else given.store
+    located = {"store": placed(store, worker.folder), "local": placed(given.local, worker.folder)}
+    return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
+
+
+def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
+    """Return the store of a training: the one it was given, else that of its worker, else that of a command here.
+
+    Raises:
+        InputError: it is none, or the environment's variables contradict each other.
+    """
+    folder = Path.cwd() if worker is None else worker.folder
+    default = CheckpointConfig().store
+    if given is not None and given != default:
+        return placed(given, folder)
+    named = worker.store if worker is not None else store_from_environment(os.environ)
+    return placed(named or default, folder)

@@ -37,10 +37,9 @@ from flows.server.flow_runs import (
     trained_run,
     waiting_flow_run,
 )
-from flows.server.home import Home, ProcessRecord
-from flows.server.launching import page_of, run_page_of
+from flows.server.launching import page_of, run_page_of, store_here
 from flows.server.servers import answers, configured_api, version
-from flows.server.working_folder import store_here
+from flows.server.state_directory import Home, ProcessRecord
 
 Moment = Annotated[
     datetime,

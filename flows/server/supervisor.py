@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
 from flows.server.environment import COMPONENTS
-from flows.server.home import Home
+from flows.server.state_directory import Home
 
 logger = logging.getLogger(__name__)
 

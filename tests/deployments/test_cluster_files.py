@@ -15,8 +15,8 @@ from distributed.cli import dask_scheduler, dask_worker
 from eigen_core.common.errors import InputError
 from eigen_core.workers import worker_command
 from flows.server.environment import own_environment
-from flows.server.home import Home
 from flows.server.servers import Listening, start_server
+from flows.server.state_directory import Home
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deployments" / "cluster"

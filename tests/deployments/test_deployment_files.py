@@ -72,7 +72,7 @@ def test_what_resumes_says_so_and_one_trains_at_a_time(document: dict[str, Any])
     assert train["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
     (schedule,) = train["schedules"]
     assert schedule == {"interval": 600, "slug": "resume", "active": False, "parameters": {"resume": True}}
-    # A trigger in this file could match the deployment by its name alone: automations.py knows its number.
+    # A trigger in this file could match the deployment by its name alone: deploying.py knows its number.
     assert "triggers" not in train
     assert document["definitions"]["work_pool"]["name"] == POOL
 
@@ -95,7 +95,7 @@ def test_the_services_run_commands_that_there_are(unit: Path) -> None:
 
 
 def test_the_worker_has_time_to_stop_its_training() -> None:
-    from flows.server.launching import GRACE_SECONDS
+    from flows.server.up import GRACE_SECONDS
 
     text = (FOLDER / "systemd" / "eigen-worker.service").read_text(encoding="utf-8")
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, flags=re.MULTILINE)

@@ -10,7 +10,7 @@ from selenium.webdriver.support.ui import Select
 from eigen_core.config import PRESET_NAMES, Config
 from flows.server.deploying import client_of
 from flows.server.launching import run_page_of
-from tasks.artifacts import artifact_key
+from flows.server.reporter import artifact_key
 from tasks.phases import run_name
 
 _MISSING = missing_browser()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from operated import Operated
 
-from flows.server.automations import SILENT_SECONDS
+from flows.server.deploying import SILENT_SECONDS
 
 # That a training goes on without its server is seen in `test_side_by_side.py` too.
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 from flow_cases import small_settings
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
-from flows.server.automations import SILENT_SECONDS
+from flows.server.deploying import SILENT_SECONDS
 from flows.server.environment import free_port
 
 pytestmark = pytest.mark.thorough

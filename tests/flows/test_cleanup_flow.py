@@ -14,7 +14,7 @@ from store_cases import locked_by_another_process, objects_of, run_config, save_
 from upload_cases import whole_generations
 
 import eigen_core.run
-import tasks.artifacts
+import flows.server.reporter
 import tasks.phases
 from eigen_core import generation
 from eigen_core.checkpoint import RunLocation
@@ -22,10 +22,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.store import StoreUnavailableError
 from eigen_core.training.runs import status_of
-from flows.cleanup import cleanup_flow
 from flows.server.environment import FINISHED_NAME
-from flows.train import train_flow
-from tasks.artifacts import artifact_key
+from flows.server.flows import cleanup_flow, train_flow
+from flows.server.reporter import artifact_key
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -122,7 +121,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_the_cleaning(
     def failing(**options: object) -> None:  # noqa: ARG001
         raise httpx.ConnectError("no server")
 
-    monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
+    monkeypatch.setattr(flows.server.reporter, "create_table_artifact", failing)
     assert cleanup_flow(str(store), 0.0) > 0
     location = RunLocation.of(run_config(store, tmp_path).checkpoint, "first")
     assert whole_generations(location.local) == [3, 4]

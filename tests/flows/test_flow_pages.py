@@ -23,9 +23,9 @@ from eigen_core.store import open_store
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.training.runs import status_of
 from flows.server.cockpit import Cockpit
-from flows.server.flow_run import first_name
+from flows.server.flow_runs import first_name
+from flows.server.flows import train_flow
 from flows.server.reporter import Reporter
-from flows.train import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 

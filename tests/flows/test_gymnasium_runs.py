@@ -11,7 +11,7 @@ from flow_cases import NoDrawing, eigen_environment, run_eigen, small_flow_confi
 import eigen_core.run
 from eigen_core.config import Config
 from eigen_core.training.runs import status_of
-from flows.train import train_flow
+from flows.server.flows import train_flow
 
 
 def pendulum(store: Path, generations: int) -> Config:

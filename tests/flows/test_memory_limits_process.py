@@ -18,7 +18,7 @@ from eigen_core.checkpoint import RunLocation
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.machine import host_bytes
 from eigen_core.training.journals import ABORTS, memory_reports
-from flows.train import train_flow
+from flows.server.flows import train_flow
 
 pytestmark = pytest.mark.cpu
 

@@ -28,8 +28,8 @@ from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, memory_reports
 from eigen_core.training.runs import status_of
 from flows.server.environment import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
-from flows.train import train_flow
-from tasks.artifacts import artifact_key
+from flows.server.flows import train_flow
+from flows.server.reporter import artifact_key
 
 MB = 1_000_000
 ROOM_GB = 0.25

@@ -20,7 +20,7 @@ from eigen_core import generation as phases
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.runs import status_of
 from eigen_core.training.stop_requests import stop_requests_raised
-from flows.train import train_flow
+from flows.server.flows import train_flow
 
 
 class Owner:

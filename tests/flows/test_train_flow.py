@@ -12,7 +12,7 @@ from flow_cases import NoDrawing, small_flow_config
 from prefect import State
 
 import eigen_core.run
-import tasks.artifacts
+import flows.server.reporter
 import tasks.phases
 from eigen_core import generation as phases
 from eigen_core.checkpoint import RunDirectory
@@ -25,9 +25,9 @@ from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.training.runs import status_of
-from flows.server.choosing import unfinished_runs
 from flows.server.environment import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
-from flows.train import train_flow
+from flows.server.flows import train_flow
+from flows.server.training import unfinished_runs
 
 T = TypeVar("T")
 
@@ -273,8 +273,8 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     def failing(**options: object) -> None:  # noqa: ARG001
         raise httpx.ConnectError("no server")
 
-    monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
-    monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
+    monkeypatch.setattr(flows.server.reporter, "create_table_artifact", failing)
+    monkeypatch.setattr(flows.server.reporter, "create_markdown_artifact", failing)
     monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()

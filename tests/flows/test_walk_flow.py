@@ -16,8 +16,8 @@ from eigen_core.housekeeping import verify_run
 from eigen_core.judging.walks import Walk, plan_walk
 from eigen_core.market import build_panel
 from eigen_core.training.runs import runs_in, status_of
-from flows.server import flow_run as own_flow_run
-from flows.walk import walk_flow
+from flows.server import flow_runs
+from flows.server.flows import walk_flow
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("prefect_api")]
 
@@ -45,7 +45,7 @@ def test_a_walk_that_is_cancelled_ends_its_fold_and_goes_on_with_the_same_bits(
     evolve = phases.evolve
     with monkeypatch.context() as patch:
         patch.setattr(phases, "evolve", cancelled)
-        patch.setattr(own_flow_run, "_LOOK_SECONDS", 0.0)
+        patch.setattr(flow_runs, "_LOOK_SECONDS", 0.0)
         ended = walk_flow(walk, return_state=True)
     assert ended.is_cancelled()
     assert ended.message == "The flow run 'walk years', which began it, was cancelled."

@@ -21,7 +21,7 @@ from kept_database import begin_with_copy, kept_file
 from eigen_core.config.loading import parse_assignments
 from eigen_core.training.runs import RunStatus, status_of
 from flows.server.environment import POOL, free_port
-from flows.server.home import Home
+from flows.server.state_directory import Home
 
 T = TypeVar("T")
 

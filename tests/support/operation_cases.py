@@ -11,8 +11,7 @@ from pathlib import Path
 
 from flow_cases import eigen_environment
 
-from flows.server.home import Home, ProcessRecord
-from flows.server.processes import LocalProcess
+from flows.server.state_directory import Home, LocalProcess, ProcessRecord
 
 ROOT = Path(__file__).parents[2]
 

@@ -3,7 +3,7 @@
 import pytest
 from prefect.cache_policies import NO_CACHE
 
-from tasks.artifacts import artifact_key
+from flows.server.reporter import artifact_key
 from tasks.phases import TASKS, run_name
 
 

@@ -19,7 +19,7 @@ from eigen_core.judging.importance import Importance, RunImportance, over_agents
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run
 from flows.cli.app import app
-from flows.cli.audits import print_importance
+from flows.cli.judging import print_importance
 
 ONE = Importance("A", 0.2, (0.1, 0.3), 1.0, (0.5, 1.5)), Importance("B", 0.0, (0.0, 0.0), 0.0, (0.0, 0.0))
 OTHER = Importance("B", 0.6, (0.5, 0.7), None, None), Importance("A", 0.0, (0.0, 0.0), 3.0, (2.0, 4.0))

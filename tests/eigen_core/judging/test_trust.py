@@ -11,8 +11,8 @@ from typer.testing import CliRunner, Result
 from eigen_core.common.progress import report_progress
 from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials, trust_of
 from flows.cli.app import app
-from flows.cli.audits import edges_in
 from flows.cli.display import BarDisplay
+from flows.cli.judging import edges_in
 
 _SMALL = (
     "generations=1",

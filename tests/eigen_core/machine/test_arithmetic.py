@@ -70,7 +70,7 @@ needs_mkl = pytest.mark.skipif(
 
 
 @needs_mkl
-@pytest.mark.parametrize("before", ["", "import flows.training"])
+@pytest.mark.parametrize("before", ["", "import flows.server.training"])
 @pytest.mark.thorough
 def test_mkl_is_strict_by_default_and_says_nothing(before: str) -> None:
     """Torch was imported before; so is Prefect by the process of a flow."""

@@ -22,7 +22,7 @@ from eigen_core.reporting.report.page import HEADLINES
 from eigen_core.reporting.reports import WrittenReport, write_report
 from flows.cli.app import app
 from flows.server import reporter
-from tasks import artifacts
+from flows.server import reporter as artifacts
 
 ONE, OTHER, LONGER = "one", "other", "longer"
 REPORT_KEYS = {

@@ -15,7 +15,7 @@ from eigen_core.checkpoint import RunLocation, RunSession
 from eigen_core.common.progress import report_progress
 from eigen_core.training.journals import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
 from eigen_core.training.runs import Run, status_of
-from flows.train import train_flow
+from flows.server.flows import train_flow
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

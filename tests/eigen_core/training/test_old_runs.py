@@ -16,7 +16,7 @@ from eigen_core.config import Config, stored
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.training.runs import Run, status_of
 from flows.cli.app import app
-from flows.server.choosing import unfinished_runs
+from flows.server.training import unfinished_runs
 
 STORED_RUNS = Path(__file__).parents[2] / "support" / "stored_runs"
 

@@ -13,7 +13,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
 from eigen_core.training.runs import Run, status_of
 from flows.cli.common import given_settings
-from flows.train import train_flow
+from flows.server.flows import train_flow
 
 
 @pytest.fixture(autouse=True)

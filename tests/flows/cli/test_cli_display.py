@@ -8,8 +8,7 @@ import pytest
 from record_cases import record, telemetry
 from rich.console import Console
 
-from flows.cli.display import BarDisplay, ConsoleHandler, Display, LineDisplay, display_on, figures
-from flows.cli.signals import StopSignals
+from flows.cli.display import BarDisplay, ConsoleHandler, Display, LineDisplay, StopSignals, display_on, figures
 
 
 def console(*, terminal: bool) -> tuple[Console, io.StringIO]:

@@ -173,11 +173,11 @@ def test_whatever_a_look_raises_is_a_finding(monkeypatch: pytest.MonkeyPatch) ->
     def broken() -> None:
         raise ZeroDivisionError("first line\nsecond line")
 
-    monkeypatch.setattr(module, "require_database", broken)
+    monkeypatch.setattr("flows.server.servers.require_database", broken)
     checks = found(code=1)
     assert statuses(checks) == {"Prefect's API": "failed"}
     assert checks["Prefect's API"]["found"] == "ZeroDivisionError: first line"
-    monkeypatch.setattr(module, "require_database", lambda: bytearray(1 << 60) and None)
+    monkeypatch.setattr("flows.server.servers.require_database", lambda: bytearray(1 << 60) and None)
     assert "not enough memory" in found(code=1)["Prefect's API"]["found"]
 
 

@@ -20,7 +20,7 @@ from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_sessio
 from eigen_core.common.records import PhaseMemory
 from eigen_core.training.journals import write_memory_report
 from flows.cli.app import app
-from flows.cli.memory import memory_of, print_memory
+from flows.cli.runs import memory_of, print_memory
 
 MEMORY_KEYS = ["run", "state", "pid", "folder", "report", "files", "older_reports", "generations"]
 GENERATION_KEYS = ["generation", "rss_bytes", "rss_peak_bytes", "phases"]

@@ -28,8 +28,8 @@ from flows.cli.operations import (
     print_up,
 )
 from flows.server import launching
-from flows.server.home import Home, ProcessRecord
-from flows.server.launching import Down, Launched
+from flows.server.launching import Launched, as_worker_sees, store_here
+from flows.server.state_directory import Home, ProcessRecord
 from flows.server.status import (
     FlowRunStatus,
     ScheduleStatus,
@@ -40,8 +40,7 @@ from flows.server.status import (
     newest_run,
     status_here,
 )
-from flows.server.up import Up
-from flows.server.working_folder import as_worker_sees, store_here
+from flows.server.up import Down, Up
 
 FLOW_RUN_KEYS = [
     "id", "name", "run", "state", "message", "since", "active", "waiting", "suspended", "page"

@@ -26,10 +26,9 @@ from eigen_core.market import build_panel
 from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
-from flows.cli.display import LineDisplay
-from flows.cli.flow_context import StoppableObserver, explained
-from flows.cli.signals import StopSignals
-from flows.endings import Stopped
+from flows.cli.display import LineDisplay, StopSignals
+from flows.cli.training import StoppableObserver, explained
+from flows.server.environment import Stopped
 
 GENERATIONS = 6
 UPLOADS = Fault("status", method="POST|PUT", path="upload", times=None)

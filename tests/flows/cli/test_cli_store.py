@@ -14,7 +14,7 @@ from eigen_core.checkpoint import Manifest, RunContents, RunLocation, create_run
 from eigen_core.housekeeping import verify_run
 from eigen_core.store import LocalStore
 from flows.cli.app import app
-from flows.cli.output import output_console
+from flows.cli.common import output_console
 from flows.cli.runs import print_verification
 from flows.cli.training import is_finished
 

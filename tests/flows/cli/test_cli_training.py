@@ -279,7 +279,7 @@ def test_show_prints_a_table_and_how_to_go_on(monkeypatch: pytest.MonkeyPatch, f
 def test_what_is_done_is_said_before_anything_large_is_loaded(environment: dict[str, str], folder: Path) -> None:
     said = (
         "import sys\n"
-        "from flows.cli import flow_context as context\n"
+        "from flows.cli import training as context\n"
         "from flows.cli.app import app\n"
         "context.announce = lambda _, what: print(what, *({'torch', 'prefect'} & sys.modules.keys())) or sys.exit()\n"
         "app(['train'])\n"

@@ -17,7 +17,7 @@ from eigen_core.judging.walks import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.store import open_store
 from eigen_core.training.runs import Run, runs_in, status_of
-from flows.walk import walk_flow
+from flows.server.flows import walk_flow
 
 pytestmark = pytest.mark.thorough
 

@@ -9,9 +9,8 @@ from rich.console import Console
 
 from eigen_core.common.errors import SchedulerLostError, WorkerLostError
 from flows.cli.common import EXIT_OTHER, sentences
-from flows.cli.display import LineDisplay
-from flows.cli.flow_context import StoppableObserver, explained
-from flows.cli.signals import StopSignals
+from flows.cli.display import LineDisplay, StopSignals
+from flows.cli.training import StoppableObserver, explained
 
 
 @pytest.mark.parametrize("error", [SchedulerLostError, WorkerLostError])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from record_cases import record, telemetry
 from rich.console import Console
 
-from flows.cli.output import PlainTable
+from flows.cli.common import PlainTable
 from flows.cli.runs import print_history
 
 HEADERS = ("generation", "best fitness", "state", "what it is", "RSS")

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from flows.cli.output import print_fact, print_line
+from flows.cli.common import print_fact, print_line
 
 WORDS = st.lists(st.text("abc.=/`界", min_size=1, max_size=30), min_size=1, max_size=12)
 LABEL = "a label"

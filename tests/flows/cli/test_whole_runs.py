@@ -12,7 +12,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
 from flows.cli.app import app
 from flows.cli.whole_runs import RunEnd, WholeRun, require_trained, train_whole, whole_run
-from flows.endings import Stopped, StoppedByMemory
+from flows.server.environment import Stopped, StoppedByMemory
 
 
 @pytest.fixture

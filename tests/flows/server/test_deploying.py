@@ -24,33 +24,30 @@ from prefect.states import Cancelled, Cancelling, Pending, Running
 
 from eigen_core.checkpoint import RunDirectory
 from eigen_core.common.errors import InputError
-from flows.endings import Stopped
 from flows.server import deploying, launching
-from flows.server.automations import (
+from flows.server.deploying import (
     ALERT_NAME,
+    CLEANUP,
     RESUME_NAME,
     SILENT_SECONDS,
     ZOMBIE_NAME,
     automations_of,
     bring_automations,
-    remove_alert,
-    resume_automation,
-    set_alert,
-    zombie_automation,
-)
-from flows.server.deploying import (
-    CLEANUP,
     client_of,
     deploy,
     find_deployment,
     is_deployed,
     is_up_to_date,
     remove,
+    remove_alert,
     require_pool,
+    resume_automation,
     resume_schedule,
+    set_alert,
     set_resuming,
+    zombie_automation,
 )
-from flows.server.environment import DEPLOYMENT, POOL, SUSPENDED_EVENT
+from flows.server.environment import DEPLOYMENT, POOL, SUSPENDED_EVENT, Stopped
 from flows.server.flow_runs import (
     begun_by_hand,
     last_flow_run,
@@ -59,10 +56,11 @@ from flows.server.flow_runs import (
     trained_run,
     waiting_flow_run,
 )
-from flows.server.home import Home
-from flows.server.launching import Down, bring_down, launch, require_free, resume, run_page_of
+from flows.server.launching import launch, require_free, resume, run_page_of
+from flows.server.reporter import artifact_key
+from flows.server.state_directory import Home
 from flows.server.status import RunLogs, status_here
-from tasks.artifacts import artifact_key
+from flows.server.up import Down, bring_down
 
 
 @pytest.fixture(scope="module")
@@ -114,20 +112,20 @@ def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     # A limit of the pool would be held for ever by a run whose process has vanished.
     assert client.read_work_pool(POOL).concurrency_limit is None
     train = client.read_deployment_by_name(DEPLOYMENT)
-    assert train.entrypoint == "flows.train.train_flow"
+    assert train.entrypoint == "flows.server.flows.train_flow"
     assert train.work_pool_name == POOL
     assert train.global_concurrency_limit is not None
     assert train.global_concurrency_limit.limit == 1
     assert train.concurrency_options is not None
     assert train.concurrency_options.collision_strategy.value == "CANCEL_NEW"
     assert train.job_variables == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
-    assert train.pull_steps == [{"flows.server.working_folder.enter": {}}]
+    assert train.pull_steps == [{"flows.server.launching.enter": {}}]
     (schedule,) = train.schedules
     assert (schedule.slug, schedule.active, schedule.parameters) == ("resume", False, {"resume": True})
     assert schedule.schedule.interval.total_seconds() == 600  # type: ignore[union-attr] # the kind that has one
     cleanup = client.read_deployment_by_name(CLEANUP)
     assert [found.active for found in cleanup.schedules] == [True]
-    assert cleanup.entrypoint == "flows.cleanup.cleanup_flow"
+    assert cleanup.entrypoint == "flows.server.flows.cleanup_flow"
 
 
 def test_the_form_describes_every_setting(client: SyncPrefectClient) -> None:
@@ -241,7 +239,12 @@ def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_no
 def test_the_version_of_the_code_is_another_after_any_change_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = {"flows/train.py": "a", "flows/cli/app.py": "b", "deployments/prefect.yaml": "c", "tasks/plot.py": "d"}
+    files = {
+        "flows/server/flows.py": "a",
+        "flows/cli/app.py": "b",
+        "deployments/prefect.yaml": "c",
+        "tasks/plot.py": "d",
+    }
 
     def found() -> str:
         for name, content in files.items():

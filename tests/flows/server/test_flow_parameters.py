@@ -11,10 +11,9 @@ from prefect.utilities.callables import parameter_schema
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.machine import MACHINE_SETTINGS
-from flows.cleanup import cleanup_flow
-from flows.server.choosing import with_own_settings
-from flows.server.home import Home
-from flows.train import train_flow
+from flows.server.flows import cleanup_flow, train_flow
+from flows.server.state_directory import Home
+from flows.server.training import with_own_settings
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Pending, Running
 
 from flows.server.flow_runs import has_process, report_lost
-from flows.server.home import Home, ProcessRecord
+from flows.server.state_directory import Home, ProcessRecord
 
 NAME = "machine-abc"
 

@@ -16,7 +16,7 @@ from flows.server.environment import (
     worker_command,
     worker_environment,
 )
-from flows.server.home import Home
+from flows.server.launching import folder_of
 from flows.server.servers import (
     Listening,
     answers,
@@ -28,7 +28,7 @@ from flows.server.servers import (
     version,
     wanted_port,
 )
-from flows.server.working_folder import folder_of
+from flows.server.state_directory import Home
 
 NOWHERE = "http://127.0.0.1:1/api"
 
@@ -107,7 +107,7 @@ def test_the_password_of_an_own_server_is_known_to_those_that_ask_it() -> None:
 
 
 def test_no_command_shows_a_secret_or_a_shell() -> None:
-    assert server_command(4300)[1:] == ["-P", "-m", "flows.server.guarded_server", "127.0.0.1", "4300"]
+    assert server_command(4300)[1:] == ["-P", "-m", "flows.server.servers", "127.0.0.1", "4300"]
     assert worker_command("me")[-4:] == ["--limit", "1", "--name", "me"]
 
 
@@ -182,7 +182,7 @@ def test_a_server_does_not_move_while_a_training_asks_it(tmp_path: Path, monkeyp
     home.remember_port(4300)
     monkeypatch.chdir(tmp_path)
     asks = {"EIGEN_HOME": str(tmp_path), "EIGEN_FOLDER": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:4300/api"}
-    enter = ("from flows.server.working_folder import enter", "enter()")
+    enter = ("from flows.server.launching import enter", "enter()")
     elsewhere = {**asks, "PREFECT_API_URL": NOWHERE}
     with sleeping(f"import os; os.environ.update({elsewhere!r})", *enter):
         assert not home.is_server_used()

@@ -7,7 +7,7 @@ import pytest
 from operation_cases import record_of, sleeping
 
 from eigen_core.common.errors import InputError
-from flows.server.home import Home
+from flows.server.state_directory import Home
 
 
 def test_the_folder_is_below_the_working_directory_unless_the_environment_names_one(
@@ -88,7 +88,7 @@ def test_a_server_is_used_until_the_process_that_asks_it_ends(tmp_path: Path) ->
     assert not home.is_server_used()
     asks = (
         "from pathlib import Path",
-        "from flows.server.home import Home",
+        "from flows.server.state_directory import Home",
         f"home = Home(Path({str(tmp_path)!r}))",
     )
     with sleeping(*asks, "home.use_server()") as first, sleeping(*asks, "home.use_server()") as second:

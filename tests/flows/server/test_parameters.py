@@ -9,7 +9,7 @@ from prefect.utilities.callables import parameter_schema
 
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.machine import run_values
-from flows.train import train_flow
+from flows.server.flows import train_flow
 
 
 @pytest.fixture(scope="module")

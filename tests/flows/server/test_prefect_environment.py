@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from flows.cli.signals import StopSignals, stop_signals
+from flows.cli.display import StopSignals, stop_signals
 from flows.server.environment import prepare_environment
 
 
@@ -63,7 +63,7 @@ def test_before_a_training_and_the_second_time_a_signal_ends_the_process_at_once
 ) -> None:
     code = f"""
 import os, time
-from flows.cli.signals import stop_signals
+from flows.cli.display import stop_signals
 with stop_signals() as signals:
     signals.before_leaving(lambda: os.write(1, b"last"))
     {before}

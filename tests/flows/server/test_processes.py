@@ -12,7 +12,7 @@ import pytest
 from operation_cases import sleeping
 
 from eigen_core.common.errors import InputError
-from flows.server.processes import LocalProcess, last_lines, start
+from flows.server.state_directory import LocalProcess, last_lines, start
 
 
 def test_a_number_alone_means_nothing() -> None:
@@ -102,7 +102,7 @@ def test_a_process_goes_on_when_its_starter_has_ended(tmp_path: Path) -> None:
     code = f"""
 import os, sys
 from pathlib import Path
-from flows.server.processes import start
+from flows.server.state_directory import start
 command = [sys.executable, "-c", "import time; time.sleep(60)"]
 folder = Path({str(tmp_path)!r})
 print(start(command, os.environ, folder / "some.log", folder).process.model_dump_json())

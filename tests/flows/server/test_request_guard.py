@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from flows.server.environment import own_origins
-from flows.server.guarded_server import guard
+from flows.server.servers import guard
 
 HERE = "127.0.0.1:4200"
 

@@ -28,7 +28,7 @@ from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
 from eigen_core.training.runs import status_of
-from flows.server import choosing, flow_run
+from flows.server import flow_runs, training
 from flows.server.environment import (
     BLOCKED_NAME,
     FINISHED_NAME,
@@ -38,8 +38,8 @@ from flows.server.environment import (
     SUSPENDED_NAME,
     run_tag,
 )
-from flows.server.flow_run import RESUME, schedule_of, set_schedule, stop_resuming
-from flows.train import train_flow
+from flows.server.flow_runs import RESUME, schedule_of, set_schedule, stop_resuming
+from flows.server.flows import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -173,7 +173,7 @@ def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-    monkeypatch.setattr(choosing, "unfinished_runs", raising(InputError("the key may not read the bucket")))
+    monkeypatch.setattr(training, "unfinished_runs", raising(InputError("the key may not read the bucket")))
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
     assert deployed.is_on
@@ -232,7 +232,7 @@ class TestStopped:
         config = small_flow_config(tmp_path, generations=3)
         location = RunLocation.of(config.checkpoint, "mine")
         ends: list[dict[str, Any]] = []
-        monkeypatch.setattr(flow_run, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
+        monkeypatch.setattr(flow_runs, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
 
         def resumed() -> State[Any]:
             """What goes on: of itself after a signal; what was suspended because its user resumes it."""

@@ -14,9 +14,9 @@ from eigen_core.checkpoint import RunLocation
 from eigen_core.config import Config
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from eigen_core.training.runs import status_of
-from flows.server.choosing import unfinished_runs, with_own_settings
 from flows.server.environment import BLOCKED_NAME, NOTHING_NAME
-from flows.train import train_flow
+from flows.server.flows import train_flow
+from flows.server.training import unfinished_runs, with_own_settings
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling, Crashed
 
 from eigen_core import generation as phases
-from flows.train import train_flow
+from flows.server.flows import train_flow
 
 
 @pytest.mark.usefixtures("prefect_api")

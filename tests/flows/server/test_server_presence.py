@@ -16,8 +16,7 @@ import pytest
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED, temporary_settings
 
 from flows.server import reporter as server_presence
-from flows.server.reporter import require_server, retry_once, server_is_there, wait_for_server
-from tasks.artifacts import REFUSALS, Pages
+from flows.server.reporter import REFUSALS, Pages, require_server, retry_once, server_is_there, wait_for_server
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from operation_cases import operator_environment, record_of, sleeping
 
-from flows.server.home import Home
-from flows.server.processes import LocalProcess
+from flows.server.state_directory import Home, LocalProcess
 from flows.server.supervisor import ensure_supervisor, stop_supervisor, supervise
 
 API = "http://127.0.0.1:4300/api"

@@ -13,8 +13,8 @@ from flow_cases import eigen_command, run_eigen
 from operation_cases import operator_environment
 
 from flows.server.environment import COMPONENTS, free_port
-from flows.server.home import Home
 from flows.server.servers import is_up
+from flows.server.state_directory import Home
 
 
 @pytest.fixture
@@ -149,7 +149,7 @@ def test_prefects_own_command_deploys_too(folder: Path, eigen: Callable[..., sub
 
     prefect("prefect", "work-pool", "create", "eigen-gpu", "--type", "process", "--overwrite")
     prefect("prefect", "--no-prompt", "deploy", "--prefect-file", "deployments/prefect.yaml", "--all")
-    prefect("flows.server.automations")
+    prefect("flows.server.deploying")
     listed = prefect("prefect", "deployment", "ls")
     assert "train/gpu" in listed
     assert "cleanup/weekly" in listed

@@ -11,8 +11,8 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import Artifact
 
-import tasks.artifacts
-from tasks.artifacts import KINDS, Pages, artifact_key, publish_cleaning, show_memory
+import flows.server.reporter
+from flows.server.reporter import KINDS, Pages, artifact_key, publish_cleaning, show_memory
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -81,8 +81,8 @@ def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
     def failing(**options: object) -> None:  # noqa: ARG001
         raise httpx.ConnectError("no server")
 
-    monkeypatch.setattr(tasks.artifacts, "create_markdown_artifact", failing)
-    monkeypatch.setattr(tasks.artifacts, "create_table_artifact", failing)
+    monkeypatch.setattr(flows.server.reporter, "create_markdown_artifact", failing)
+    monkeypatch.setattr(flows.server.reporter, "create_table_artifact", failing)
 
     def act() -> None:
         show_memory(Pages(), "lost", "# Memory", "93 %", [])

@@ -1,0 +1,252 @@
+"""The flows that Prefect calls: train, walk, cleanup; and the form in which its pages offer a configuration."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run
+from prefect.states import Cancelled
+from pydantic import Field, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.text import size
+from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, LearnerConfig, preset_values
+from eigen_core.config.explain import settings
+from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.model import CheckpointConfig
+from eigen_core.store import store_from_environment
+from eigen_core.training.stop_requests import stop_requests_raised
+from flows.server.environment import RUNNING_NAME
+from flows.server.flow_runs import correct_state, first_name, stop_resuming
+from flows.server.prefect_internals import keep_training_without_slot
+
+if TYPE_CHECKING:
+    from eigen_core.housekeeping import CleanedRun
+    from eigen_core.judging.walks import Walk
+
+
+class _Form:
+    """The schema of a configuration without values of its own.
+
+    A form sends every value that it shows. Were the defaults shown, a user who chose another preset would get them
+    under that preset's name; so descriptions say what a setting is that is left alone.
+
+    It has no settings that are a machine's own: a worker takes them from its own environment alone, and the server
+    refuses parameters that its form does not have.
+    """
+
+    def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        reference = handler(core_schema)
+        presets = {name: preset_values(name) for name in PRESET_NAMES}
+        properties = handler.resolve_ref_schema(reference)["properties"]
+        _remove_machine_settings(properties, "")
+        properties["learner"] = _of_all_algorithms(properties["learner"], handler)
+        for name, setting in properties.items():
+            if "properties" in setting:
+                for inner_name, inner in setting["properties"].items():
+                    _without_value(inner, (name, inner_name), presets)
+            elif "$ref" in setting:
+                setting.pop("default", None)
+                inner_properties = handler.resolve_ref_schema(setting)["properties"]
+                _remove_machine_settings(inner_properties, f"{name}.")
+                for inner_name, inner in inner_properties.items():
+                    _without_value(inner, (name, inner_name), presets)
+            else:
+                _without_value(setting, (name,), presets)
+            if name == "preset":
+                setting["enum"] = list(PRESET_NAMES)
+        return reference
+
+
+def _of_all_algorithms(learner: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    """Return the schemas of all algorithms as one: an algorithm must have all settings that are given.
+
+    Prefect's pages choose among several schemas by the names of the values that were entered, and algorithms share
+    most of them. The pages do not show `then`; the server reads it.
+    """
+    properties: dict[str, Any] = {}
+    for one in learner["oneOf"]:
+        for name, setting in handler.resolve_ref_schema(one)["properties"].items():
+            having = settings()[f"learner.{name}"].algorithms
+            described = f"{setting['description']} With {', '.join(having)}." if having else setting["description"]
+            properties.setdefault(name, {**setting, "description": described})
+    algorithm = settings()["learner.algorithm"]
+    properties["algorithm"] = {
+        "title": "Algorithm",
+        "description": algorithm.meaning,
+        "default": algorithm.default,
+        "enum": list(LEARNER_CONFIGS),
+    }
+    return {
+        "title": "Learner",
+        "description": LearnerConfig.__doc__,
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": False,
+        "if": {"properties": {"algorithm": {"enum": list(LEARNER_CONFIGS)}}},
+        "then": {
+            "anyOf": [
+                {"properties": {"algorithm": {"const": name}}, "propertyNames": {"enum": list(kind.model_fields)}}
+                for name, kind in LEARNER_CONFIGS.items()
+            ]
+        },
+    }
+
+
+def _remove_machine_settings(properties: dict[str, Any], prefix: str) -> None:
+    for name in [name for name in properties if f"{prefix}{name}" in MACHINE_SETTINGS]:
+        del properties[name]
+
+
+FormConfig = Annotated[Config, _Form()]
+"""`Config`, as a parameter that is filled in as a form."""
+
+
+def _without_value(setting: dict[str, Any], path: tuple[str, ...], presets: Mapping[str, Any]) -> None:
+    if "default" in setting:
+        default = setting.pop("default")
+        values_shown = [f"Default: {_json(default)}"]
+        if path != ("preset",):
+            values = [(name, value) for name, preset in presets.items() for value in _values_at(path, preset)]
+            values_shown += [f"{name}: {_json(value)}" for name, value in values if value != default]
+        setting["description"] = f"{setting['description']} {'; '.join(values_shown)}."
+    if "const" in setting:
+        # A field of a single choice: a form would show it as one that cannot be filled in.
+        setting["enum"] = [setting.pop("const")]
+    if setting.get("type") == "boolean":
+        # An untouched check box is sent as false.
+        del setting["type"]
+        setting["enum"] = [True, False]
+
+
+def _values_at(path: tuple[str, ...], preset: Any) -> list[Any]:  # noqa: ANN401 - sections, or a value
+    """Return the value that a preset gives a setting, as a list of one; of none if it leaves it alone."""
+    found = preset
+    for key in path:
+        if key not in found:
+            return []
+        found = found[key]
+    return [found]
+
+
+def _json(value: object) -> str:
+    return "empty" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+# Prefect takes the slot of a deployment before it calls the flow.
+keep_training_without_slot()
+
+
+@flow(name="train", flow_run_name=first_name, persist_result=False, on_cancellation=[stop_resuming])
+def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
+    """Train a population until the run has all its generations, from its newest checkpoint if there is one.
+
+    Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
+    the run or is about to, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and
+    `NothingToDo` if what was asked for is complete or was stopped; as `Failed`, with the exception as its data, named
+    `MemoryPlan` if the run cannot fit into memory or onto the disk and nothing was begun, `MemoryGuard` if the guard
+    ended it, and `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is
+    allowed.
+
+    Args:
+        config: Everything that determines the run. What is left alone comes from the preset. With resume, only the
+            store counts: a run continues as it was configured.
+        run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
+            with resume, the run that was asked for last; if that is complete or was stopped, and no schedule asks, the
+            run of the store that was trained last, is not complete and was not stopped.
+        resume: Continue a run that exists. Otherwise it is begun if it is missing.
+
+    Raises:
+        InputError: the data, the store or the run cannot be used with this configuration.
+        StoreUnavailableError: the store does not answer, or has not all of the run at its end.
+        LeaseLostError: another process has taken the run over.
+    """
+    with stop_requests_raised():
+        # Prefect also reads this file for a hook, and for a form: there is nothing to train then.
+        from flows.server.training import train_flow_run
+
+        return train_flow_run(config, run, resume=resume)
+
+
+def _name() -> str:
+    return f"walk {flow_run.parameters['walk'].name}"
+
+
+@flow(name="walk", flow_run_name=_name, persist_result=False, validate_parameters=False)
+def walk_flow(walk: "Walk") -> State[Any] | None:
+    """Train the runs of a walk, one after another; those that are finished are passed over.
+
+    Ends as the first of its trainings that did not end well; then the runs after it are not begun. When it is cancelled
+    in Prefect's pages, so is the training that goes on, after its generation.
+
+    Args:
+        walk: with its folds and seeds.
+
+    Raises:
+        CancellationError: it was cancelled in Prefect's pages, between two runs.
+    """
+    for run, config in walk.runs():
+        correct_state()
+        ended = train_flow(config, run, return_state=True)
+        if ended.is_cancelled():
+            # Of a state that has been reported, Prefect makes one without its message.
+            return Cancelled(message=ended.message)
+        if not ended.is_completed() or ended.name == RUNNING_NAME:
+            return ended
+    return None
+
+
+_GRACE_HOURS = 24.0
+
+
+@flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
+def cleanup_flow(
+    store: Annotated[str | None, Field(description="Leave empty: the store of the worker's environment.")] = None,
+    grace_hours: Annotated[
+        float, Field(ge=0, description="Age from which files of no generation are removed (hours).")
+    ] = _GRACE_HOURS,
+    dry_run: Annotated[bool, Field(description="Only list what would be removed.")] = False,
+) -> int:
+    """Apply the retention of every run of a store and return the bytes freed. Runs in use are left alone.
+
+    Args:
+        store: where runs are kept; None: the store of the environment, else `runs`. A worker is given none.
+        grace_hours: age from which files of no generation are removed (hours).
+        dry_run: only list what would be removed.
+
+    Raises:
+        InputError: the store cannot be used, or the parameters of a deployed flow run name one.
+        StoreUnavailableError: the store does not answer.
+    """
+    # As in `train_flow`: this file is rarely read to clean something.
+    from eigen_core.housekeeping import clean_runs
+    from flows.server.flow_runs import own_deployment
+    from flows.server.reporter import publish_cleaning
+
+    if store is not None and own_deployment() is not None:
+        raise InputError(
+            "The parameters of this flow run name a store, which is the worker's own: leave it out, and set "
+            "EIGEN_STORE in the worker's environment."
+        )
+    store = store or store_from_environment(os.environ) or CheckpointConfig().store
+    cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
+    freed = sum(run.bytes_freed for run in cleaned)
+    get_run_logger().info("%d runs in %s, %s freed", len(cleaned), store, size(freed))
+    publish_cleaning(store, [_row(run) for run in cleaned])
+    return freed
+
+
+def _row(run: "CleanedRun") -> dict[str, str | int | float | None]:
+    return {
+        "run": run.run,
+        "generations removed": len(run.stored.generations),
+        "files removed": len(run.stored.blobs),
+        "freed (MB)": round(run.bytes_freed / 1e6, 1),
+        "skipped": run.skipped or "",
+    }
