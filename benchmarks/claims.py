@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.claim import Evidence, Verdict, judge
+from eigen_core.judging.verdicts import Evidence, Verdict, judge
 from eigen_core.market import Panel, build_panel
 from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.judging.portfolio import PortfolioMarket
-from eigen_core.judging.verdicts import verdict_on
+from eigen_core.judging.verdicts import Evidence, Verdict, judge, verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts

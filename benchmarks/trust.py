@@ -16,8 +16,8 @@ from benchmarks.results import Section, keep
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from eigen_core.config.loading import load_config
-from eigen_core.judging.claim import POWER, SIGNIFICANCE
 from eigen_core.judging.trust import EDGES, TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
+from eigen_core.judging.verdicts import POWER, SIGNIFICANCE
 from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
 from flows.cli.display import display_on
 from flows.cli.judging import COLUMNS, rows_of, show_trial

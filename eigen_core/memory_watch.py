@@ -171,7 +171,7 @@ def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
     """
     gc.collect()
     release_free_memory()
-    from eigen_core.reporting.memory_plot import plot_memory_curve
+    from eigen_core.reporting.plots import plot_memory_curve
 
     try:
         return [plot_memory_curve(report, markdown.with_suffix(".png"))]

@@ -13,9 +13,8 @@ from benchmarks.learning.oracle import play_oracles, tuned_oracle
 from benchmarks.learning.portfolio import tuned_weights_oracle, yearly_excess
 from eigen_core.generation import TrainingState
 from eigen_core.judging.backtest import task_backtest
-from eigen_core.judging.claim import Claim
 from eigen_core.judging.portfolio import decide_weights
-from eigen_core.judging.verdicts import verdict_on
+from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.method import spread_starts
 from eigen_core.networks import AgentNetwork, portfolio_actions
 

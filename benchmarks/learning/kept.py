@@ -11,7 +11,7 @@ from benchmarks.learning.trial import run_trial, trial_config
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
-from eigen_core.judging.claim import Claim
+from eigen_core.judging.verdicts import Claim
 from eigen_core.store.files import explained, replacing
 
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "threads")

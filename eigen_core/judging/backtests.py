@@ -19,9 +19,8 @@ from eigen_core.config.loading import config_from_values, differing_keys, parse_
 from eigen_core.config.values import has_prices
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import DRAWS, PlayedSpan, task_backtest
-from eigen_core.judging.claim import Verdict
 from eigen_core.judging.evaluation_log import Looks
-from eigen_core.judging.verdicts import Chosen, counted_verdict
+from eigen_core.judging.verdicts import Chosen, Verdict, counted_verdict
 from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.store import open_store

@@ -22,9 +22,8 @@ from eigen_core.config.values import has_prices
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import task_backtest
-from eigen_core.judging.claim import POWER, SIGNIFICANCE, Claim
 from eigen_core.judging.statistics import CONFIDENCE
-from eigen_core.judging.verdicts import verdict_on
+from eigen_core.judging.verdicts import POWER, SIGNIFICANCE, Claim, verdict_on
 from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market

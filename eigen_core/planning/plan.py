@@ -9,13 +9,13 @@ import torch
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from eigen_core.config import Config
+from eigen_core.config.choices import tracker_class
 from eigen_core.machine import shares_memory
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.threads import usable_cores
 from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
 from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
 from eigen_core.store import is_remote
-from eigen_core.trackers import tracker_bytes
 
 Phase = Literal["start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"]
 Device = Literal["cpu", "cuda"]
@@ -510,7 +510,8 @@ class _Parts:
             matrix = sizes.champion_bytes * config.population.size
             largest = max(matrix, sizes.rows_stored * sizes.column_bytes)
             parts.append(Part("staging from the device", 2 * largest, 0, how, ("evolve", "checkpoint")))
-        for name, amount in tracker_bytes(config).items():
+        for name in dict.fromkeys(config.reporting.trackers):
+            amount = tracker_class(name).memory_bytes
             parts.append(Part(f"tracker {name}", amount, 0, "Its packages, and what it writes with."))
         if is_remote(config.checkpoint.store):
             how = "Blocks of 8 MB on their way; generations that wait lie on disk, not in memory."

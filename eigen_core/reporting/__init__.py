@@ -3,8 +3,9 @@
 Figures are in `eigen_core.reporting.plots`, which loads matplotlib; nothing here does.
 """
 
-from eigen_core.reporting.overview import Overview, Progress
 from eigen_core.reporting.pages import (
+    Overview,
+    Progress,
     data_page,
     link_to_run,
     plan_page,

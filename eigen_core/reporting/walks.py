@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from eigen_core.common.records import Excess
 from eigen_core.judging.backtests import Backtest, backtest, write_table
-from eigen_core.judging.claim import Evidence, Verdict, judge
 from eigen_core.judging.statistics import interquartile_mean
+from eigen_core.judging.verdicts import Evidence, Verdict, judge
 from eigen_core.judging.walks import Fold, Walk, folder_of
-from eigen_core.reporting.report.content import NAMES
-from eigen_core.reporting.report.curves import colour_of, draw_equity
+from eigen_core.reporting.report import NAMES
+from eigen_core.reporting.report_plots import colour_of, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.equity import daily_rates, one_after_another, side_by_side

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from eigen_core.judging.trust import Claims, Trial, Trust
     from eigen_core.market.audit import MarketAudit
     from eigen_core.reporting.compare import WrittenComparison
-    from eigen_core.reporting.reports import WrittenReport
+    from eigen_core.reporting.report_page import WrittenReport
     from eigen_core.trading import EquityCurve
     from eigen_core.trading.metrics import Figures
     from flows.cli.display import Display
@@ -329,7 +329,7 @@ def report(
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
     from eigen_core.common.progress import progress_to
-    from eigen_core.reporting.reports import is_report_of_walk, write_report, write_walk_report
+    from eigen_core.reporting.report_page import is_report_of_walk, write_report, write_walk_report
     from flows.cli.display import display_on
     from flows.server.reporter import publish
 

@@ -218,7 +218,7 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
     """
     with collecting_nothing():
         from eigen_core.checkpoint import RunLocation
-        from eigen_core.reporting.tracking import Tracking
+        from eigen_core.reporting.trackers import Tracking
         from eigen_core.run import train_run
         from eigen_core.training.journals import forget_attempts, forget_stop
     announce(observer.display, "reading the data")
@@ -418,7 +418,7 @@ def continue_run(name: str, store: str, assignments: Sequence[str]) -> None:
 
 
 def _train(config: "Config", name: str, display: Display, signals: StopSignals) -> None:
-    from eigen_core.reporting.tracking import Tracking
+    from eigen_core.reporting.trackers import Tracking
     from eigen_core.training.runs import Run, status_of
 
     console, run = display.console, Run(config.checkpoint, name)
@@ -520,13 +520,15 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
         InputError: the data, or the configuration with them, cannot be used, or the run was trained on other data.
         RunTooLargeError: the run does not fit into memory or disk.
     """
+    from eigen_core.config.choices import tracker_class
+
     from eigen_core.generation import start_training
     from eigen_core.planning.run_plan import require_fit
     from eigen_core.task import open_data
-    from eigen_core.trackers import require_packages
     from eigen_core.workers import workers_of
 
-    require_packages(config)
+    for tracker in config.reporting.trackers:
+        tracker_class(tracker)
     if config.scheduler is not None:
         # Refused here if it cannot be reached: the flow would find out when the run has been made.
         workers_of(config.scheduler)

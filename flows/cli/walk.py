@@ -200,8 +200,7 @@ def walk(
     else:
         say = partial(print_line, console)
         trained = train_side_by_side(planned, preset, given, jobs or 1, runs_on, say)
-    from eigen_core.reporting.report import report_page
-    from eigen_core.reporting.reports import report_of_walk, write_page
+    from eigen_core.reporting.report_page import report_of_walk, report_page, write_page
     from eigen_core.reporting.walks import play_walk, write_walk
 
     result = play_walk(trained)

@@ -36,7 +36,7 @@ from eigen_core.reporting import (
     uploads_page,
     uploads_sentence,
 )
-from eigen_core.reporting.overview import FITNESS_PLOT, SHOWN_GENERATIONS
+from eigen_core.reporting.pages import FITNESS_PLOT, SHOWN_GENERATIONS
 from eigen_core.reporting.tables import Row
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training

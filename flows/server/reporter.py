@@ -32,7 +32,7 @@ from flows.server.environment import prepare_environment
 from flows.server.servers import configured_api, is_reachable
 
 if TYPE_CHECKING:
-    from eigen_core.reporting.reports import WrittenReport
+    from eigen_core.reporting.report_page import WrittenReport
 
 KINDS = ("data", "memory", "plan", "population", "progress", "report", "summary", "uploads")
 """The pages that a run has beside its own."""
@@ -305,7 +305,7 @@ def publish(written: "WrittenReport") -> str | None:
     if configured_api(os.environ) is None:
         return None
     # What Prefect reads for a hook or a form must not load torch.
-    from eigen_core.reporting.report.summary import report_markdown
+    from eigen_core.reporting.report_page import report_markdown
     from flows.server.reporter import publish_report
 
     report = written.report

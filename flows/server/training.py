@@ -22,7 +22,7 @@ from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_v
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
-from eigen_core.reporting.tracking import Tracking
+from eigen_core.reporting.trackers import Tracking
 from eigen_core.run import train_run
 from eigen_core.store import StoreUnavailableError, store_from_environment
 from eigen_core.training.journals import (

@@ -7,8 +7,8 @@ import pandas as pd
 from equity_cases import curve_of
 
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.reporting.compare import Comparison
 from eigen_core.reporting.report import Fact, Fold, Report, Setting
-from eigen_core.reporting.report.comparison import Comparison
 
 BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "initial_population")
 SENTENCE = "No skill shown: the agent's excess per trade is 0.02 ± 0.11 %, and the basket of all assets earned as much."

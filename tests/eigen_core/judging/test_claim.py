@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from eigen_core.common.records import Excess
-from eigen_core.judging.claim import Evidence, judge
+from eigen_core.judging.verdicts import Evidence, judge
 
 _RANDOM = np.random.default_rng(0)
 _BASKET = _RANDOM.normal(0.0004, 0.01, 251)

@@ -18,8 +18,8 @@ from eigen_core.machine.allocation import owned_bytes
 from eigen_core.planning import PHASES, Limit, Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
 from eigen_core.planning.plan import local_worker_count
 from eigen_core.planning.probe import Peak
+from eigen_core.reporting.tensorboard import TensorBoardTracker
 from eigen_core.task import TaskData
-from eigen_core.trackers.tensorboard import TensorBoardTracker
 
 CONFIG = small_config(population={"size": 8}, generations=3)
 

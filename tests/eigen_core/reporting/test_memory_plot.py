@@ -14,7 +14,7 @@ from eigen_core.machine import MemoryReport, PhaseUsage, Usage
 from eigen_core.machine.limits import Pressure
 from eigen_core.machine.memory_report import Part
 from eigen_core.machine.usage import Curve, Point
-from eigen_core.reporting.memory_plot import plot_memory_curve
+from eigen_core.reporting.plots import plot_memory_curve
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ import pytest
 from browser import Browser, browser, missing_browser
 from report_cases import comparison_of, report_of
 
-from eigen_core.reporting.report import report_page
-from eigen_core.reporting.report.comparison import comparison_page
+from eigen_core.reporting.compare import comparison_page
+from eigen_core.reporting.report_page import report_page
 
 _MISSING = missing_browser()
 

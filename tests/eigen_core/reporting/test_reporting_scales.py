@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
 from eigen_core.common.text import count, duration, number, signed
-from eigen_core.reporting.scales import clip_top, compress_outliers, scale_losses
-from eigen_core.reporting.style import EndLabel, label_ends, spread
+from eigen_core.reporting.style import EndLabel, clip_top, compress_outliers, label_ends, scale_losses, spread
 
 
 def _drawn(values: list[float]) -> Axes:

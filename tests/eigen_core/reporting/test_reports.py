@@ -18,8 +18,7 @@ from eigen_core.judging.backtests import backtest
 from eigen_core.judging.evaluation_log import Look
 from eigen_core.market import build_panel
 from eigen_core.reporting.compare import write_comparison
-from eigen_core.reporting.report.page import HEADLINES
-from eigen_core.reporting.reports import WrittenReport, write_report
+from eigen_core.reporting.report_page import HEADLINES, WrittenReport, write_report
 from flows.cli.app import app
 from flows.server import reporter
 from flows.server import reporter as artifacts
@@ -186,10 +185,10 @@ def test_two_to_seven_different_runs_are_compared(runs: list[str]) -> None:
 
 
 def test_a_file_that_cannot_be_written_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("eigen_core.reporting.reports.backtest", lambda *_, **__: None)
-    monkeypatch.setattr("eigen_core.reporting.reports.status_of", lambda *_: None)
-    monkeypatch.setattr("eigen_core.reporting.reports.report_of", lambda *_: None)
-    monkeypatch.setattr("eigen_core.reporting.reports.report_page", lambda _: "page")
+    monkeypatch.setattr("eigen_core.reporting.report_page.backtest", lambda *_, **__: None)
+    monkeypatch.setattr("eigen_core.reporting.report_page.status_of", lambda *_: None)
+    monkeypatch.setattr("eigen_core.reporting.report_page.report_of", lambda *_: None)
+    monkeypatch.setattr("eigen_core.reporting.report_page.report_page", lambda _: "page")
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"Cannot write .*a file is in the place of a folder"):
         write_report("runs", ONE, span=None, agent="champion", file=tmp_path / "file" / "report.html")

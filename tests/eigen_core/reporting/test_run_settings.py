@@ -6,7 +6,7 @@ import pytest
 
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.loading import differing_keys, load_config
-from eigen_core.reporting.run_settings import differing_settings, settings_of, training_command
+from eigen_core.reporting.report import differing_settings, settings_of, training_command
 
 GIVEN = ("generations=3", "learner.batch_size=16", "market.context=AAPL,MSFT", "market.data=/home/user/my prices.csv")
 

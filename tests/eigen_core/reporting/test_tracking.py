@@ -8,12 +8,11 @@ from typing import ClassVar
 import pytest
 from record_cases import record, telemetry
 
-import eigen_core.reporting.tracking
+import eigen_core.reporting.trackers
 from eigen_core.checkpoint import RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
-from eigen_core.reporting.tracking import Tracking
-from eigen_core.trackers import TrackedRun
+from eigen_core.reporting.trackers import TrackedRun, Tracking
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
@@ -42,13 +41,13 @@ class Recorded:
 def tracker(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     """The only tracker."""
     found = Recorded()
-    monkeypatch.setattr(eigen_core.reporting.tracking, "trackers_of", lambda _: {"recorded": found})
+    monkeypatch.setattr(eigen_core.reporting.trackers, "tracker_class", lambda _: lambda _: found)
     return found
 
 
 def tracking(tmp_path: Path, warnings: list[str]) -> Tracking:
     """What follows a training."""
-    config = Config(checkpoint={"store": str(tmp_path)})
+    config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": ["tensorboard"]})
     return Tracking(config, RunLocation.of(config.checkpoint, "mine"), warnings.append)
 
 
@@ -71,7 +70,7 @@ def test_a_tracker_that_fails_is_named_once_and_receives_the_rest_later(tracker:
         for generation in range(4):
             process.write(HISTORY[:generation], TELEMETRY[:generation])
     assert len(warnings) == 1
-    assert "recorded cannot be written to (OSError: no space left on device)." in warnings[0]
+    assert "tensorboard cannot be written to (OSError: no space left on device)." in warnings[0]
     tracker.is_full = False
     with tracking(tmp_path, warnings) as process:
         process.write(HISTORY, TELEMETRY)
@@ -82,7 +81,7 @@ def test_a_tracker_that_fails_is_named_once_and_receives_the_rest_later(tracker:
 def test_a_tracker_that_hangs_is_left_behind(
     tracker: Recorded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(eigen_core.reporting.tracking, "_LAST_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(eigen_core.reporting.trackers, "_LAST_WAIT_SECONDS", 0.05)
     warnings: list[str] = []
     tracker.may_go_on.clear()
     with tracking(tmp_path, warnings) as process:

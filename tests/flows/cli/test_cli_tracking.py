@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 
-from eigen_core.trackers import metrics_since
+from eigen_core.reporting.trackers import metrics_since
 from eigen_core.training.runs import status_of
 
 pytestmark = pytest.mark.thorough

@@ -9,12 +9,12 @@ import pytest
 from record_cases import record, telemetry
 
 from eigen_core.config import Config
-from eigen_core.trackers import TrackedRun, metrics_since
+from eigen_core.reporting.trackers import TrackedRun, metrics_since
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-    from eigen_core.trackers.mlflow import MlflowTracker
+    from eigen_core.reporting.mlflow import MlflowTracker
 
 # MLflow takes seconds to import: only where these tests run.
 pytestmark = [
@@ -31,7 +31,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
     """MLflow with a database of its own, which takes seconds to make."""
     from mlflow import MlflowClient
 
-    from eigen_core.trackers.mlflow import DATABASE_NAME, MlflowTracker
+    from eigen_core.reporting.mlflow import DATABASE_NAME, MlflowTracker
 
     root = tmp_path_factory.mktemp("mlflow")
     (root / "mine").mkdir()
@@ -44,7 +44,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
 
 def tracker(client: "MlflowClient", name: str, store: str = "here", **settings: Any) -> "MlflowTracker":
     """The tracker of a new process."""
-    from eigen_core.trackers.mlflow import MlflowTracker
+    from eigen_core.reporting.mlflow import MlflowTracker
 
     config = Config(reporting={"mlflow_uri": client.tracking_uri}, **settings)
     return MlflowTracker(TrackedRun(name, store, Path("nowhere"), config))
@@ -130,7 +130,7 @@ def test_a_setting_that_was_changed_is_a_tag(client: "MlflowClient") -> None:
 def test_a_server_that_does_not_answer_raises_what_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.exceptions import MlflowException
 
-    from eigen_core.trackers.mlflow import MlflowTracker
+    from eigen_core.reporting.mlflow import MlflowTracker
 
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     config = Config(reporting={"mlflow_uri": "http://127.0.0.1:9"})

@@ -1,17 +1,96 @@
-"""Experiment trackers follow a training: each writes in a thread of its own, for which training does not wait."""
+"""Experiment trackers, such as TensorBoard and MLflow: what they receive, and the threads that write to them.
+
+The history in the checkpoints is the truth. A tracker compares what it holds with it, and adds what is missing.
+"""
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Protocol, Self
 
 from eigen_core.checkpoint import RunLocation
-from eigen_core.common.records import GenerationRecord, Telemetry
+from eigen_core.common.records import GenerationRecord, Record, Telemetry
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
-from eigen_core.trackers import TrackedRun, Tracker, trackers_of
+from eigen_core.config.choices import tracker_class
 from eigen_core.training.listener import Listener, Training
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run whose metrics are tracked.
+
+    Attributes:
+        name: the run.
+        store: URL of what holds it.
+        root: folder of this machine that holds the run's folder.
+        config: its configuration.
+    """
+
+    name: str
+    store: str
+    root: Path
+    config: Config
+
+
+class Tracker(Protocol):
+    """Holds the metrics of a run's generations. Its module imports the package that it needs."""
+
+    errors: ClassVar[tuple[type[Exception], ...]]
+    """Errors of writing if the tracker cannot be reached or written to."""
+    memory_bytes: ClassVar[int]
+    """Measured memory in the process of a training, with the packages that it imports."""
+
+    def __init__(self, run: TrackedRun) -> None: ...
+
+    def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
+        """Let the tracker hold each metric of each generation of the history once, as the history has it.
+
+        It may be called again after it has raised, or in another process after this one was killed.
+
+        Args:
+            history: one record for each generation from 1 on.
+            telemetry: at most one for each of them, in order.
+        """
+
+
+def metrics_of(record: GenerationRecord) -> dict[str, float]:
+    """Return the metrics of a generation that equal runs share, by the names of the record."""
+    return {
+        **_numbers(record, "generation"),
+        **_in(record.champion_excess.numbers if record.champion_excess else {}, "champion_excess"),
+        **_in(record.trading, "trading"),
+        **_in(record.learning, "learning"),
+    }
+
+
+def metrics_since(
+    generation: int, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]
+) -> Iterator[tuple[int, dict[str, float]]]:
+    """Yield each generation after this one with all its metrics, those of its telemetry too where there is one."""
+    records = history[generation:]
+    took = {entry.generation: entry for entry in telemetry[-len(records) :]} if records else {}
+    for record in records:
+        metrics = metrics_of(record)
+        if entry := took.get(record.generation):
+            metrics |= {**_numbers(entry, "telemetry"), "telemetry/device_peak_bytes": float(entry.device_peak_bytes)}
+        yield record.generation, metrics
+
+
+def _numbers(record: Record, group: str) -> dict[str, float]:
+    return {
+        f"{group}/{name}": float(value)
+        for name, value in record
+        if isinstance(value, int | float) and name != "generation"
+    }
+
+
+def _in(values: dict[str, float] | None, group: str) -> dict[str, float]:
+    return {f"{group}/{name}": float(value) for name, value in (values or {}).items()}
+
 
 # A new database of MLflow takes 10 s.
 _LAST_WAIT_SECONDS = 30.0
@@ -103,7 +182,8 @@ class Tracking(Listener):
 
     def __init__(self, config: Config, location: RunLocation, warn: Callable[[str], None]) -> None:
         run = TrackedRun(location.name, location.store.url, location.root, config)
-        self._followers = [_Follower(name, tracker, warn) for name, tracker in trackers_of(run).items()]
+        names = dict.fromkeys(config.reporting.trackers)
+        self._followers = [_Follower(name, tracker_class(name)(run), warn) for name in names]
 
     def __enter__(self) -> Self:
         return self

@@ -22,7 +22,7 @@ from tensorboard.summary.writer.record_writer import RecordWriter, masked_crc32c
 
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config.explain import flatten
-from eigen_core.trackers.interface import TrackedRun, metrics_of, metrics_since
+from eigen_core.reporting.trackers import TrackedRun, metrics_of, metrics_since
 
 FILE_NAME = "events.out.tfevents.eigen"
 CONFIGURATION = "configuration"

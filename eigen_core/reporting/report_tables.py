@@ -1,4 +1,4 @@
-"""The tables of a report: figures, years and months, trades, assets."""
+"""The tables of a report: metrics, years and months, trades, assets."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass

@@ -16,7 +16,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config.explain import flatten
-from eigen_core.trackers.interface import TrackedRun, metrics_of, metrics_since
+from eigen_core.reporting.trackers import TrackedRun, metrics_of, metrics_since
 
 T = TypeVar("T")
 Held = Mapping[tuple[str, int], float]

@@ -9,12 +9,12 @@ import pytest
 from record_cases import record, telemetry
 
 from eigen_core.config import Config
-from eigen_core.trackers import TrackedRun, metrics_since
+from eigen_core.reporting.trackers import TrackedRun, metrics_since
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
-from eigen_core.trackers.tensorboard import FILE_NAME, TensorBoardTracker
+from eigen_core.reporting.tensorboard import FILE_NAME, TensorBoardTracker
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]

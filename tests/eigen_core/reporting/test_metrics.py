@@ -3,12 +3,12 @@
 import sys
 
 import pytest
+from eigen_core.config.choices import tracker_class
 from record_cases import record, telemetry
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.trackers import metrics_of, metrics_since, require_packages
+from eigen_core.reporting.trackers import metrics_of, metrics_since
 
 
 def test_metrics_are_the_numbers_of_the_records_under_their_names() -> None:
@@ -39,7 +39,7 @@ def test_a_package_that_is_missing_is_refused_with_its_extra(
 ) -> None:
     for name in [name for name in sys.modules if name.split(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delitem(sys.modules, f"eigen_core.trackers.{tracker}", raising=False)
+    monkeypatch.delitem(sys.modules, f"eigen_core.reporting.{tracker}", raising=False)
 
     class Missing:
         @staticmethod
@@ -48,11 +48,10 @@ def test_a_package_that_is_missing_is_refused_with_its_extra(
                 raise ModuleNotFoundError(f"No module named '{name}'", name=package)
 
     monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
-    config = Config(reporting={"trackers": [tracker]})
     with pytest.raises(
         InputError, match=rf"{tracker} needs the package {package}.*pip install 'eigen-trader\[{tracker}\]'"
     ):
-        require_packages(config)
+        tracker_class(tracker)
 
 
 def test_a_tracker_that_does_not_exist_is_refused() -> None:
