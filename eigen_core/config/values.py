@@ -3,12 +3,13 @@
 from collections.abc import Mapping
 from datetime import date
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
-from eigen_core.common.text import shown
+from eigen_core.common.errors import InputError
+from eigen_core.common.text import install_command, shown
 
 # Every bound is far above what is of use, and low enough that no arithmetic on a setting overflows.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -58,26 +59,26 @@ BACKTESTS: Mapping[str, str] = {
 }
 """How agents of a task keep an account in money, where it has prices to keep one by."""
 LEARNERS: Mapping[str, str] = {
-    "ddpg": "eigen_core.learners.ddpg:DdpgLearner",
-    "td3": "eigen_core.learners.td3:Td3Learner",
-    "sac": "eigen_core.learners.sac:SacLearner",
-    "counterfactual": "eigen_core.learners.counterfactual:CounterfactualLearner",
-    "ppo": "eigen_core.learners.ppo:PpoLearner",
-    "direct": "eigen_core.learners.direct:DirectLearner",
+    "ddpg": "eigen_core.learning.ddpg:DdpgLearner",
+    "td3": "eigen_core.learning.ddpg:Td3Learner",
+    "sac": "eigen_core.learning.sac:SacLearner",
+    "counterfactual": "eigen_core.learning.counterfactual:CounterfactualLearner",
+    "ppo": "eigen_core.learning.ppo:PpoLearner",
+    "direct": "eigen_core.learning.direct:DirectLearner",
 }
 METHODS: Mapping[str, str] = {
-    "genetic": "eigen_core.evolution.genetic:GeneticMethod",
-    "cem": "eigen_core.evolution.cem:CemMethod",
-    "erl": "eigen_core.evolution.erl:ErlMethod",
-    "pbt": "eigen_core.evolution.pbt:PbtMethod",
+    "genetic": "eigen_core.learning.genetic:GeneticMethod",
+    "cem": "eigen_core.learning.cem:CemMethod",
+    "erl": "eigen_core.learning.erl:ErlMethod",
+    "pbt": "eigen_core.learning.pbt:PbtMethod",
 }
 ENCODERS: Mapping[str, str] = {
-    "filter_bank": "eigen_core.networks.encoders.filter_bank:FilterBankEncoder",
-    "tcn": "eigen_core.networks.encoders.tcn:TcnEncoder",
+    "filter_bank": "eigen_core.networks.encoders:FilterBankEncoder",
+    "tcn": "eigen_core.networks.tcn:TcnEncoder",
 }
 TRACKERS: Mapping[str, str] = {
-    "tensorboard": "eigen_core.trackers.tensorboard:TensorBoardTracker",
-    "mlflow": "eigen_core.trackers.mlflow:MlflowTracker",
+    "tensorboard": "eigen_core.reporting.tensorboard:TensorBoardTracker",
+    "mlflow": "eigen_core.reporting.mlflow:MlflowTracker",
 }
 """An optional dependency of the package (an extra) has the name of each."""
 
@@ -119,3 +120,14 @@ def chosen(choices: Mapping[str, str], name: str) -> object:
     module, _, found = choices[name].partition(":")
     value: object = getattr(import_module(module), found)
     return value
+
+
+def tracker_class(name: str) -> Any:  # noqa: ANN401 - a `Tracker`, which is above this package
+    """Return the class of a tracker; raise `InputError` if the package that it needs is not installed."""
+    try:
+        return chosen(TRACKERS, name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"reporting.trackers: {name} needs the package {error.name}, which is not installed: "
+            f"`{install_command(name)}`, or leave {name} out."
+        ) from error

@@ -9,7 +9,7 @@ import torch
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from eigen_core.config import Config
-from eigen_core.config.choices import tracker_class
+from eigen_core.config.values import tracker_class
 from eigen_core.machine import shares_memory
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.threads import usable_cores

@@ -520,8 +520,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
         InputError: the data, or the configuration with them, cannot be used, or the run was trained on other data.
         RunTooLargeError: the run does not fit into memory or disk.
     """
-    from eigen_core.config.choices import tracker_class
-
+    from eigen_core.config.values import tracker_class
     from eigen_core.generation import start_training
     from eigen_core.planning.run_plan import require_fit
     from eigen_core.task import open_data

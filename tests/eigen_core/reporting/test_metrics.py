@@ -3,11 +3,11 @@
 import sys
 
 import pytest
-from eigen_core.config.choices import tracker_class
 from record_cases import record, telemetry
 
 from eigen_core.common.errors import InputError
 from eigen_core.config.loading import load_config
+from eigen_core.config.values import tracker_class
 from eigen_core.reporting.trackers import metrics_of, metrics_since
 
 
