@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from benchmarks.results import Section
-from eigen_core.checkpoint import tensors_sha256
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant

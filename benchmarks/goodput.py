@@ -17,8 +17,8 @@ from rich.console import Console
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.operated_training import Operated
 from benchmarks.results import Section, keep, require_idle
-from eigen_core.checkpoint import RunLocation
-from eigen_core.checkpoint.names import CONFIG_NAME, LOCK_NAME
+from eigen_core.checkpoint.integrity import CONFIG_NAME, LOCK_NAME
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.journals import Goodput
 from eigen_core.training.runs import status_of

@@ -8,11 +8,13 @@ from typing import Any
 
 import torch
 
-from eigen_core.checkpoint import RunContents, open_session
+from eigen_core.checkpoint import gcs
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.session import open_session
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.store import gcs, open_store
 from eigen_core.training.runs import Run
 
 # Imported before the processes that are killed are forked: it takes as long as their training.

@@ -116,7 +116,7 @@ def with_appetite(work: Callable[..., Any], appetite: Appetite) -> Callable[...,
 def give(appetite: Appetite) -> Callable[[], None]:
     """Give a phase an appetite; return what takes it away again."""
     from eigen_core import generation
-    from eigen_core.checkpoint import RunSession
+    from eigen_core.checkpoint.session import RunSession
 
     place, name = (RunSession, "save") if appetite.phase == "checkpoint" else (generation, appetite.phase)
     work = getattr(place, name)

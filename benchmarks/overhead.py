@@ -15,11 +15,11 @@ import torch
 from benchmarks.operated_training import Operated
 from benchmarks.resident import in_own_process
 from benchmarks.results import Section
-from eigen_core.checkpoint import RunContents
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.local import LocalStore
 from eigen_core.config.loading import load_config
 from eigen_core.machine import tune_allocator
 from eigen_core.run import train_run
-from eigen_core.store import LocalStore
 from eigen_core.training.runs import status_of
 from flows.server.environment import flow_environment
 

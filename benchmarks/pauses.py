@@ -11,7 +11,7 @@ from statistics import median
 from benchmarks.measure import seconds_of
 from benchmarks.resident import in_own_process
 from benchmarks.results import Section
-from eigen_core.checkpoint import open_session
+from eigen_core.checkpoint.session import open_session
 from eigen_core.config.loading import load_config
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
 from eigen_core.machine import release_free_memory

@@ -33,7 +33,9 @@ from rich.progress import Progress
 
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.results import Section, keep, require_idle
-from eigen_core.checkpoint import LoadedGeneration, RunLocation
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.snapshot import LoadedGeneration
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import CheckpointConfig, Config
@@ -42,7 +44,6 @@ from eigen_core.generation import TrainingState
 from eigen_core.machine import release_free_memory
 from eigen_core.networks.population import Population
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
-from eigen_core.store import LocalStore
 from eigen_core.task.market import Evaluator
 from eigen_core.trading import TradingEnvironment
 from eigen_core.training.listener import Listener, observed_by

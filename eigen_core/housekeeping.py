@@ -6,22 +6,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from eigen_core.checkpoint import (
-    CleanReport,
-    Damage,
-    KeepRule,
-    LeaseHeldError,
-    Manifest,
-    RunContents,
-    RunDirectory,
-    RunLocation,
-    RunLockedError,
-    no_such_run,
-    read_champion,
-    write_champion,
-)
-from eigen_core.checkpoint.lease import Lease
-from eigen_core.checkpoint.names import CONFIG_NAME
+from eigen_core.checkpoint.contents import CleanReport, KeepRule, RunContents
+from eigen_core.checkpoint.export import read_champion, write_champion
+from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
+from eigen_core.checkpoint.lease import Lease, LeaseHeldError
+from eigen_core.checkpoint.location import RunLocation, no_such_run
+from eigen_core.checkpoint.lock import RunLockedError
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig

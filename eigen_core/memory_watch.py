@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from eigen_core.checkpoint import RunLocation, RunSession
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.records import PhaseMemory
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, resolve_device

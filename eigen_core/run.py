@@ -13,7 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pydantic import JsonValue
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunSession, Saved, Snapshot, open_session
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.run import Saved
+from eigen_core.checkpoint.session import RunSession, open_session
+from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import HoldoutResult, Telemetry
 from eigen_core.common.text import duration, size
@@ -31,7 +35,6 @@ from eigen_core.planning.plan import local_worker_count
 from eigen_core.planning.run_plan import require_fit
 from eigen_core.reporting import in_words
 from eigen_core.reporting.drawing import Drawing, DrawingError
-from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.task import TaskData, open_data
 from eigen_core.training.journals import remember_own_settings, work_recorded
 from eigen_core.training.listener import Listener, Training, outside_listeners

@@ -16,8 +16,7 @@ import torch
 
 from benchmarks.fuzz.cases import Outcome
 from benchmarks.fuzz.small_run import GENERATIONS, copied, resumed
-from eigen_core.checkpoint.integrity import checksummed, json_sha256
-from eigen_core.checkpoint.names import blob_name, manifest_name
+from eigen_core.checkpoint.integrity import blob_name, checksummed, json_sha256, manifest_name
 from eigen_core.checkpoint.tensors import serialized, tensor_facts
 
 _VALUES: list[Any] = [None, True, -1, 0, 1, 2.5, 99, 1e30, 10**9, 10**14, 10**20, -0.5, "", "x", "0" * 64, [], {}, [[]]]

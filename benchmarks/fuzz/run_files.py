@@ -8,8 +8,8 @@ import numpy as np
 
 from benchmarks.fuzz.cases import Outcome
 from benchmarks.fuzz.small_run import copied, resumed
-from eigen_core.checkpoint import RunContents
-from eigen_core.store import LocalStore
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.local import LocalStore
 
 
 def _huge(path: Path) -> None:

@@ -14,9 +14,10 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks.synthetic import leaking_market
-from eigen_core.checkpoint import RunDirectory, tensors_sha256
-from eigen_core.checkpoint.integrity import checksummed
-from eigen_core.checkpoint.names import holdout_name
+from eigen_core.checkpoint.integrity import checksummed, holdout_name
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.generation import (
@@ -30,7 +31,6 @@ from eigen_core.generation import (
     train,
 )
 from eigen_core.market import Panel
-from eigen_core.store import StoreUnavailableError
 from eigen_core.training.runs import Run, status_of
 
 RUN = "run"

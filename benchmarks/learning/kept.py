@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.learning.trial import run_trial, trial_config
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, replacing
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.judging.verdicts import Claim
-from eigen_core.store.files import explained, replacing
 
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "threads")
 _FORMAT = 2

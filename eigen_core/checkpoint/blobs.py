@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from eigen_core.checkpoint.integrity import DamagedFileError
-from eigen_core.checkpoint.names import blob_name
-from eigen_core.store.files import make_folder, sync_folder
-from eigen_core.store.interface import HIDDEN
+from eigen_core.checkpoint.integrity import DamagedFileError, blob_name
+from eigen_core.common.files import HIDDEN, make_folder, sync_folder
 
 _SAVING = ".saving"
 _READ_BYTES = 1 << 20
+
+PathOf = Callable[[str], Path]
+"""Gives the file of the blob with a SHA-256."""
 
 
 def blob_path(run: Path, sha256: str) -> Path:

@@ -20,8 +20,25 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from eigen_core.checkpoint.blobs import check_blob
-from eigen_core.checkpoint.integrity import BytesDone, Damage, DamagedFileError, checksummed, parse_checksummed
+from eigen_core.checkpoint.integrity import (
+    ATTACHMENTS_NAME,
+    BLOBS,
+    CONFIG_NAME,
+    DELETED_MARK,
+    HOLDOUT,
+    MANIFESTS,
+    PLOTS,
+    BytesDone,
+    Damage,
+    DamagedFileError,
+    blob_name,
+    checksummed,
+    generation_of,
+    parse_checksummed,
+    parse_document,
+)
 from eigen_core.checkpoint.lease import is_live
+from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
     MANIFEST_LIMIT,
@@ -33,21 +50,9 @@ from eigen_core.checkpoint.manifest import (
     parse_manifest,
     reading_part,
 )
-from eigen_core.checkpoint.names import (
-    ATTACHMENTS_NAME,
-    BLOBS,
-    CONFIG_NAME,
-    DELETED_MARK,
-    HOLDOUT,
-    MANIFESTS,
-    PLOTS,
-    blob_name,
-    generation_of,
-)
-from eigen_core.checkpoint.tensors import parse_document
+from eigen_core.checkpoint.store import MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size as in_mb
-from eigen_core.store import LocalStore, MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
 
 logger = logging.getLogger(__name__)
 

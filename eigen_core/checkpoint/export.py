@@ -15,13 +15,12 @@ from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
 from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.integrity import Damage, DamagedFileError, DamagedGenerationError, canonical_json
+from eigen_core.checkpoint.integrity import Damage, DamagedFileError, DamagedGenerationError, blob_name, canonical_json
 from eigen_core.checkpoint.manifest import Manifest, reading_part
-from eigen_core.checkpoint.names import blob_name
 from eigen_core.checkpoint.tensors import read_tensors, serialized
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, replacing
 from eigen_core.config.stored import current_values
-from eigen_core.store.files import explained, replacing
 
 logger = logging.getLogger(__name__)
 

@@ -1,15 +1,13 @@
-"""Integrity: checksums of tensors and JSON documents, and the damage that reading them can find."""
+"""Integrity: names, checksums and JSON of the files of a run, and the damage that reading them can find."""
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from contextvars import copy_context
 from dataclasses import dataclass
 from threading import Lock
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from eigen_core.common.errors import InputError
@@ -126,28 +124,6 @@ def _file_content(document: JsonValue) -> bytes:
     return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
 
 
-def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return the elements of a tensor of any shape, type, strides and device as bytes `[bytes]`, in row-major order.
-
-    A contiguous tensor on the CPU is not copied: the array shows its memory.
-    """
-    array: NDArray[np.uint8] = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
-    return array
-
-
-def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return one SHA-256 over the names, types, shapes and bytes of `tensors`, in hexadecimal.
-
-    It depends neither on the order of the mapping nor on device, strides or file format; equal hashes mean equal bits.
-    """
-    return json_sha256(
-        [
-            [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor_bytes(tensor).data).hexdigest()]
-            for name, tensor in sorted(tensors.items())
-        ]
-    )
-
-
 class BytesDone:
     """Counts bytes and reports them to the listener of the context in which this object was made.
 
@@ -168,3 +144,73 @@ class BytesDone:
         with self._lock:
             self._done = min(self._done + count, self._total)
             self._context.run(report_progress, self._name, self._done, self._total)
+
+
+CONFIG_NAME = "config.json"
+ATTACHMENTS = "attachments/"
+ATTACHMENTS_NAME = f"{ATTACHMENTS}list.json"
+LOCK_NAME = "lock"
+ATTEMPTS_NAME = "attempts.json"
+BLOBS = "blobs/"
+MANIFESTS = "manifests/"
+LEASES = "lease/"
+BEFORE_A_RUN = (LOCK_NAME, ATTEMPTS_NAME, LEASES.rstrip("/"))
+"""Names that may be in a run's folder before the run is created."""
+PLOTS = "plots/"
+HOLDOUT = "holdout/"
+DELETED_MARK = b"withdrawn\n"
+"""Content under the name of a manifest that must never be created."""
+
+_MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
+
+
+def blob_name(sha256: str) -> str:
+    """Return the name of the blob with this SHA-256 (hexadecimal)."""
+    return f"{BLOBS}{sha256[:2]}/{sha256}"
+
+
+def manifest_name(generation: int, checksum: str) -> str:
+    """Return the name of a generation's manifest, given the manifest's own checksum (hexadecimal)."""
+    return f"{MANIFESTS}{generation:06d}-{checksum[:8]}.json"
+
+
+def generation_of(name: str) -> int | None:
+    """Return the generation whose manifest has this name, with or without its folder; None if it is no manifest's."""
+    match = _MANIFEST.fullmatch(name)
+    if match is None or f"{int(match[1]):06d}" != match[1]:
+        return None
+    return int(match[1])
+
+
+def holdout_name(generation: int) -> str:
+    """Return the name of the holdout's result after a generation."""
+    return f"{HOLDOUT}{generation:06d}.json"
+
+
+def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
+    """Return a JSON document in its canonical spelling, or its JSON text as it is.
+
+    Raises:
+        ValueError: it holds NaN or infinity; the message names `file`.
+    """
+    try:
+        return document if isinstance(document, bytes) else canonical_json(document)
+    except ValueError as error:
+        raise ValueError(f"{file} cannot be written as JSON: {error}") from error
+
+
+def parse_document(content: bytes) -> JsonValue:
+    """Return the document of verified JSON text.
+
+    Raises:
+        DamagedFileError: it is not JSON.
+    """
+    try:
+        document: JsonValue = json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError("is not JSON") from error
+    return document
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"JSON knows no {name}")

@@ -20,9 +20,9 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from eigen_core.checkpoint.names import DELETED_MARK, LEASES, MANIFESTS
-from eigen_core.common.errors import InputError
-from eigen_core.store import (
+from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
+from eigen_core.checkpoint.lock import ProcessIdentity, this_process
+from eigen_core.checkpoint.store import (
     MissingObjectError,
     ObjectExistsError,
     Store,
@@ -30,7 +30,7 @@ from eigen_core.store import (
     StoreUnavailableError,
     created,
 )
-from eigen_core.store.locks import ProcessIdentity, this_process
+from eigen_core.common.errors import InputError
 
 logger = logging.getLogger(__name__)
 

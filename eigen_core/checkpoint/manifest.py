@@ -1,31 +1,31 @@
 """The manifest of a generation: all that it consists of, with sizes and checksums, and a checksum of its own."""
 
-import platform
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import pairwise
 from math import prod
 from typing import Annotated, Literal, Self
 
-import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from eigen_core import __version__
 from eigen_core.checkpoint.integrity import (
     Damage,
     DamagedFileError,
     DamagedGenerationError,
+    blob_name,
     checksummed,
     in_words,
     json_sha256,
+    manifest_name,
     parse_checksummed,
 )
-from eigen_core.checkpoint.names import blob_name, manifest_name
-from eigen_core.checkpoint.snapshot import STEM, Snapshot
 from eigen_core.common.errors import InputError
-from eigen_core.machine.arithmetic import Arithmetic
+from eigen_core.common.records import Arithmetic
 
+STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
+"""Allowed stems of files and names of columns."""
 FORMAT_VERSION = 1
 MANIFEST_LIMIT = 64 << 20
 """Most bytes that a manifest may have."""
@@ -35,21 +35,7 @@ Natural = Annotated[int, Field(ge=0, lt=10**15)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Compression = Literal["none", "gzip", "zstd"]
 DataType = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
-
-DATA_TYPES: dict[torch.dtype, DataType] = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.float16: "F16",
-    torch.bfloat16: "BF16",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
-"""The types that can be stored, by the names that safetensors gives them."""
-TORCH_TYPES: dict[DataType, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
+_ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 
 
 class _Entry(BaseModel):
@@ -72,15 +58,10 @@ class TensorFacts(_Entry):
     """As safetensors calls it."""
     shape: tuple[Natural, ...]
 
-    @classmethod
-    def of(cls, name: str, tensor: torch.Tensor) -> Self:
-        """The facts of a tensor whose type can be stored."""
-        return cls(name=name, dtype=DATA_TYPES[tensor.dtype], shape=tuple(tensor.shape))
-
     @property
     def nbytes(self) -> int:
         """Its size (bytes)."""
-        return prod(self.shape) * TORCH_TYPES[self.dtype].itemsize
+        return prod(self.shape) * _ITEM_BYTES[self.dtype]
 
 
 class FileEntry(_Entry):
@@ -258,38 +239,6 @@ class Manifest(_Entry):
             if entry.name == name:
                 return entry
         raise KeyError(name)
-
-
-def compose_manifest(
-    run: str,
-    snapshot: Snapshot,
-    files: Sequence[FileEntry],
-    ring: RingEntry | None,
-    parent: str | None,
-    epoch: int,
-    config: Mapping[str, JsonValue],
-) -> Manifest:
-    """Return the manifest of a snapshot whose blobs are written, stamped with the current time and versions."""
-    values = dict(config)
-    seed = values.get("seed")
-    fields: dict[str, JsonValue] = {
-        "format_version": FORMAT_VERSION,
-        "run": run,
-        "generation": snapshot.generation,
-        "champion_generation": snapshot.champion_generation,
-        "parent": parent,
-        "epoch": epoch,
-        "config": values,
-        "config_sha256": json_sha256(values),
-        "seed": seed if isinstance(seed, int) else None,
-        "versions": {"eigen": __version__, "torch": torch.__version__, "python": platform.python_version()},
-        "created": datetime.now(UTC).isoformat(timespec="microseconds"),
-        "files": [entry.model_dump(mode="json") for entry in sorted(files, key=lambda entry: entry.name)],
-        "ring": ring.model_dump(mode="json") if ring is not None else None,
-    }
-    if snapshot.computed_by is not None:
-        fields["computed_by"] = snapshot.computed_by.model_dump(mode="json")
-    return Manifest.model_validate_json(checksummed(fields))
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:

@@ -17,7 +17,7 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
@@ -30,10 +30,10 @@ import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import blob_path, write_all, write_blob
-from eigen_core.checkpoint.integrity import BytesDone, DamagedFileError, canonical_json, tensor_bytes
-from eigen_core.checkpoint.manifest import DATA_TYPES, TORCH_TYPES, RingEntry, ShardEntry, TensorFacts
-from eigen_core.checkpoint.snapshot import Ring, slot_ranges
+from eigen_core.checkpoint.blobs import PathOf, blob_path, opened, write_all, write_blob
+from eigen_core.checkpoint.integrity import BytesDone, DamagedFileError, blob_name, canonical_json
+from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
+from eigen_core.checkpoint.tensors import DATA_TYPES, TORCH_TYPES, tensor_bytes
 from eigen_core.machine import unwritten_zeros
 
 _MAGIC = b"EIGNRING"
@@ -59,6 +59,49 @@ Result = TypeVar("Result")
 
 RowRange = tuple[int, int]
 """Number of a first row, and how many."""
+
+
+@dataclass(frozen=True)
+class Ring:
+    """The replay buffer: the newest rows of a table to which rows are only ever appended.
+
+    The row that was appended as number n (from 0) is in slot n % capacity; slots that no row has reached hold anything
+    before saving, zeros after loading.
+
+    Raises:
+        ValueError: columns, size and number of rows do not fit together.
+    """
+
+    columns: Mapping[str, torch.Tensor]
+    """Name -> `[capacity, ...]`; may be views and on any device, come back on the CPU, contiguous, in own memory."""
+    size: int
+    """Rows that are stored."""
+    written: int
+    """Rows ever appended."""
+
+    def __post_init__(self) -> None:
+        lengths = {column.shape[0] if column.ndim else 0 for column in self.columns.values()}
+        if len(lengths) != 1 or min(lengths) < 1:
+            raise ValueError(f"the columns of a ring must be equally long and not empty, not {sorted(lengths)}")
+        if self.size != min(self.written, self.capacity) or self.written < 0:
+            raise ValueError(f"a ring of {self.capacity} slots and {self.written} rows cannot store {self.size}")
+        for name in self.columns:
+            if not STEM.fullmatch(name):
+                raise ValueError(f"'{name}' cannot be the name of a column of a ring")
+
+    @property
+    def capacity(self) -> int:
+        """Rows that it can store."""
+        return int(next(iter(self.columns.values())).shape[0])
+
+
+def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -> Iterator[tuple[int, slice]]:
+    """Yield where the rows `first` to `stop` of a ring lie: number of a first row, slots; at most `most` at a time."""
+    while first < stop:
+        slot = first % capacity
+        count = min(stop - first, capacity - slot, stop if most is None else most)
+        yield first, slice(slot, slot + count)
+        first += count
 
 
 def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
@@ -310,3 +353,24 @@ def _reader(file: BinaryIO) -> _Reader:
     if magic.startswith(_GZIP_MAGIC):
         return gzip.GzipFile(fileobj=file)
     return file  # type: ignore[return-value]  # typeshed leaves readinto out of BinaryIO; raw files have it
+
+
+def read_ring(manifest: Manifest, entry: RingEntry, path_of: PathOf) -> Ring:
+    """Return the ring that verified shards make up.
+
+    Raises:
+        DamagedGenerationError: a shard is damaged, or there is not enough memory.
+    """
+    with reading_part(manifest, "replay", manifest.name):
+        ring = empty_ring(entry)
+    memory = {name: rows_as_bytes(column) for name, column in ring.columns.items()}
+
+    def read(shard: ShardEntry) -> None:
+        with (
+            reading_part(manifest, shard.title, blob_name(shard.sha256)),
+            opened(path_of(shard.sha256)) as file,
+        ):
+            read_shard(file, entry, shard, memory)
+
+    in_threads(read, entry.shards)
+    return ring

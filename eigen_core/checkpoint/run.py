@@ -1,10 +1,9 @@
 """Where a run is kept, and its directory on this machine, in which generations are committed and read again."""
 
-import heapq
 import logging
 import os
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,106 +13,38 @@ from typing import Self
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.blobs import blob_path, clear_unfinished
-from eigen_core.checkpoint.contents import CleanReport, RunContents, age_key
-from eigen_core.checkpoint.integrity import Damage, DamagedGenerationError, UnfitSnapshotError, checksummed, in_words
-from eigen_core.checkpoint.manifest import (
-    FORMAT_VERSION,
-    Manifest,
-    compose_manifest,
-    damaged_generation,
-    manifest_bytes,
+from eigen_core.checkpoint.contents import CleanReport, RunContents
+from eigen_core.checkpoint.integrity import (
+    BEFORE_A_RUN,
+    CONFIG_NAME,
+    LOCK_NAME,
+    PLOTS,
+    Damage,
+    DamagedGenerationError,
+    UnfitSnapshotError,
+    checksummed,
+    generation_of,
+    in_words,
 )
-from eigen_core.checkpoint.names import BEFORE_A_RUN, CONFIG_NAME, LOCK_NAME, PLOTS, generation_of
-from eigen_core.checkpoint.reading import LoadedGeneration, SnapshotForm, read_snapshot
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import newest_of, no_such_run
+from eigen_core.checkpoint.lock import FileLock
+from eigen_core.checkpoint.manifest import FORMAT_VERSION, Manifest, damaged_generation, manifest_bytes
 from eigen_core.checkpoint.ring import ring_columns, write_ring
-from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.tensors import write_files
-from eigen_core.common.errors import InputError
-from eigen_core.common.text import size
-from eigen_core.config.model import CheckpointConfig
-from eigen_core.store import (
-    LocalStore,
-    ObjectExistsError,
-    Store,
-    check_run_name,
-    is_remote,
-    open_store,
-    run_root,
+from eigen_core.checkpoint.snapshot import (
+    LoadedGeneration,
+    Snapshot,
+    SnapshotForm,
+    compose_manifest,
+    read_snapshot,
+    write_files,
 )
-from eigen_core.store.files import ANOTHER_STORE, explained, leftovers
-from eigen_core.store.locks import FileLock
+from eigen_core.checkpoint.store import ANOTHER_STORE, ObjectExistsError, check_run_name
+from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, leftovers
+from eigen_core.common.text import size
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class RunLocation:
-    """Where a run is kept.
-
-    Attributes:
-        name: the run.
-        store: where it is kept; for a folder the run directory lies in it.
-        root: folder of this machine that holds the run directory.
-        remote: the store is elsewhere.
-    """
-
-    name: str
-    store: Store
-    root: Path
-    remote: bool
-
-    @classmethod
-    def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
-        """Return the location that the settings name.
-
-        Raises:
-            InputError: they name none, or no run can have this name.
-        """
-        url = settings.store
-        check_run_name(name)
-        return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
-
-    @property
-    def local(self) -> RunContents:
-        """The run on this machine."""
-        return RunContents(LocalStore(self.root), self.name)
-
-    @property
-    def stored(self) -> RunContents:
-        """The run in the store."""
-        return RunContents(self.store, self.name) if self.remote else self.local
-
-    def exists(self) -> bool:
-        """Whether the run was begun, here or in the store."""
-        return self.local.exists() or (self.remote and self.stored.exists())
-
-    def contents(self) -> list[RunContents]:
-        """All places that may hold the run's generations, this machine first."""
-        return [self.local, self.stored] if self.remote else [self.local]
-
-
-def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
-    """Yield all manifests of a run and where they are, as `RunContents.newest_first` does.
-
-    Of those that are equally new, those of the first contents come first.
-    """
-
-    def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
-        return ((one, found) for found in one.newest_first())
-
-    return heapq.merge(*map(pairs, contents), key=lambda pair: age_key(pair[1]), reverse=True)
-
-
-def list_runs(store: Store) -> list[str]:
-    """Return the names of the runs in a store, sorted."""
-    return [name for name in store.folders("") if RunContents(store, name).exists()]
-
-
-def no_such_run(store: Store, name: str) -> InputError:
-    """Return the error for a run that is missing, which names those that the store holds."""
-    runs = list_runs(store)
-    held = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
-    return InputError(f"There is no run '{name}' in {store.url}: {held}.")
 
 
 @dataclass(frozen=True)

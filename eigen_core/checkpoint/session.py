@@ -8,20 +8,23 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.integrity import checksummed
+from eigen_core.checkpoint.integrity import (
+    ATTACHMENTS,
+    ATTACHMENTS_NAME,
+    CONFIG_NAME,
+    HOLDOUT,
+    PLOTS,
+    checksummed,
+    holdout_name,
+)
 from eigen_core.checkpoint.lease import Lease
-from eigen_core.checkpoint.names import ATTACHMENTS, ATTACHMENTS_NAME, CONFIG_NAME, HOLDOUT, PLOTS, holdout_name
-from eigen_core.checkpoint.reading import LoadedGeneration, SnapshotForm
-from eigen_core.checkpoint.run import RunDirectory, RunLocation, Saved, config_content
-from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run import RunDirectory, Saved, config_content
+from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
+from eigen_core.checkpoint.store import MissingObjectError, ObjectExistsError, StoreUnavailableError
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.store import (
-    MissingObjectError,
-    ObjectExistsError,
-    StoreUnavailableError,
-)
 
 logger = logging.getLogger(__name__)
 

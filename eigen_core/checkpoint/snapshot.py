@@ -1,59 +1,42 @@
-"""Snapshots: the whole state at the end of a generation, and the ring of the replay buffer."""
+"""Snapshots: the whole state at the end of a generation, its files, its form, and how it is read back."""
 
-import re
-from collections.abc import Iterator, Mapping
+import platform
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, Self
 
 import torch
 from pydantic import JsonValue
 
-from eigen_core.machine.arithmetic import Arithmetic
-
-STEM = re.compile(r"[a-z][a-z0-9_]{0,63}")
-"""Allowed stems of files and names of columns."""
-
-
-@dataclass(frozen=True)
-class Ring:
-    """The replay buffer: the newest rows of a table to which rows are only ever appended.
-
-    The row that was appended as number n (from 0) is in slot n % capacity; slots that no row has reached hold anything
-    before saving, zeros after loading.
-
-    Raises:
-        ValueError: columns, size and number of rows do not fit together.
-    """
-
-    columns: Mapping[str, torch.Tensor]
-    """Name -> `[capacity, ...]`; may be views and on any device, come back on the CPU, contiguous, in own memory."""
-    size: int
-    """Rows that are stored."""
-    written: int
-    """Rows ever appended."""
-
-    def __post_init__(self) -> None:
-        lengths = {column.shape[0] if column.ndim else 0 for column in self.columns.values()}
-        if len(lengths) != 1 or min(lengths) < 1:
-            raise ValueError(f"the columns of a ring must be equally long and not empty, not {sorted(lengths)}")
-        if self.size != min(self.written, self.capacity) or self.written < 0:
-            raise ValueError(f"a ring of {self.capacity} slots and {self.written} rows cannot store {self.size}")
-        for name in self.columns:
-            if not STEM.fullmatch(name):
-                raise ValueError(f"'{name}' cannot be the name of a column of a ring")
-
-    @property
-    def capacity(self) -> int:
-        """Rows that it can store."""
-        return int(next(iter(self.columns.values())).shape[0])
-
-
-def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -> Iterator[tuple[int, slice]]:
-    """Yield where the rows `first` to `stop` of a ring lie: number of a first row, slots; at most `most` at a time."""
-    while first < stop:
-        slot = first % capacity
-        count = min(stop - first, capacity - slot, stop if most is None else most)
-        yield first, slice(slot, slot + count)
-        first += count
+from eigen_core import __version__
+from eigen_core.checkpoint.blobs import PathOf, check_blob, write_blob, write_bytes
+from eigen_core.checkpoint.integrity import (
+    BytesDone,
+    Damage,
+    DamagedFileError,
+    blob_name,
+    checksummed,
+    document_bytes,
+    json_sha256,
+    parse_document,
+)
+from eigen_core.checkpoint.manifest import (
+    FORMAT_VERSION,
+    STEM,
+    FileEntry,
+    Manifest,
+    RingEntry,
+    TensorFacts,
+    damaged_generation,
+    reading_part,
+)
+from eigen_core.checkpoint.ring import Ring, read_ring, ring_columns
+from eigen_core.checkpoint.tensors import read_tensors, tensor_facts, write_tensors
+from eigen_core.common.records import Arithmetic
 
 
 @dataclass(frozen=True)
@@ -91,3 +74,195 @@ class Snapshot:
         for stem, tensors in self.tensors.items():
             if "__metadata__" in tensors:
                 raise ValueError(f"a tensor of '{stem}' is named '__metadata__', which safetensors keeps for itself")
+
+
+_WORKERS = 2
+_HEADER_LIMIT = 1 << 20
+"""Most bytes that a safetensors file may have beside its tensors."""
+
+
+class LoadedGeneration(NamedTuple):
+    """A generation read from a run."""
+
+    snapshot: Snapshot
+    manifest: Manifest
+    damages: list[Damage]
+    """Damages of the newer generations that were skipped, newest first."""
+
+
+def read_snapshot(manifest: Manifest, path_of: PathOf) -> Snapshot:
+    """Return the snapshot that a manifest describes. Nothing is parsed before everything is verified.
+
+    Raises:
+        DamagedGenerationError: it is damaged.
+    """
+    verify_parts(manifest, manifest.parts, path_of)
+    tensors: dict[str, dict[str, torch.Tensor]] = {}
+    documents: dict[str, JsonValue | bytes] = {}
+    for entry in manifest.files:
+        stem, path = Path(entry.name).stem, path_of(entry.sha256)
+        with reading_part(manifest, entry.name, blob_name(entry.sha256)):
+            if entry.tensors is not None:
+                tensors[stem] = read_tensors(path, entry.tensors)
+            else:
+                documents[stem] = parse_document(path.read_bytes())
+    ring = None if manifest.ring is None else read_ring(manifest, manifest.ring, path_of)
+    return Snapshot(manifest.generation, tensors, documents, manifest.champion_generation, ring, manifest.computed_by)
+
+
+def verify_parts(manifest: Manifest, parts: dict[str, str], path_of: PathOf) -> None:
+    """Compare the blobs of parts of a generation with their sizes and SHA-256.
+
+    Args:
+        manifest: the generation's.
+        parts: some of the manifest's parts.
+        path_of: the file of a blob.
+
+    Raises:
+        DamagedGenerationError: it names all that is wrong.
+    """
+    sizes = manifest.blobs
+    blobs = sorted(set(parts.values()), key=lambda name: -sizes[name])
+    progress = BytesDone("load", sum(sizes[name] for name in blobs))
+
+    def damage_of(name: str) -> str | None:
+        try:
+            check_blob(path_of(name.rpartition("/")[2]), sizes[name], progress.add)
+        except DamagedFileError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(_WORKERS) as threads:
+        wrong = dict(zip(blobs, threads.map(damage_of, blobs), strict=True))
+    found = ((part, name, wrong[name]) for part, name in parts.items())
+    damages = [Damage(manifest.generation, part, what, name) for part, name, what in found if what is not None]
+    if damages:
+        raise damaged_generation(manifest, damages)
+
+
+@dataclass(frozen=True)
+class SnapshotForm:
+    """The form of a run's snapshots. It is compared with a manifest, before anything that it names is read.
+
+    Attributes:
+        files: name of each file -> its tensors; None for JSON.
+        capacity: slots of the ring.
+        columns: one row of the ring.
+        generation_rows: how many rows a generation can append to it.
+    """
+
+    files: Mapping[str, tuple[TensorFacts, ...] | None]
+    capacity: int
+    columns: tuple[TensorFacts, ...]
+    generation_rows: range
+
+    @classmethod
+    def of(
+        cls,
+        tensors: Mapping[str, Mapping[str, torch.Tensor]],
+        documents: Collection[str],
+        ring: Ring,
+        generation_rows: range,
+    ) -> Self:
+        """Return the form of snapshots with tensors, documents and a ring like these, whatever they hold."""
+        held = {f"{stem}.safetensors": tensor_facts(stem, named) for stem, named in tensors.items()}
+        texts = dict.fromkeys(f"{stem}.json" for stem in documents)
+        return cls({**held, **texts}, ring.capacity, ring_columns(ring), generation_rows)
+
+    def damages(self, manifest: Manifest) -> list[Damage]:
+        """Return the differences of a manifest from this form."""
+        found = [*self._file_damages(manifest), *self._ring_damages(manifest.ring, manifest.generation)]
+        return [Damage(manifest.generation, part, what, manifest.name) for part, what in found]
+
+    def _file_damages(self, manifest: Manifest) -> Iterator[tuple[str, str]]:
+        there = {entry.name: entry for entry in manifest.files}
+        for name in sorted(there.keys() | self.files.keys()):
+            if name not in there:
+                yield name, "is not in the manifest"
+            elif name not in self.files:
+                yield name, "is not known to this version of Eigen"
+            elif (wanted := self.files[name]) is not None:
+                entry = there[name]
+                beside = entry.bytes - sum(tensor.nbytes for tensor in wanted)
+                if what := _difference(entry.tensors or (), wanted):
+                    yield name, what
+                elif not 0 <= beside <= _HEADER_LIMIT:
+                    yield name, f"has {entry.bytes:,} bytes, which do not fit its tensors"
+
+    def _ring_damages(self, ring: RingEntry | None, generation: int) -> Iterator[tuple[str, str]]:
+        if ring is None:
+            yield "replay", "is not in the manifest"
+        elif what := _difference(ring.columns, self.columns):
+            yield "replay", what
+        elif ring.capacity != self.capacity:
+            yield "replay", f"has {ring.capacity:,} slots instead of {self.capacity:,}"
+        else:
+            fewest, most = generation * self.generation_rows[0], generation * self.generation_rows[-1]
+            if not fewest <= ring.written <= most:
+                wanted = f"{most:,}" if fewest == most else f"{fewest:,} to {most:,}"
+                yield "replay", f"has had {ring.written:,} rows instead of {wanted}"
+
+
+def _difference(found: Collection[TensorFacts], wanted: Collection[TensorFacts]) -> str | None:
+    """Return the first difference between two sets of tensors, None if there is none."""
+    there = {tensor.name: tensor for tensor in found}
+    expected = {tensor.name: tensor for tensor in wanted}
+    for name in sorted(there.keys() | expected.keys()):
+        if there.get(name) != expected.get(name):
+            return f"holds {name} as {_in_words(there.get(name))} instead of {_in_words(expected.get(name))}"
+    return None if len(found) == len(there) else "names a tensor twice"
+
+
+def _in_words(tensor: TensorFacts | None) -> str:
+    return "nothing" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
+
+
+def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
+    """Write the tensors and documents of a snapshot as blobs of the run in a folder and return their entries.
+
+    Raises:
+        ValueError: one of them cannot be stored; nothing is written then.
+    """
+    facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
+    texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
+    entries = []
+    for stem, tensors in facts.items():
+        held = snapshot.tensors[stem]
+        sha256, size = write_blob(run, partial(write_tensors, tensors=held))
+        entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))
+    for stem, text in texts.items():
+        sha256, size = write_blob(run, partial(write_bytes, content=text))
+        entries.append(FileEntry(name=f"{stem}.json", bytes=size, sha256=sha256, tensors=None))
+    return entries
+
+
+def compose_manifest(
+    run: str,
+    snapshot: Snapshot,
+    files: Sequence[FileEntry],
+    ring: RingEntry | None,
+    parent: str | None,
+    epoch: int,
+    config: Mapping[str, JsonValue],
+) -> Manifest:
+    """Return the manifest of a snapshot whose blobs are written, stamped with the current time and versions."""
+    values = dict(config)
+    seed = values.get("seed")
+    fields: dict[str, JsonValue] = {
+        "format_version": FORMAT_VERSION,
+        "run": run,
+        "generation": snapshot.generation,
+        "champion_generation": snapshot.champion_generation,
+        "parent": parent,
+        "epoch": epoch,
+        "config": values,
+        "config_sha256": json_sha256(values),
+        "seed": seed if isinstance(seed, int) else None,
+        "versions": {"eigen": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        "created": datetime.now(UTC).isoformat(timespec="microseconds"),
+        "files": [entry.model_dump(mode="json") for entry in sorted(files, key=lambda entry: entry.name)],
+        "ring": ring.model_dump(mode="json") if ring is not None else None,
+    }
+    if snapshot.computed_by is not None:
+        fields["computed_by"] = snapshot.computed_by.model_dump(mode="json")
+    return Manifest.model_validate_json(checksummed(fields))

@@ -1,24 +1,60 @@
 """Named tensors as safetensors files, JSON documents as files; nothing in them can be executed."""
 
 import errno
-import json
+import hashlib
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import JsonValue
 from safetensors import SafetensorError, TensorSpec, safe_open, serialize, serialize_file
 
-from eigen_core.checkpoint.blobs import write_blob, write_bytes
-from eigen_core.checkpoint.integrity import DamagedFileError, canonical_json, tensor_bytes
-from eigen_core.checkpoint.manifest import DATA_TYPES, FileEntry, TensorFacts
-from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.integrity import DamagedFileError, json_sha256
+from eigen_core.checkpoint.manifest import DataType, TensorFacts
+
+DATA_TYPES: dict[torch.dtype, DataType] = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The types that can be stored, by the names that safetensors gives them."""
+
+
+TORCH_TYPES: dict[DataType, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
+
 
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
+
+
+def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
+    """Return the elements of a tensor of any shape, type, strides and device as bytes `[bytes]`, in row-major order.
+
+    A contiguous tensor on the CPU is not copied: the array shows its memory.
+    """
+    array: NDArray[np.uint8] = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
+    return array
+
+
+def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return one SHA-256 over the names, types, shapes and bytes of `tensors`, in hexadecimal.
+
+    It depends neither on the order of the mapping nor on device, strides or file format; equal hashes mean equal bits.
+    """
+    return json_sha256(
+        [
+            [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor_bytes(tensor).data).hexdigest()]
+            for name, tensor in sorted(tensors.items())
+        ]
+    )
 
 
 def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[TensorFacts, ...]:
@@ -30,7 +66,10 @@ def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensor
     for name, tensor in tensors.items():
         if tensor.dtype not in DATA_TYPES:
             raise ValueError(f"tensor '{name}' for {file} is of type {tensor.dtype}, which cannot be stored")
-    return tuple(TensorFacts.of(name, tensor) for name, tensor in sorted(tensors.items()))
+    return tuple(
+        TensorFacts(name=name, dtype=DATA_TYPES[tensor.dtype], shape=tuple(tensor.shape))
+        for name, tensor in sorted(tensors.items())
+    )
 
 
 def serialized(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
@@ -67,25 +106,6 @@ def _specs(tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.
     }
 
 
-def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
-    """Write the tensors and documents of a snapshot as blobs of the run in a folder and return their entries.
-
-    Raises:
-        ValueError: one of them cannot be stored; nothing is written then.
-    """
-    facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
-    texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
-    entries = []
-    for stem, tensors in facts.items():
-        held = snapshot.tensors[stem]
-        sha256, size = write_blob(run, partial(write_tensors, tensors=held))
-        entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))
-    for stem, text in texts.items():
-        sha256, size = write_blob(run, partial(write_bytes, content=text))
-        entries.append(FileEntry(name=f"{stem}.json", bytes=size, sha256=sha256, tensors=None))
-    return entries
-
-
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:
     """Return the tensors of a verified safetensors file, on the CPU.
 
@@ -105,32 +125,3 @@ def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, tor
     }:
         raise DamagedFileError("does not hold the tensors that the manifest lists")
     return tensors
-
-
-def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
-    """Return a JSON document in its canonical spelling, or its JSON text as it is.
-
-    Raises:
-        ValueError: it holds NaN or infinity; the message names `file`.
-    """
-    try:
-        return document if isinstance(document, bytes) else canonical_json(document)
-    except ValueError as error:
-        raise ValueError(f"{file} cannot be written as JSON: {error}") from error
-
-
-def parse_document(content: bytes) -> JsonValue:
-    """Return the document of verified JSON text.
-
-    Raises:
-        DamagedFileError: it is not JSON.
-    """
-    try:
-        document: JsonValue = json.loads(content, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError("is not JSON") from error
-    return document
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"JSON knows no {name}")

@@ -19,16 +19,15 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.blobs import check_blob
 from eigen_core.checkpoint.contents import RunContents, kept_generations
-from eigen_core.checkpoint.integrity import DamagedFileError
+from eigen_core.checkpoint.integrity import BLOBS, DamagedFileError, generation_of
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
-from eigen_core.checkpoint.names import BLOBS, generation_of
 from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.store import StoreUnavailableError, created
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import replacing
 from eigen_core.common.text import size
 from eigen_core.config import CheckpointConfig
-from eigen_core.store import StoreUnavailableError, created
-from eigen_core.store.files import replacing
 
 logger = logging.getLogger(__name__)
 

@@ -536,3 +536,24 @@ def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member |
         if lineage.agent == child.agent and (parent := main_parent(lineage)) is not None:
             return _parent(record, lineage, parent)
     return None
+
+
+_Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
+
+
+class Arithmetic(BaseModel):
+    """CPU, GPU and libraries that compute a generation, as far as they decide bits."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    processor: _Words
+    """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""
+    instructions: _Words
+    """Instructions that torch's own kernels use (AVX2, AVX512); of a GPU its compute capability."""
+    blas: _Words
+    """Library of matrix products, with its mode if it is MKL (MKL AUTO,STRICT)."""
+    torch: _Words
+    """Version of torch."""
+
+    def __str__(self) -> str:
+        return f"{self.processor} with {self.instructions}, {self.blas}, torch {self.torch}"

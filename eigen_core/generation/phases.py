@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.checkpoint import tensors_sha256
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess, GenerationRecord, HoldoutResult, ancestors_after

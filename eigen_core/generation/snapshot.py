@@ -10,7 +10,10 @@ import torch
 from pydantic import JsonValue, TypeAdapter, model_validator
 from torch import Tensor
 
-from eigen_core.checkpoint import Ring, Snapshot, SnapshotForm, UnfitSnapshotError, tensors_sha256
+from eigen_core.checkpoint.integrity import UnfitSnapshotError
+from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.snapshot import Snapshot, SnapshotForm
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (
     GenerationRecord,

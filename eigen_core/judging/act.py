@@ -11,9 +11,12 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
-from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.export import CHAMPION, stored_weights
 from eigen_core.checkpoint.integrity import DamagedFileError, checksummed, parse_checksummed
+from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, replacing
 from eigen_core.config import AccountConfig, Config
 from eigen_core.config.values import Date
 from eigen_core.generation.state import resolve_device
@@ -22,7 +25,6 @@ from eigen_core.judging.backtests import agents_on_market, newest_of_run, requir
 from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
-from eigen_core.store.files import explained, replacing
 from eigen_core.training.runs import Run
 
 _UNCHECKED = "eigen act 1"

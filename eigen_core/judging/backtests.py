@@ -10,8 +10,12 @@ import numpy as np
 import pandas as pd
 import torch
 
-from eigen_core.checkpoint import CHAMPION, Manifest, RunContents, stored_weights
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.export import CHAMPION, stored_weights
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import history_in
 from eigen_core.common.text import count
 from eigen_core.config import Config, merge
@@ -23,8 +27,6 @@ from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.verdicts import Chosen, Verdict, counted_verdict
 from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel, build_panel
-from eigen_core.store import open_store
-from eigen_core.store.files import explained, replacing
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.equity import share_of
 from eigen_core.trading.metrics import Figures, drawdowns, figures_of, gain_by_asset, gain_by_month

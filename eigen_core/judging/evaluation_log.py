@@ -21,14 +21,22 @@ from typing import Annotated, TypeVar
 import torch
 from pydantic import Field, ValidationError
 
-from eigen_core.checkpoint.integrity import Damage, in_words, json_sha256, tensors_sha256
+from eigen_core.checkpoint.integrity import Damage, in_words, json_sha256
+from eigen_core.checkpoint.store import (
+    LEDGER_HEAD,
+    LOOKS,
+    LOOKS_CHAIN,
+    MissingObjectError,
+    Store,
+    StoreUnavailableError,
+    created,
+)
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import replacing
 from eigen_core.common.records import Record
 from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config
-from eigen_core.store import MissingObjectError, Store, StoreUnavailableError, created
-from eigen_core.store.files import replacing
-from eigen_core.store.location import LEDGER_HEAD, LOOKS, LOOKS_CHAIN
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.checkpoint import CHAMPION, DamagedGenerationError, stored_weights
+from eigen_core.checkpoint.export import CHAMPION, stored_weights
+from eigen_core.checkpoint.integrity import DamagedGenerationError
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config

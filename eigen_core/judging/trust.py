@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from scipy.stats import beta
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import Record
 from eigen_core.common.text import percent
 from eigen_core.config import Config
@@ -28,7 +29,6 @@ from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.store.files import explained, replacing
 from eigen_core.trading.synthetic import prices_fingerprint, unpredictable_prices, with_planted_edge
 
 EDGES = (0.05, 0.1, 0.2, 0.3)

@@ -9,6 +9,7 @@ import torch
 from scipy.stats import norm
 from scipy.stats import t as student
 
+from eigen_core.checkpoint.store import Store
 from eigen_core.common.records import Excess
 from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.config import Config
@@ -24,7 +25,6 @@ from eigen_core.judging.statistics import (
     sharpe_ratio,
     superiority,
 )
-from eigen_core.store import Store
 from eigen_core.trading.equity import daily_rates
 
 Claim = Literal["skill", "none", "undecided"]

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from eigen_core.checkpoint import parse_checksummed
-from eigen_core.checkpoint.integrity import checksummed
+from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
+from eigen_core.checkpoint.location import open_store, run_root
+from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_run_name, created
 from eigen_core.common.errors import InputError
 from eigen_core.config import BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
@@ -22,8 +23,6 @@ from eigen_core.config.values import has_prices
 from eigen_core.judging.backtest import outcome_days
 from eigen_core.market import build_panel
 from eigen_core.market.panel import Splits
-from eigen_core.store import MissingObjectError, Store, check_run_name, created, open_store, run_root
-from eigen_core.store.location import WALKS
 from eigen_core.training.runs import Run, require_same_definition, status_of
 
 _MOST_BYTES = 1 << 24

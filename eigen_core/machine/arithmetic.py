@@ -8,12 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Annotated
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from eigen_core.common.records import Arithmetic
 from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, compute_with
 
 logger = logging.getLogger(__name__)
@@ -45,26 +44,6 @@ _INTEL = "GenuineIntel"
 # rows, and over what is summed. MKL was seen to keep the bits of both products in its strict modes alone.
 _PRODUCTS = ((4, 256, 64, 32), (4, 18, 1_024, 16))
 _FEW_ROWS = 16
-
-_Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
-
-
-class Arithmetic(BaseModel):
-    """CPU, GPU and libraries that compute a generation, as far as they decide bits."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-    processor: _Words
-    """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""
-    instructions: _Words
-    """Instructions that torch's own kernels use (AVX2, AVX512); of a GPU its compute capability."""
-    blas: _Words
-    """Library of matrix products, with its mode if it is MKL (MKL AUTO,STRICT)."""
-    torch: _Words
-    """Version of torch."""
-
-    def __str__(self) -> str:
-        return f"{self.processor} with {self.instructions}, {self.blas}, torch {self.torch}"
 
 
 def arithmetic_of(device: torch.device) -> Arithmetic:

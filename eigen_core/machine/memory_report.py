@@ -17,11 +17,11 @@ from queue import SimpleQueue
 
 from torch import Tensor
 
+from eigen_core.common.files import replacing
 from eigen_core.common.text import duration, size
 from eigen_core.machine.allocation import Values, add_largest, memory_of, tensors_of
 from eigen_core.machine.limits import Pressure
 from eigen_core.machine.usage import PhaseUsage, Point, Usage, process_bytes, resident_part
-from eigen_core.store.files import replacing
 
 _ROWS = 20
 # Listing a million objects takes 0.05 s.

@@ -6,6 +6,7 @@ from typing import Literal
 
 import torch
 
+from eigen_core.checkpoint.location import is_remote
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from eigen_core.config import Config
@@ -15,7 +16,6 @@ from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.threads import usable_cores
 from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
 from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
-from eigen_core.store import is_remote
 
 Phase = Literal["start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"]
 Device = Literal["cpu", "cuda"]

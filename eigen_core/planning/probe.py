@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from eigen_core.common.files import replacing
 from eigen_core.common.progress import checked_by
 from eigen_core.common.runtime import code_digest, default_cache_root, stop_with_this_process
 from eigen_core.common.text import size
@@ -35,7 +36,6 @@ from eigen_core.machine.allocation import is_exhaustion
 from eigen_core.machine.threads import computing_threads
 from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.networks.population import Population, agent_groups
-from eigen_core.store.files import replacing
 from eigen_core.task import TaskData, open_data, task_class
 
 logger = logging.getLogger(__name__)

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import torch
 
+from eigen_core.checkpoint.location import run_root
+from eigen_core.checkpoint.store import ANOTHER_STORE
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import nearest_there
 from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.generation import resolve_device
@@ -29,8 +32,6 @@ from eigen_core.planning import (
     remembered,
     suggestions_for,
 )
-from eigen_core.store import run_root
-from eigen_core.store.files import ANOTHER_STORE, nearest_there
 from eigen_core.task import TaskData
 
 logger = logging.getLogger(__name__)

@@ -7,11 +7,11 @@ from math import prod
 import torch
 
 from eigen_core.checkpoint.contents import kept_generations
+from eigen_core.checkpoint.location import is_remote
 from eigen_core.config import Config
 from eigen_core.learning import learner_class, method_class
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.arithmetic import set_cpu_mode
-from eigen_core.store import is_remote
 from eigen_core.task import TaskData, task_class
 from eigen_core.task.replay import Column
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import require_place
 from eigen_core.common.text import number, percent
 from eigen_core.judging.backtests import Backtest, play
 from eigen_core.judging.verdicts import Claim
@@ -15,7 +16,6 @@ from eigen_core.reporting.report_page import page, report_of, write_page
 from eigen_core.reporting.report_plots import equity_plot, variable
 from eigen_core.reporting.report_tables import figures_table, rows_table, yearly_table
 from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
-from eigen_core.store.files import require_place
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Figures
 from eigen_core.training.runs import status_of

@@ -18,8 +18,8 @@ from itertools import chain, islice
 from pathlib import Path
 from zipfile import ZipFile
 
+from eigen_core.common.files import replacing
 from eigen_core.common.records import Curve, GenerationRecord, RecordLog, Telemetry
-from eigen_core.store.files import replacing
 
 # A training on all cores is more urgent.
 _NICENESS = 10

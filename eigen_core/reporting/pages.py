@@ -23,7 +23,7 @@ from eigen_core.reporting.tables import (
 )
 
 if TYPE_CHECKING:
-    from eigen_core.checkpoint import UploadStatus
+    from eigen_core.checkpoint.uploads import UploadStatus
 
 _SUMMARY_GENERATIONS = 50
 _CONSOLE = "https://console.cloud.google.com/storage/browser/"

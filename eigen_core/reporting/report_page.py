@@ -12,8 +12,9 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from eigen_core.checkpoint import no_such_run
+from eigen_core.checkpoint.location import no_such_run, open_store
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import replacing, require_place
 from eigen_core.common.records import Excess
 from eigen_core.common.text import count, money, number, percent, ratio
 from eigen_core.config.model import CheckpointConfig
@@ -48,8 +49,6 @@ from eigen_core.reporting.report_tables import (
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.reporting.tables import Row, markdown_table
 from eigen_core.reporting.walks import WalkResult, play_walk
-from eigen_core.store import open_store
-from eigen_core.store.files import replacing, require_place
 from eigen_core.trading.metrics import gain_by_asset
 from eigen_core.training.runs import Run, RunStatus, status_of
 

@@ -18,8 +18,8 @@ from matplotlib.typing import RcKeyType
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
+from eigen_core.common.files import replacing
 from eigen_core.common.text import number
-from eigen_core.store.files import replacing
 
 Values = NDArray[np.float64]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
-from eigen_core.checkpoint import RunLocation
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config

@@ -11,8 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.checkpoint import Ring
-from eigen_core.checkpoint.snapshot import slot_ranges
+from eigen_core.checkpoint.ring import Ring, slot_ranges
 from eigen_core.config import Config
 from eigen_core.task.replay import Column, Replay
 

@@ -14,15 +14,16 @@ from typing import Annotated, Generic, TypeVar
 import psutil
 from pydantic import AwareDatetime, Field, JsonValue
 
-from eigen_core.checkpoint import RunContents, RunLocation, parse_checksummed
-from eigen_core.checkpoint.integrity import checksummed
-from eigen_core.checkpoint.names import ATTEMPTS_NAME
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.integrity import ATTEMPTS_NAME, checksummed, parse_checksummed
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import RunLocation, is_remote, run_root
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Record
 from eigen_core.config import Config
 from eigen_core.machine import HostLimits, MemoryReport, write_report
-from eigen_core.store import LocalStore, MissingObjectError, StoreUnavailableError, is_remote, run_root
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from eigen_core.common.progress import progress_to
 
 # Displays are listeners, and a command that prints its help must not load torch.
 if TYPE_CHECKING:
-    from eigen_core.checkpoint import RunSession
+    from eigen_core.checkpoint.session import RunSession
     from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
     from eigen_core.config import Config
     from eigen_core.generation import TrainingState

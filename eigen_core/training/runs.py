@@ -9,24 +9,18 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from eigen_core.checkpoint import (
-    DamagedGenerationError,
-    Manifest,
-    RunContents,
-    RunDirectory,
-    RunLocation,
-    UploadStatus,
-    create_run,
-    is_live,
-    list_runs,
-    newest_of,
-    no_such_run,
-    parse_checksummed,
-    read_status,
-)
-from eigen_core.checkpoint.names import CONFIG_NAME, holdout_name
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError, holdout_name, parse_checksummed
+from eigen_core.checkpoint.lease import is_live
+from eigen_core.checkpoint.location import RunLocation, is_remote, list_runs, newest_of, no_such_run, open_store
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.session import create_run
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
+from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (
+    Arithmetic,
     GenerationRecord,
     HoldoutResult,
     Telemetry,
@@ -42,8 +36,6 @@ from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_v
 from eigen_core.config.market import absolute_data, own_path
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
-from eigen_core.machine.arithmetic import Arithmetic
-from eigen_core.store import MissingObjectError, StoreUnavailableError, is_remote, open_store
 from eigen_core.training.journals import (
     Goodput,
     OwnSettings,

@@ -19,9 +19,9 @@ from typing import Any, Self
 import dask
 from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
 
+from eigen_core.checkpoint.lock import FileLock
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.runtime import stop_with_this_process
-from eigen_core.store.locks import FileLock
 from eigen_core.workers.connection import OWN_SECURITY
 
 # Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in

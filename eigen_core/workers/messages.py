@@ -10,7 +10,7 @@ from distributed.core import clean_exception, error_message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.checkpoint import tensors_sha256
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.machine import SharedTensor
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay

@@ -9,16 +9,17 @@ from typing import Any
 import torch
 from distributed import get_worker
 
-from eigen_core.checkpoint import Ring
+from eigen_core.checkpoint.ring import Ring
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
+from eigen_core.common.records import Arithmetic
 from eigen_core.common.runtime import code_digest
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation.agents import AgentComputer, EpisodeResults, Episodes
 from eigen_core.generation.state import resolve_device
 from eigen_core.learning import LearningPlan
 from eigen_core.machine import MemoryGuard, SharedTensor, device_limit, host_limits, shared_probe, tune_allocator
-from eigen_core.machine.arithmetic import Arithmetic, arithmetic_of
+from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import open_data
 from eigen_core.task.replay import Replay

@@ -16,9 +16,10 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
+from eigen_core.checkpoint.location import store_from_environment
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config.market import absolute_data
-from eigen_core.store import StoreUnavailableError, store_from_environment
 from flows.server.environment import Stopped, StoppedByMemory
 
 if TYPE_CHECKING:

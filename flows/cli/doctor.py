@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import typer
 from rich.console import Console
 
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import is_remote, open_store, run_root
+from eigen_core.checkpoint.store import ANOTHER_STORE, StoreUnavailableError, within
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import nearest_there
 from eigen_core.common.text import DISTRIBUTION, size
 from eigen_core.config.values import has_prices
-from eigen_core.store import LocalStore, StoreUnavailableError, is_remote, open_store, run_root
-from eigen_core.store.files import ANOTHER_STORE, nearest_there
-from eigen_core.store.interface import within
 from flows.cli.common import (
     EXIT_OTHER,
     Assignments,

@@ -78,10 +78,10 @@ def backtest(
     as_json: Json = False,
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
+    from eigen_core.common.files import require_place
     from eigen_core.common.progress import progress_to
     from eigen_core.judging.backtests import backtest as play
     from eigen_core.judging.backtests import write_backtest
-    from eigen_core.store.files import require_place
     from flows.cli.display import display_on
 
     if out is not None:

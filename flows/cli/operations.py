@@ -13,9 +13,10 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
+from eigen_core.checkpoint.location import is_remote
+from eigen_core.checkpoint.store import check_run_name, store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration
-from eigen_core.store import check_run_name, is_remote, store_folder
 from flows.cli.common import (
     EXIT_OTHER,
     Assignments,

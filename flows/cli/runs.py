@@ -386,8 +386,8 @@ def memory_of(store: str, name: str) -> RunMemory:
 
 def _pid(folder: Path) -> int | None:
     """Return the process that has the run's lock on this machine, None if that is not known."""
-    from eigen_core.checkpoint.names import LOCK_NAME
-    from eigen_core.store.locks import FileLock
+    from eigen_core.checkpoint.integrity import LOCK_NAME
+    from eigen_core.checkpoint.lock import FileLock
 
     holder = FileLock(folder / LOCK_NAME).holder()
     return holder.pid if holder is not None and holder.host == socket.gethostname() else None

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from eigen_core.checkpoint.location import is_remote, run_root
+from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
-from eigen_core.store import check_run_name, is_remote, run_root
 from flows.cli.common import PlainTable, print_line
 from flows.cli.training import is_finished
 from flows.cli.whole_runs import (
@@ -252,7 +253,7 @@ def _definition(sweep: Sweep) -> "Definition":
 @contextmanager
 def _held(sweep: Sweep) -> Iterator[None]:
     """Keep another process from training the sweep."""
-    from eigen_core.store.locks import FileLock
+    from eigen_core.checkpoint.lock import FileLock
 
     sweep.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(sweep.folder / f"{sweep.name}.lock")

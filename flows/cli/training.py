@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from eigen_core.checkpoint.location import is_remote, open_store
+from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.common.progress import progress_to
-from eigen_core.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from eigen_core.training.listener import Listener, observed_by
 from flows.cli.common import (
     LARGEST,
@@ -217,7 +218,7 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
         Stopped: one ended early; `StoppedByMemory` if its guard has stopped it.
     """
     with collecting_nothing():
-        from eigen_core.checkpoint import RunLocation
+        from eigen_core.checkpoint.location import RunLocation
         from eigen_core.reporting.trackers import Tracking
         from eigen_core.run import train_run
         from eigen_core.training.journals import forget_attempts, forget_stop
@@ -262,7 +263,7 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
     """Turn Ctrl-C, the memory guard and failures of disks, stores, workers and numbers into `Stopped`; say how to go
     on.
     """
-    from eigen_core.checkpoint import LeaseLostError
+    from eigen_core.checkpoint.lease import LeaseLostError
     from eigen_core.machine import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
     from eigen_core.training.journals import BlockedError
@@ -298,7 +299,7 @@ def explained(observer: StoppableObserver) -> Iterator[None]:
 
 def _memory_report_since(began: datetime, config: "Config", name: str) -> str:
     """Say where the memory report of the training that began then is, what is safe and how to go on."""
-    from eigen_core.checkpoint import RunLocation
+    from eigen_core.checkpoint.location import RunLocation
     from eigen_core.training.journals import memory_reports
 
     folder = RunLocation.of(config.checkpoint, name).root / name
@@ -314,7 +315,7 @@ def _where_it_stands(config: "Config", name: str) -> str:
 
 
 def _what_is_saved(config: "Config", name: str) -> str:
-    from eigen_core.checkpoint import RunLocation
+    from eigen_core.checkpoint.location import RunLocation
 
     location = RunLocation.of(config.checkpoint, name)
     newest = location.local.newest_manifest()
@@ -341,7 +342,7 @@ def start_or_continue(config: "Config", name: str, *, fresh: bool, profile: bool
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with prepared_to_train(name, config.checkpoint) as (display, signals):
         with collecting_nothing():
-            import eigen_core.checkpoint
+            import eigen_core.checkpoint.session
             import eigen_core.generation
             import eigen_core.task  # noqa: F401
         from eigen_core.training.runs import Run
@@ -499,7 +500,7 @@ def _check(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
 
     Returns what was found in the data, in sentences, and what the run will take.
     """
-    from eigen_core.checkpoint import RunDirectory
+    from eigen_core.checkpoint.run import RunDirectory
     from eigen_core.training.runs import Run
 
     found = require_trainable(config, name)
@@ -538,7 +539,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
 
 
 def _require_its_data(state: "TrainingState", name: str) -> None:
-    from eigen_core.checkpoint import DamagedGenerationError
+    from eigen_core.checkpoint.integrity import DamagedGenerationError
     from eigen_core.generation import require_same_data
     from eigen_core.training.runs import Run
 

@@ -14,13 +14,13 @@ from pydantic import Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from eigen_core.checkpoint.location import store_from_environment
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
 from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, LearnerConfig, preset_values
 from eigen_core.config.explain import settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.store import store_from_environment
 from eigen_core.training.stop_requests import stop_requests_raised
 from flows.server.environment import RUNNING_NAME
 from flows.server.flow_runs import correct_state, first_name, stop_resuming

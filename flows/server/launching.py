@@ -14,10 +14,11 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectHTTPStatusError
 
+from eigen_core.checkpoint.location import is_remote, store_from_environment
+from eigen_core.checkpoint.store import store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.store import is_remote, store_folder, store_from_environment
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.server.environment import SCHEDULED_TAG, VARIABLE, api_at, ui_of
 from flows.server.flow_runs import (

@@ -16,10 +16,10 @@ from typing import Any, Literal
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from eigen_core.checkpoint.lock import FileLock, ProcessIdentity
+from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.errors import InputError
-from eigen_core.store import check_run_name
-from eigen_core.store.files import explained, replacing
-from eigen_core.store.locks import FileLock, ProcessIdentity
+from eigen_core.common.files import explained, replacing
 from flows.server.environment import Component, Stopped
 
 _POLL_SECONDS = 0.1

@@ -20,9 +20,9 @@ from prefect.client.schemas.filters import (
 from prefect.client.schemas.objects import FlowRun
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.store import StoreUnavailableError
 from eigen_core.training.journals import ABORTS, ATTEMPTS
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
 from flows.server.deploying import client_of, resume_schedule

@@ -13,7 +13,10 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 
-from eigen_core.checkpoint import LeaseHeldError, RunLocation, RunLockedError
+from eigen_core.checkpoint.lease import LeaseHeldError
+from eigen_core.checkpoint.location import RunLocation, store_from_environment
+from eigen_core.checkpoint.lock import RunLockedError
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
@@ -24,7 +27,6 @@ from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.trackers import Tracking
 from eigen_core.run import train_run
-from eigen_core.store import StoreUnavailableError, store_from_environment
 from eigen_core.training.journals import (
     BlockedError,
     count_attempt,

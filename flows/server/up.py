@@ -10,8 +10,8 @@ from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
 
+from eigen_core.checkpoint.location import store_from_environment
 from eigen_core.common.errors import InputError
-from eigen_core.store import store_from_environment
 from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
 from flows.server.flow_runs import begun_by_hand, last_heartbeat, report_lost, running_flow_run

@@ -17,14 +17,17 @@ from store_cases import (
 )
 from upload_cases import whole_generations
 
-from eigen_core.checkpoint import DamagedGenerationError, RunDirectory, RunLocation, create_run, read_champion
+from eigen_core.checkpoint.export import read_champion
+from eigen_core.checkpoint.integrity import DamagedGenerationError, blob_name
 from eigen_core.checkpoint.lease import Lease, lease_state
-from eigen_core.checkpoint.names import blob_name
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.session import create_run
+from eigen_core.checkpoint.store import Store
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import leftovers
 from eigen_core.config import Config
 from eigen_core.housekeeping import clean_runs, export_champion, parse_duration, verify_run
-from eigen_core.store import Store
-from eigen_core.store.files import leftovers
 from eigen_core.training.runs import statuses_of
 
 DAY = 86_400.0

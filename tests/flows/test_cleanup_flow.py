@@ -17,10 +17,10 @@ import eigen_core.run
 import flows.server.reporter
 import tasks.phases
 from eigen_core import generation
-from eigen_core.checkpoint import RunLocation
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.store import StoreUnavailableError
 from eigen_core.training.runs import status_of
 from flows.server.environment import FINISHED_NAME
 from flows.server.flows import cleanup_flow, train_flow

@@ -16,10 +16,10 @@ from prefect.client.schemas.objects import Artifact, FlowRun
 
 import flows.server.reporter
 from eigen_core import generation
+from eigen_core.checkpoint.location import open_store
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.reporting.drawing import Drawing
-from eigen_core.store import open_store
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.training.runs import status_of
 from flows.server.cockpit import Cockpit

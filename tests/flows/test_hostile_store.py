@@ -18,7 +18,9 @@ from flow_cases import eigen_environment, run_eigen, small_flow_config
 from hostile_settings import nested
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.session import create_run, open_session
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config.explain import settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import merge

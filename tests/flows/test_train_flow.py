@@ -15,9 +15,8 @@ import eigen_core.run
 import flows.server.reporter
 import tasks.phases
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunDirectory
-from eigen_core.checkpoint.integrity import checksummed
-from eigen_core.checkpoint.names import holdout_name
+from eigen_core.checkpoint.integrity import checksummed, holdout_name
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config

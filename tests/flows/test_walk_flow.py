@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.housekeeping import verify_run
 from eigen_core.judging.walks import Walk, plan_walk
 from eigen_core.market import build_panel

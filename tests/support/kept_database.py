@@ -13,8 +13,8 @@ from contextlib import closing, suppress
 from importlib.metadata import version
 from pathlib import Path
 
+from eigen_core.common.files import make_folder, replacing, sync_file, temporary_file
 from eigen_core.common.runtime import default_cache_root
-from eigen_core.store.files import make_folder, replacing, sync_file, temporary_file
 
 # What SQLite keeps beside a database. Left behind by a database that is gone, it would be read into the copy.
 _BESIDE = ("-wal", "-shm", "-journal")

@@ -5,7 +5,13 @@ from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from eigen_core.store import MissingObjectError, ObjectExistsError, Progress, StoredObject, StoreUnavailableError
+from eigen_core.checkpoint.store import (
+    MissingObjectError,
+    ObjectExistsError,
+    Progress,
+    StoredObject,
+    StoreUnavailableError,
+)
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 CHUNK = 8 << 20

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from record_cases import telemetry
 
-from eigen_core.checkpoint import RunLocation, create_run, open_session
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, record_telemetry, snapshot, start_training, train
 from eigen_core.market import build_panel

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 from torch import Tensor
 
-from eigen_core.checkpoint import Ring
+from eigen_core.checkpoint.ring import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.networks import Box, Heads, SquashedGaussian

@@ -11,7 +11,10 @@ import torch
 import upload_cases
 from flow_cases import small_flow_config
 
-from eigen_core.checkpoint import RunDirectory, RunLocation, Snapshot, create_run, open_session
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.session import create_run, open_session
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import Config
 from eigen_core.training.journals import remember_own_settings
 

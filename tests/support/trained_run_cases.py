@@ -5,7 +5,7 @@ from typing import Any
 
 from flow_cases import small_flow_config
 
-from eigen_core.checkpoint import open_session
+from eigen_core.checkpoint.session import open_session
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train

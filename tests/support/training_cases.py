@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from science_cases import random_panel, small_config
 from torch import Tensor
 
-from eigen_core.checkpoint import Snapshot, tensors_sha256
+from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, snapshot, start_training, train

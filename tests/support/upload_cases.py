@@ -8,12 +8,13 @@ from memory_store import Clock, MemoryStore
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run import RunDirectory
-from eigen_core.checkpoint.snapshot import Ring, Snapshot
+from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.store import Store
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
 from eigen_core.common.errors import InputError
 from eigen_core.config import CheckpointConfig
-from eigen_core.store import Store
 
 RUN = "run"
 KEEP_UPLOADED = CheckpointConfig(keep_last=100, keep_local=1, queue_generations=3, upload_mb_per_second=0)

@@ -8,8 +8,10 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
-from eigen_core.checkpoint import Manifest, Ring, RunDirectory, Snapshot
-from eigen_core.checkpoint.snapshot import slot_ranges
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.ring import Ring, slot_ranges
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.randomness import keyed_generator
 
 CONFIG: dict[str, JsonValue] = {"seed": 7, "generations": 25, "learner": {"batch_size": 64}}

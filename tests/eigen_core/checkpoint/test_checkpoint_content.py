@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.checkpoint import tensors_sha256
+from eigen_core.checkpoint.tensors import tensors_sha256
 
 
 def test_equal_content_has_equal_hashes() -> None:

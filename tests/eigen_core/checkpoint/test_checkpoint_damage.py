@@ -20,19 +20,20 @@ from checkpoint_samples import (
     sample,
 )
 
-from eigen_core.checkpoint import (
+from eigen_core.checkpoint.contents import KeepRule, RunContents
+from eigen_core.checkpoint.integrity import (
+    CONFIG_NAME,
     Damage,
     DamagedGenerationError,
-    KeepRule,
-    LoadedGeneration,
-    RunContents,
-    RunDirectory,
+    checksummed,
+    generation_of,
+    holdout_name,
 )
-from eigen_core.checkpoint.integrity import checksummed
-from eigen_core.checkpoint.names import CONFIG_NAME, generation_of, holdout_name
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import LoadedGeneration
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.store import LocalStore
 
 PARTS = [
     "history.json",
@@ -333,7 +334,7 @@ def test_a_lost_configuration_is_taken_from_the_newest_generation(
 def test_nothing_is_parsed_before_everything_is_verified(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = []
     for name in ("read_tensors", "parse_document", "read_ring"):
-        monkeypatch.setattr(f"eigen_core.checkpoint.reading.{name}", lambda *_: parsed.append(1))
+        monkeypatch.setattr(f"eigen_core.checkpoint.snapshot.{name}", lambda *_: parsed.append(1))
     for part in PARTS:
         content = blob_of(run, 3, part).read_bytes()
         _flip(blob_of(run, 3, part), len(content) // 2, 16)

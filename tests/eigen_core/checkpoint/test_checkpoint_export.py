@@ -11,13 +11,10 @@ from checkpoint_samples import CONFIG, blob_of, new_run, sample
 from memory_store import MemoryStore
 from safetensors import safe_open
 
-from eigen_core.checkpoint import (
-    DamagedGenerationError,
-    RunContents,
-    Snapshot,
-    read_champion,
-    write_champion,
-)
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.export import read_champion, write_champion
+from eigen_core.checkpoint.integrity import DamagedGenerationError
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.errors import InputError
 from eigen_core.config.stored import current_values
 

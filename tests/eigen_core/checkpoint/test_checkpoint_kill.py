@@ -25,10 +25,12 @@ from checkpoint_samples import (
     work_in_progress,
 )
 
-from eigen_core.checkpoint import RunDirectory, list_runs
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import list_runs
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.store import LocalStore, StoreUnavailableError
 
 # What Python announces before it changes or reads the file system.
 STEPS = {

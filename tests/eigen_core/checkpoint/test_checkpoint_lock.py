@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from checkpoint_samples import exit_code, generations_of, in_fork, new_run, sample, work_in_progress
 
-from eigen_core.checkpoint import Manifest, RunDirectory, RunLockedError
 from eigen_core.checkpoint import run as run_module
-from eigen_core.checkpoint.manifest import compose_manifest
+from eigen_core.checkpoint.lock import RunLockedError
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import compose_manifest
 from eigen_core.common.errors import InputError
 
 

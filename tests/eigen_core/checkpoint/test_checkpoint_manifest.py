@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import eigen_core.checkpoint
-from eigen_core.checkpoint import DamagedFileError, FileEntry, Manifest, RingEntry, ShardEntry, Snapshot, TensorFacts
-from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
-from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
+from eigen_core.checkpoint.integrity import DamagedFileError, checksummed, parse_checksummed
+from eigen_core.checkpoint.manifest import (
+    FileEntry,
+    Manifest,
+    RingEntry,
+    ShardEntry,
+    TensorFacts,
+    manifest_bytes,
+    parse_manifest,
+)
+from eigen_core.checkpoint.snapshot import Snapshot
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 SCHEMA = json.loads(resources.files(eigen_core.checkpoint).joinpath("manifest.schema.json").read_bytes())

@@ -8,11 +8,17 @@ import pytest
 from checkpoint_samples import CONFIG, blob_of, generations_of, manifest_of, new_run, sample
 from obstacles import OBSTACLES, replace_by
 
-from eigen_core.checkpoint import DamagedFileError, DamagedGenerationError, RunContents, RunDirectory
-from eigen_core.checkpoint.integrity import checksummed
-from eigen_core.checkpoint.names import ATTACHMENTS_NAME, holdout_name
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.integrity import (
+    ATTACHMENTS_NAME,
+    DamagedFileError,
+    DamagedGenerationError,
+    checksummed,
+    holdout_name,
+)
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.store import LocalStore
 
 
 @pytest.fixture

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 from checkpoint_samples import CONFIG, new_run, sample
 
-from eigen_core.checkpoint import RunDirectory, list_runs
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import list_runs
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.store import LocalStore
 
 
 @pytest.mark.parametrize("name", ["a", "A-1_b.c", "2026-01-31", "x" * 100, "a-", "a..b"])

@@ -19,8 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore
 
-from eigen_core.checkpoint import RunContents, RunDirectory, Snapshot
-from eigen_core.checkpoint.contents import KeepRule, kept_generations, missing_generations
+from eigen_core.checkpoint.contents import KeepRule, RunContents, kept_generations, missing_generations
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import Snapshot
 
 DAY = 86_400.0
 

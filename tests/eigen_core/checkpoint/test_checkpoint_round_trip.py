@@ -20,7 +20,8 @@ from checkpoint_samples import (
     sample,
 )
 
-from eigen_core.checkpoint import RunDirectory, Snapshot
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import Snapshot
 
 TYPES = [
     torch.float64,

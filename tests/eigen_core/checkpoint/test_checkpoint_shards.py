@@ -13,9 +13,10 @@ import torch
 import zstandard
 from checkpoint_samples import assert_same_ring, new_run, ring_of
 
-from eigen_core.checkpoint import Ring, RingEntry, ShardEntry, Snapshot, TensorFacts
 from eigen_core.checkpoint.integrity import DamagedFileError
-from eigen_core.checkpoint.ring import empty_ring, read_shard
+from eigen_core.checkpoint.manifest import RingEntry, ShardEntry, TensorFacts
+from eigen_core.checkpoint.ring import Ring, empty_ring, read_shard
+from eigen_core.checkpoint.snapshot import Snapshot
 
 WRITTEN = 30
 

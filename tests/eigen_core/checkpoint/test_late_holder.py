@@ -17,12 +17,13 @@ import torch
 from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
 
-from eigen_core.checkpoint import RunLocation, create_run, lease, open_session
-from eigen_core.checkpoint.integrity import Damage
+from eigen_core.checkpoint import lease
+from eigen_core.checkpoint.integrity import CONFIG_NAME, DELETED_MARK, MANIFESTS, Damage
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
-from eigen_core.checkpoint.names import CONFIG_NAME, DELETED_MARK, MANIFESTS
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.session import create_run, open_session
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import CheckpointConfig
-from eigen_core.store import StoreUnavailableError
 
 KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)
 LAST = 5
@@ -33,9 +34,10 @@ SUPPORT = Path(__file__).parents[2] / "support"
 HESITATE = """
 import sys
 sys.path[:0] = sys.argv[3:]
-from eigen_core.checkpoint import LeaseLostError, open_session
+from eigen_core.checkpoint.lease import LeaseLostError
+from eigen_core.checkpoint.session import open_session
 from eigen_core.config import CheckpointConfig
-from eigen_core.store.gcs import GcsStore
+from eigen_core.checkpoint.gcs import GcsStore
 from upload_cases import snapshot_of
 
 create = GcsStore.create

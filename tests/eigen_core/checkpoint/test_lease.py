@@ -15,9 +15,10 @@ from memory_store import Clock, MemoryStore
 
 from eigen_core.checkpoint import lease as lease_module
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live, lease_state
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.lock import ProcessIdentity, this_process
+from eigen_core.checkpoint.store import Store, StoreUnavailableError
 from eigen_core.common.errors import InputError
-from eigen_core.store import LocalStore, Store, StoreUnavailableError
-from eigen_core.store.locks import ProcessIdentity, this_process
 
 ELSEWHERE = ProcessIdentity(host="elsewhere", pid=7, boot="another-boot", namespace="pid:[1]", started=5)
 FORK = multiprocessing.get_context("fork")

@@ -7,10 +7,12 @@ import pytest
 from checkpoint_samples import CONFIG, files_of, new_run, sample
 from memory_store import MemoryStore
 
-from eigen_core.checkpoint import DamagedGenerationError, RunContents, list_runs
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.integrity import DamagedGenerationError
+from eigen_core.checkpoint.location import list_runs
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
-from eigen_core.store import StoreUnavailableError
 
 
 @pytest.fixture

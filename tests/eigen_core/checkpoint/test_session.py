@@ -15,23 +15,16 @@ from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
 from upload_cases import whole_generations
 
-from eigen_core.checkpoint import (
-    LeaseHeldError,
-    LeaseLostError,
-    RunContents,
-    RunLocation,
-    RunLockedError,
-    RunSession,
-    create_run,
-    is_live,
-    open_session,
-    parse_checksummed,
-    read_status,
-)
-from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.integrity import parse_checksummed
+from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live
+from eigen_core.checkpoint.location import RunLocation, open_store
+from eigen_core.checkpoint.lock import RunLockedError
+from eigen_core.checkpoint.session import RunSession, create_run, open_session
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.uploads import read_status
 from eigen_core.common.errors import InputError
 from eigen_core.config import CheckpointConfig
-from eigen_core.store import StoreUnavailableError, open_store
 
 RUN = "run"
 OTHER = {**CONFIG, "seed": 8}
@@ -41,7 +34,7 @@ HOLD = """
 import sys
 sys.path[:0] = sys.argv[3:]
 from checkpoint_samples import CONFIG, sample
-from eigen_core.checkpoint import open_session
+from eigen_core.checkpoint.session import open_session
 from eigen_core.config import CheckpointConfig
 settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
 with open_session(settings, "run") as session:

@@ -10,14 +10,16 @@ from gcs_emulator import GcsEmulator
 from memory_store import MemoryStore
 from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_generations
 
-from eigen_core.checkpoint import LoadedGeneration, Ring, Snapshot, SnapshotForm, UnfitSnapshotError
-from eigen_core.checkpoint.integrity import tensors_sha256
-from eigen_core.checkpoint.names import BLOBS, MANIFESTS
+from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, UnfitSnapshotError
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.config import CheckpointConfig
-from eigen_core.store import StoreUnavailableError, open_store
 
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_local=100, upload_mb_per_second=0)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
 
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import STATUS_NAME, Uploader, UploadsEndedError, read_status
-from eigen_core.store import StoreUnavailableError
 
 
 def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machine) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit, new_directory
 
+from eigen_core.checkpoint.integrity import MANIFESTS
 from eigen_core.checkpoint.lease import LeaseLostError
-from eigen_core.checkpoint.names import MANIFESTS
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO
 from eigen_core.config import CheckpointConfig
 

@@ -6,10 +6,10 @@ import pytest
 from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
 
+from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS
 from eigen_core.checkpoint.lease import LeaseLostError
-from eigen_core.checkpoint.names import BLOBS, MANIFESTS
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO
-from eigen_core.store import StoreUnavailableError
 
 
 def test_what_is_added_arrives_whole_and_in_order_each_manifest_after_its_blobs(machine: Machine) -> None:

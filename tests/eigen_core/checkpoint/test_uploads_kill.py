@@ -15,10 +15,12 @@ from upload_cases import RUN, Machine, commit, new_directory, whole_generations
 
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import open_store
 from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.store import Store
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
 from eigen_core.config import CheckpointConfig
-from eigen_core.store import LocalStore, Store, open_store
 
 FORK = multiprocessing.get_context("fork")
 CONFIG = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)

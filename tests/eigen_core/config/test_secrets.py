@@ -3,13 +3,13 @@
 import pytest
 from pydantic import ValidationError
 
+from eigen_core.checkpoint.location import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import has_credentials, without_credentials
 from eigen_core.config import Config
 from eigen_core.config.explain import settings
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.store import open_store
 
 _SECRET = "hunter2"
 _URLS = [

@@ -8,7 +8,7 @@ import pytest
 from science_cases import learner_with, random_panel, small_config
 from training_cases import advance, content_of
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.config import Config, merge, values
 from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
 

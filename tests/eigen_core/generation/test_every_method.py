@@ -8,7 +8,8 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
-from eigen_core.checkpoint import RunDirectory, UnfitSnapshotError
+from eigen_core.checkpoint.integrity import UnfitSnapshotError
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, OffPolicyConfig, merge, values
 from eigen_core.generation import (

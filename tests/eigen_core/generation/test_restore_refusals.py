@@ -13,7 +13,10 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, market_of
 
-from eigen_core.checkpoint import DamagedGenerationError, Ring, RunDirectory, Snapshot, UnfitSnapshotError
+from eigen_core.checkpoint.integrity import DamagedGenerationError, UnfitSnapshotError
+from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.generation import TrainingState, restore, snapshot, snapshot_form, start_training
 from eigen_core.task.transitions import wrong_rows
 

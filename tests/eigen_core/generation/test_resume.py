@@ -11,9 +11,10 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, saved_of, small_state
 
-from eigen_core.checkpoint import Manifest, RunDirectory, Snapshot
 from eigen_core.checkpoint.integrity import checksummed
-from eigen_core.checkpoint.manifest import manifest_bytes, parse_manifest
+from eigen_core.checkpoint.manifest import Manifest, manifest_bytes, parse_manifest
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Telemetry
 from eigen_core.config import Config

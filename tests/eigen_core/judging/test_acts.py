@@ -10,7 +10,7 @@ import pytest
 from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunDirectory
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.housekeeping import verify_run
 from eigen_core.judging import act as act_ledger

@@ -11,7 +11,7 @@ from rich.console import Console
 from trained_run_cases import RUN, trained
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import open_session
+from eigen_core.checkpoint.session import open_session
 from eigen_core.common.errors import InputError
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train

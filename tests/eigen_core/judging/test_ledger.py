@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.store import LEDGER_HEAD, LOOKS, LOOKS_CHAIN, Store, check_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.judging.evaluation_log import Look, Looks, ledger_damages, looks_at, record_look
-from eigen_core.store import Store, open_store
-from eigen_core.store.location import LEDGER_HEAD, LOOKS, LOOKS_CHAIN, check_run_name
 
 AGENTS = "abcde"
 

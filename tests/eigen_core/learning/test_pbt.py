@@ -8,7 +8,8 @@ import torch
 from science_cases import learner_with, random_panel, small_config
 from training_cases import advance, saved_of, small_state
 
-from eigen_core.checkpoint import UnfitSnapshotError, tensors_sha256
+from eigen_core.checkpoint.integrity import UnfitSnapshotError
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.config import values
 from eigen_core.generation import restore, start_training
 from eigen_core.learning.method import Champion, GenerationResult, NextPopulation

@@ -12,7 +12,7 @@ from science_cases import small_config
 from torch import Tensor
 from torch.distributions import Normal, TanhTransform, TransformedDistribution
 
-from eigen_core.checkpoint import tensors_sha256
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import OffPolicyConfig, SacConfig, merge
 from eigen_core.learning import Learner

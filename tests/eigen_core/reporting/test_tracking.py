@@ -9,7 +9,7 @@ import pytest
 from record_cases import record, telemetry
 
 import eigen_core.reporting.trackers
-from eigen_core.checkpoint import RunLocation
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
 from eigen_core.reporting.trackers import TrackedRun, Tracking

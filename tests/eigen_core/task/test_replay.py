@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from stand_in_gpu import GPU, stand_in_gpu
 
-from eigen_core.checkpoint import Ring, tensors_sha256
+from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.machine import shares_memory

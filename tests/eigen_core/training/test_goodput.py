@@ -11,7 +11,8 @@ from flow_cases import small_flow_config
 
 import eigen_core.training.journals
 from eigen_core import generation
-from eigen_core.checkpoint import RunLocation, RunSession
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.progress import report_progress
 from eigen_core.training.journals import SIGN_OF_LIFE, Goodput, Start, goodput, starts_of, work_recorded
 from eigen_core.training.runs import Run, status_of

@@ -6,7 +6,7 @@ import pytest
 from memory_cases import HandMeter, hand_guard
 from store_cases import run_config, save_generations
 
-from eigen_core.checkpoint import RunLocation
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.config import Config
 from eigen_core.machine import HostLimit, HostLimits
 from eigen_core.training.journals import (

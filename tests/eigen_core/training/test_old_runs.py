@@ -11,7 +11,10 @@ from pydantic import JsonValue
 from record_cases import record, telemetry
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunDirectory, Snapshot, open_session, read_champion
+from eigen_core.checkpoint.export import read_champion
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.session import open_session
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import Config, stored
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.training.runs import Run, status_of

@@ -11,12 +11,17 @@ from gcs_emulator import GcsEmulator
 from pydantic import JsonValue
 from record_cases import record, telemetry
 
-from eigen_core.checkpoint import Manifest, RunDirectory, RunLocation, Snapshot, open_session
 from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.session import open_session
+from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.store import LocalStore, StoreUnavailableError
 from eigen_core.training.runs import Run, status_of
 from flows.cli.runs import command_for
 from flows.server.status import newest_run

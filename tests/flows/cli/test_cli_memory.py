@@ -16,7 +16,9 @@ from rich.console import Console
 from store_cases import locked_by_another_process, run_config, save_generations
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import RunLocation, Snapshot, create_run, open_session
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.session import create_run, open_session
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.records import PhaseMemory
 from eigen_core.training.journals import write_memory_report
 from flows.cli.app import app

@@ -13,7 +13,7 @@ from memory_cases import bare_report
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunLocation
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError, plan_run
 from eigen_core.task import open_data

@@ -15,7 +15,8 @@ from operation_cases import answering, record_of, sleeping
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import RunDirectory, RunLocation
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from eigen_core.training.runs import status_of

@@ -18,12 +18,15 @@ from record_cases import record, telemetry
 from rich.console import Console
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunContents, RunLocation, Snapshot, create_run, open_session
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.location import RunLocation, open_store
+from eigen_core.checkpoint.session import create_run, open_session
+from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
-from eigen_core.store import StoreUnavailableError, open_store
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
 from flows.cli.display import LineDisplay, StopSignals

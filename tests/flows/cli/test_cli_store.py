@@ -10,9 +10,13 @@ import torch
 from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
 from typer.testing import CliRunner, Result
 
-from eigen_core.checkpoint import Manifest, RunContents, RunLocation, create_run, read_champion
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.export import read_champion
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.session import create_run
 from eigen_core.housekeeping import verify_run
-from eigen_core.store import LocalStore
 from flows.cli.app import app
 from flows.cli.common import output_console
 from flows.cli.runs import print_verification

@@ -10,12 +10,12 @@ from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started
 from gcs_emulator import GcsEmulator
 
-from eigen_core.checkpoint import RunContents
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.location import open_store
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walks import plan_walk, with_purge
 from eigen_core.market import build_panel
-from eigen_core.store import open_store
 from eigen_core.training.runs import Run, runs_in, status_of
 from flows.server.flows import walk_flow
 

@@ -13,8 +13,8 @@ from flow_cases import eigen_environment, run_eigen, small_settings, started
 from gcs_emulator import GcsEmulator
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint import RunContents
-from eigen_core.store import open_store
+from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.location import open_store
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
 

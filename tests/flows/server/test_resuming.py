@@ -22,7 +22,8 @@ from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed, Crashed, Failed, Pending, Running, Scheduled, Suspended
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunLocation, RunSession
+from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig

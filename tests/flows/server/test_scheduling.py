@@ -10,7 +10,7 @@ from prefect.client.orchestration import get_client
 from store_cases import run_config, save_generations
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint import RunLocation
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.config import Config
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from eigen_core.training.runs import status_of

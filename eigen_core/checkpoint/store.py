@@ -1,17 +1,25 @@
-"""The interface of stores: a flat set of named objects, each of which is complete or absent."""
+"""Stores: their interface, a flat set of named objects, each complete or absent; and the URLs that name them."""
 
+import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Protocol
+from urllib.parse import unquote
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.files import HIDDEN, explained
+from eigen_core.common.text import has_credentials
 
 Progress = Callable[[int], None]
 """Called with the number of further bytes that were transferred."""
 
-HIDDEN = "."
-"""How a part of a name begins that is internal to a store, such as a file that is being written."""
+
+ANOTHER_STORE = "choose another store, or another checkpoint.local if this is a folder beside a bucket"
+"""The advice about a folder of runs."""
 
 
 class StoreUnavailableError(Exception):
@@ -140,6 +148,21 @@ def has_content(store: Store, name: str, content: bytes) -> bool:
         return False
 
 
+@contextmanager
+def store_errors(action: str, path: Path) -> Iterator[None]:
+    """Turn all errors of the file system about a folder of runs into those that a `Store` raises.
+
+    Raises:
+        InputError: an error that the user can correct (see `explained`).
+        StoreUnavailableError: any other.
+    """
+    try:
+        with explained(action, path, ANOTHER_STORE):
+            yield
+    except OSError as error:
+        raise StoreUnavailableError(f"Cannot {action} {path}: {error.strerror or error}") from error
+
+
 def within(seconds: float, action: Callable[[], object], late: str) -> None:
     """Run `action` in a thread and wait for it no longer than `seconds`.
 
@@ -193,3 +216,126 @@ def is_hidden(name: str) -> bool:
     return not all(
         part and not part.startswith(HIDDEN) and part.isprintable() and "\\" not in part for part in name.split("/")
     )
+
+
+LOOKS = "looks/"
+"""Folder of a store that belongs to no run: the ledger of looks."""
+LOOKS_CHAIN = "looks-chain/"
+"""Another one: the chain by which changes of that ledger are found; apart, so that it outlives the folder."""
+LEDGER_HEAD = "ledger.json"
+"""An object beside them: number and SHA-256 of the newest entry of that chain."""
+WALKS = "walks/"
+"""Another one: what walks were begun as, and what they came to."""
+_RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
+
+
+def check_run_name(name: str) -> str:
+    """Return `name` if it is valid for a run.
+
+    Raises:
+        InputError: it is not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot or
+            dash first; and not `looks`, `looks-chain`, `ledger.json` or `walks`, which lie beside the runs.
+    """
+    if name == LEDGER_HEAD or f"{name}/" in (LOOKS, LOOKS_CHAIN, WALKS):
+        kind = "file" if name == LEDGER_HEAD else "folder"
+        raise InputError(f"A run cannot be named {name!r}: the store has a {kind} of that name. Choose another.")
+    if not _RUN_NAME.fullmatch(name):
+        raise InputError(
+            f"A run cannot be named {name[:120]!r}: use 1 to 100 letters (a to z), digits, dots, dashes and "
+            "underscores, and no dot or dash first."
+        )
+    return name
+
+
+@dataclass(frozen=True)
+class GcsLocation:
+    """A bucket of Google Cloud Storage and a prefix in it.
+
+    Attributes:
+        bucket: the bucket's name.
+        prefix: what all names in the bucket begin with, without slashes around it; it may be empty.
+    """
+
+    bucket: str
+    prefix: str
+
+    @property
+    def url(self) -> str:
+        """The URL as a user would write it."""
+        return f"gs://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
+
+
+def gcs_location(store: str) -> GcsLocation | None:
+    """Return the location of a store given as a `gs://` URL, None if the store is a folder on this machine.
+
+    Raises:
+        InputError: the URL has another scheme, or its bucket or prefix is invalid.
+    """
+    if has_credentials(store):
+        raise InputError(
+            "The store has a user or a password in its URL: leave it out, and name a key file with "
+            "GOOGLE_APPLICATION_CREDENTIALS."
+        )
+    scheme = _scheme(store)
+    if scheme in ("", "file"):
+        return None
+    if scheme not in ("gs", "gcs"):
+        raise InputError(
+            f"The store '{store}' cannot be used: runs are kept in a folder or on Google Cloud Storage. Give a path, "
+            "such as 'runs', or a URL like gs://bucket/prefix."
+        )
+    bucket, *parts = store.partition("://")[2].split("/")
+    if not _BUCKET.fullmatch(bucket):
+        raise InputError(
+            f"The store '{store}' names no bucket: after gs:// comes a bucket's name, of 3 to 222 lower-case "
+            "letters, digits, dashes, underscores and dots."
+        )
+    while parts and not parts[-1]:
+        parts.pop()
+    if not all(_PREFIX_PART.fullmatch(part) for part in parts):
+        raise InputError(
+            f"The store '{store}' has a prefix that cannot be used: between its slashes, use letters (a to z), "
+            "digits, and . _ = + - with no dot first."
+        )
+    return GcsLocation(bucket, "/".join(parts))
+
+
+def store_folder(store: str) -> Path:
+    """Return the absolute folder of a store given as a path or a `file://` URL; it need not exist.
+
+    Raises:
+        InputError: the store is not a folder on this machine.
+    """
+    if not store or "\0" in store:
+        raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
+    if _SCHEME_WITHOUT_SLASHES.match(store):
+        raise InputError(
+            f"The store '{store}' is neither a folder nor a URL: write it like gs://bucket/prefix, or ./{store} if a "
+            "folder is meant."
+        )
+    scheme = _scheme(store)
+    if not scheme:
+        try:
+            return Path(store).expanduser().absolute()
+        except RuntimeError as error:
+            raise InputError(f"The store '{store}' is in a home folder that is not known: give its path.") from error
+    host, slash, path = store.partition("://")[2].partition("/")
+    folder = slash + unquote(path)
+    # An unescaped question mark or hash would start the URL's query or fragment.
+    fits = host in ("", "localhost") and slash and not set(path) & set("?#") and "\0" not in folder
+    if scheme != "file" or not fits:
+        raise InputError(
+            f"The store '{store}' is no folder on this machine: give a path, such as 'runs', or a URL like "
+            "file:///data/runs."
+        )
+    return Path(folder)
+
+
+def _scheme(store: str) -> str:
+    """Return the scheme of a URL in lower case, "" for a path."""
+    match = _SCHEME.match(store)
+    return match[0].removesuffix("://").lower() if match else ""

@@ -14,15 +14,10 @@ from fault_proxy import Fault, FaultProxy, clear_faults, requests_so_far, set_fa
 from gcs_emulator import GcsEmulator
 from gcsfs.core import GCSFileSystem
 
+from eigen_core.checkpoint import gcs
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.store import MissingObjectError, ObjectExistsError, Store, StoreUnavailableError
 from eigen_core.common.errors import InputError
-from eigen_core.store import (
-    MissingObjectError,
-    ObjectExistsError,
-    Store,
-    StoreUnavailableError,
-    gcs_client,
-    open_store,
-)
 
 BLOCK = 256 << 10
 CONTENT = random.Random(1).randbytes(2_000)
@@ -35,8 +30,8 @@ def store(
 ) -> Store:
     """A store behind the proxy, with two objects, that waits for half a second at most and has small blocks."""
     assert quick_retries == []
-    monkeypatch.setattr(gcs_client, "BLOCK", BLOCK)
-    monkeypatch.setattr(gcs_client, "_SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(gcs, "BLOCK", BLOCK)
+    monkeypatch.setattr(gcs, "_SILENCE_SECONDS", 0.5)
     # Google's client uploads larger files in blocks.
     monkeypatch.setattr("google.cloud.storage.blob._MAX_MULTIPART_SIZE", BLOCK)
     store = open_store(f"gs://{gcs_emulator.make_bucket()}/prefix")

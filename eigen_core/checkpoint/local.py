@@ -9,19 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
-from eigen_core.common.errors import InputError
-from eigen_core.store.files import (
-    crc32c,
-    file_checksum,
-    make_folder,
-    replacing,
-    store_errors,
-    stream_checksum,
-    sync_file,
-    sync_folder,
-    temporary_file,
-)
-from eigen_core.store.interface import (
+from eigen_core.checkpoint.store import (
     MissingObjectError,
     ObjectExistsError,
     Progress,
@@ -31,7 +19,19 @@ from eigen_core.store.interface import (
     checked_name,
     checked_prefix,
     is_hidden,
+    store_errors,
     within,
+)
+from eigen_core.common.errors import InputError
+from eigen_core.common.files import (
+    crc32c,
+    file_checksum,
+    make_folder,
+    replacing,
+    stream_checksum,
+    sync_file,
+    sync_folder,
+    temporary_file,
 )
 
 _BLOCK = 4 << 20

@@ -11,8 +11,9 @@ from typing import Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from eigen_core.checkpoint.store import ANOTHER_STORE
 from eigen_core.common.errors import InputError
-from eigen_core.store.files import ANOTHER_STORE, explained
+from eigen_core.common.files import explained
 
 _TRY_SECONDS = 0.5
 _PAUSE_SECONDS = 0.05

@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 
+from eigen_core.checkpoint import local
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.store import MissingObjectError, ObjectExistsError, StoreUnavailableError
 from eigen_core.common.errors import InputError
-from eigen_core.store import LocalStore, MissingObjectError, ObjectExistsError, StoreUnavailableError, local
-from eigen_core.store.files import leftovers, replacing
+from eigen_core.common.files import leftovers, replacing
 
 WRITER = """
 import sys
 from pathlib import Path
-from eigen_core.store import LocalStore, ObjectExistsError
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.store import ObjectExistsError
 
 store = LocalStore(Path(sys.argv[1]))
 source = Path(sys.argv[2])
@@ -283,7 +286,7 @@ def test_folders_may_be_cleared_away_while_others_write(store: LocalStore) -> No
     writer = """
 import sys
 from pathlib import Path
-from eigen_core.store import LocalStore
+from eigen_core.checkpoint.local import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 for turn in range(150):
     store.put(f"first/blobs/{sys.argv[2]}/{turn % 3}", b"x")

@@ -16,9 +16,10 @@ from fault_proxy import Fault, FaultProxy, Kind
 from gcs_emulator import GcsEmulator
 from google.oauth2.service_account import Credentials
 
+from eigen_core.checkpoint import gcs
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.store import StoreUnavailableError, within
 from eigen_core.common.errors import InputError
-from eigen_core.store import StoreUnavailableError, gcs, gcs_client, open_store
-from eigen_core.store.interface import within
 
 VARIABLES = (
     "STORAGE_EMULATOR_HOST",
@@ -42,8 +43,8 @@ def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks give up after a second."""
     monkeypatch.setattr(gcs, "_CHECK_RETRY_SECONDS", 0.5)
     monkeypatch.setattr(gcs, "_CHECK_SECONDS", 3.0)
-    monkeypatch.setattr(gcs_client, "_SILENCE_SECONDS", 0.5)
-    monkeypatch.setattr(gcs_client, "_REFRESH_SECONDS", 0.5)
+    monkeypatch.setattr(gcs, "_SILENCE_SECONDS", 0.5)
+    monkeypatch.setattr(gcs, "_REFRESH_SECONDS", 0.5)
 
 
 @pytest.fixture
@@ -122,7 +123,7 @@ def test_no_more_is_asked_for_than_to_read_and_write(
 ) -> None:
     key = service_account(tmp_path, private_key, "http://127.0.0.1:1")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", key)
-    found, _ = gcs_client.find_credentials()
+    found, _ = gcs.find_credentials()
     assert isinstance(found, Credentials)
     assert found.scopes == ["https://www.googleapis.com/auth/devstorage.read_write"]
 
@@ -278,7 +279,7 @@ home = pathlib.Path(sys.argv[1])
 os.environ["HOME"] = str(home)
 (home / ".gcs_tokens").write_bytes(pickle.dumps(Planted()))
 from eigen_core.common.errors import InputError
-from eigen_core.store import open_store
+from eigen_core.checkpoint.location import open_store
 
 try:
     open_store("gs://bucket/prefix")
@@ -301,7 +302,7 @@ def test_tokens_that_gcsfs_would_unpickle_are_refused_unread(tmp_path: Path) -> 
 
 _IN_A_FOLDER = """
 import sys
-from eigen_core.store import open_store
+from eigen_core.checkpoint.location import open_store
 
 store = open_store(sys.argv[1])
 store.check()

@@ -13,15 +13,14 @@ from typing import BinaryIO
 import google_crc32c
 
 from eigen_core.common.errors import InputError
-from eigen_core.store.interface import HIDDEN, StoreUnavailableError
 
+HIDDEN = "."
+"""How a part of a name begins that is internal to a store, such as a file that is being written."""
 _TEMPORARY = f"{HIDDEN}writing-"
 _BLOCK = 4 << 20
 _OPEN_ATTEMPTS = 10
 _OPEN_PAUSE_SECONDS = 0.01
 
-ANOTHER_STORE = "choose another store, or another checkpoint.local if this is a folder beside a bucket"
-"""The advice about a folder of runs."""
 _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
 _FORBIDDEN = "it is not allowed. Change the permissions or {instead}"
 _FULL = "there is no space left. Free some or {instead}"
@@ -64,21 +63,6 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
         if reason is None:
             raise
         raise InputError(f"Cannot {action} {path}: {reason.format(instead=instead)}.") from error
-
-
-@contextmanager
-def store_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn all errors of the file system about a folder of runs into those that a `Store` raises.
-
-    Raises:
-        InputError: an error that the user can correct (see `explained`).
-        StoreUnavailableError: any other.
-    """
-    try:
-        with explained(action, path, ANOTHER_STORE):
-            yield
-    except OSError as error:
-        raise StoreUnavailableError(f"Cannot {action} {path}: {error.strerror or error}") from error
 
 
 def require_place(path: Path) -> None:

@@ -1,0 +1,153 @@
+"""Where runs are kept: the store that a URL means, the folder of this machine beside it, and the runs in a store."""
+
+import heapq
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from eigen_core.checkpoint.contents import RunContents, age_key
+from eigen_core.checkpoint.integrity import Damage
+from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.store import Store, check_run_name, gcs_location, store_folder
+from eigen_core.common.errors import InputError
+from eigen_core.config.model import CheckpointConfig
+
+
+def open_store(url: str) -> Store:
+    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`, without accessing it.
+
+    `Store.check` checks whether it can be used.
+
+    Raises:
+        InputError: the URL is none of these.
+    """
+    location = gcs_location(url)
+    if location is None:
+        return LocalStore(store_folder(url))
+    _refuse_pickled_tokens()
+    # Importing the client takes a second, which runs in a folder do not need to spend.
+    from eigen_core.checkpoint.gcs import GcsStore
+
+    return GcsStore(location)
+
+
+def _refuse_pickled_tokens() -> None:
+    """Raise `InputError` if importing gcsfs would unpickle tokens of an old version, which can run any code."""
+    path = Path.home() / ".gcs_tokens"
+    if os.path.lexists(path):
+        raise InputError(
+            f"{path} holds tokens of an old login in a form that can run code when it is read: remove it, and name a "
+            "key file with GOOGLE_APPLICATION_CREDENTIALS instead."
+        )
+
+
+def is_remote(url: str) -> bool:
+    """Whether a store is not on this machine, so that runs reach it through a run directory on this machine.
+
+    Raises:
+        InputError: it is not a store.
+    """
+    return gcs_location(url) is not None
+
+
+def run_root(url: str, local: str) -> Path:
+    """Return the absolute folder of this machine that contains the run directories of a store.
+
+    Args:
+        url: the store.
+        local: the folder (`checkpoint.local`) for the run directories of remote stores.
+
+    Raises:
+        InputError: `url` is not a store, or `local` not a folder.
+    """
+    location = gcs_location(url)
+    if location is None:
+        return store_folder(url)
+    return store_folder(local).joinpath(".remote", "gs", location.bucket, *location.prefix.split("/"))
+
+
+def store_from_environment(environ: Mapping[str, str]) -> str | None:
+    """Return the store that EIGEN_STORE names, None if it names none.
+
+    Raises:
+        InputError: CLOUD_BUCKET alone names one, as in the system that Eigen replaces.
+    """
+    store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
+    if bucket and not store:
+        raise InputError(
+            f"CLOUD_BUCKET is set, which Eigen does not read: set EIGEN_STORE=gs://{bucket.removeprefix('gs://')} to "
+            "keep runs there, or unset it."
+        )
+    return store or None
+
+
+@dataclass(frozen=True)
+class RunLocation:
+    """Where a run is kept.
+
+    Attributes:
+        name: the run.
+        store: where it is kept; for a folder the run directory lies in it.
+        root: folder of this machine that holds the run directory.
+        remote: the store is elsewhere.
+    """
+
+    name: str
+    store: Store
+    root: Path
+    remote: bool
+
+    @classmethod
+    def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
+        """Return the location that the settings name.
+
+        Raises:
+            InputError: they name none, or no run can have this name.
+        """
+        url = settings.store
+        check_run_name(name)
+        return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
+
+    @property
+    def local(self) -> RunContents:
+        """The run on this machine."""
+        return RunContents(LocalStore(self.root), self.name)
+
+    @property
+    def stored(self) -> RunContents:
+        """The run in the store."""
+        return RunContents(self.store, self.name) if self.remote else self.local
+
+    def exists(self) -> bool:
+        """Whether the run was begun, here or in the store."""
+        return self.local.exists() or (self.remote and self.stored.exists())
+
+    def contents(self) -> list[RunContents]:
+        """All places that may hold the run's generations, this machine first."""
+        return [self.local, self.stored] if self.remote else [self.local]
+
+
+def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
+    """Yield all manifests of a run and where they are, as `RunContents.newest_first` does.
+
+    Of those that are equally new, those of the first contents come first.
+    """
+
+    def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
+        return ((one, found) for found in one.newest_first())
+
+    return heapq.merge(*map(pairs, contents), key=lambda pair: age_key(pair[1]), reverse=True)
+
+
+def list_runs(store: Store) -> list[str]:
+    """Return the names of the runs in a store, sorted."""
+    return [name for name in store.folders("") if RunContents(store, name).exists()]
+
+
+def no_such_run(store: Store, name: str) -> InputError:
+    """Return the error for a run that is missing, which names those that the store holds."""
+    runs = list_runs(store)
+    held = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
+    return InputError(f"There is no run '{name}' in {store.url}: {held}.")
