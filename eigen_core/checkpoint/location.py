@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eigen_core.checkpoint.contents import RunContents, age_key
-from eigen_core.checkpoint.integrity import Damage
+from eigen_core.checkpoint.integrity import LOCK_NAME, Damage
 from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.lock import FileLock
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.store import Store, check_run_name, gcs_location, store_folder
 from eigen_core.common.errors import InputError
@@ -119,6 +120,10 @@ class RunLocation:
     def stored(self) -> RunContents:
         """The run in the store."""
         return RunContents(self.store, self.name) if self.remote else self.local
+
+    def is_locked(self) -> bool:
+        """Whether a process of this machine is writing to the run."""
+        return FileLock(self.root / self.name / LOCK_NAME).is_taken()
 
     def exists(self) -> bool:
         """Whether the run was begun, here or in the store."""

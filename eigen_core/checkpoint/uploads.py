@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -22,12 +22,14 @@ from eigen_core.checkpoint.contents import RunContents, kept_generations
 from eigen_core.checkpoint.integrity import BLOBS, DamagedFileError, generation_of
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
-from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.store import StoreUnavailableError, created
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
 from eigen_core.common.text import size
 from eigen_core.config import CheckpointConfig
+
+if TYPE_CHECKING:
+    from eigen_core.checkpoint.run import RunDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -167,7 +169,7 @@ class Uploader:
 
     def __init__(
         self,
-        directory: RunDirectory,
+        directory: "RunDirectory",
         target: RunContents,
         lease: Lease,
         config: CheckpointConfig,

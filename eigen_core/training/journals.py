@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Generic, TypeVar
 
 import psutil
 from pydantic import AwareDatetime, Field, JsonValue
@@ -23,7 +23,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.progress import checked_by
 from eigen_core.common.records import Record
 from eigen_core.config import Config
-from eigen_core.machine import HostLimits, MemoryReport, write_report
+
+if TYPE_CHECKING:
+    from eigen_core.machine import HostLimits, MemoryReport
 
 logger = logging.getLogger(__name__)
 
@@ -217,12 +219,15 @@ class GuardAbort(Record):
 ABORTS = Journal(f"{_REPORTS}/trips.json", GuardAbort)
 
 
-def write_memory_report(location: RunLocation, report: MemoryReport, generation: int, phase: str) -> Path:
+def write_memory_report(location: RunLocation, report: "MemoryReport", generation: int, phase: str) -> Path:
     """Write a report into the run's folder, as markdown and JSON, and return the markdown's path; old ones go.
 
     Raises:
         OSError: the folder cannot be written to.
     """
+    # Imported here because it loads torch, which a table of runs does without.
+    from eigen_core.machine import write_report
+
     folder = location.root / location.name / _REPORTS
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{generation:06d}-{phase or 'between'}"
     markdown = write_report(report, folder, stem)[0]
@@ -256,7 +261,7 @@ def is_blocked(location: RunLocation, generation: int) -> bool:
     return len(_aborts_under(aborts[-1].conditions, aborts)) >= MOST_ABORTS
 
 
-def require_not_blocked(location: RunLocation, config: Config, limits: HostLimits, generation: int) -> None:
+def require_not_blocked(location: RunLocation, config: Config, limits: "HostLimits", generation: int) -> None:
     """Refuse to train a generation that the guard has ended before, often enough, under these conditions.
 
     Raises:

@@ -14,8 +14,6 @@ from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError,
 from eigen_core.checkpoint.lease import is_live
 from eigen_core.checkpoint.location import RunLocation, is_remote, list_runs, newest_of, no_such_run, open_store
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.run import RunDirectory
-from eigen_core.checkpoint.session import create_run
 from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
@@ -291,6 +289,9 @@ class Run:
         if self.exists:
             self.require_same(config)
         else:
+            # Imported here because it loads torch, which a table of runs does without.
+            from eigen_core.checkpoint.session import create_run
+
             remember_own_settings(config, self.name)
             create_run(self.location, stored_values(config))
         return self.location
@@ -329,7 +330,7 @@ class Run:
     def is_running(self) -> bool:
         """Whether a process holds the run's lock on this machine, or its lease."""
         location = self.location
-        if location.local.exists() and RunDirectory.open(location.root, self.name).is_locked():
+        if location.is_locked():
             return True
         return location.remote and is_live(location.store, self.name)
 
