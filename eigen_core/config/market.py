@@ -24,7 +24,7 @@ Heading = Text | None
 
 
 class ColumnsConfig(Section):
-    """Headings of a price file's columns, where they are not those of the long layout or of a known vendor."""
+    """Headings of a price file's columns, if they are not those of the long layout or of a known vendor."""
 
     date: Heading = None
     """Heading of the column of dates or time stamps; empty: `date`, `datetime`, `timestamp` or `trade date`."""
@@ -47,7 +47,7 @@ class ColumnsConfig(Section):
 
 
 class MarketConfig(Section):
-    """Which prices, which features, which days."""
+    """Prices, features and the split of days."""
 
     data: Text | None = None
     """Price file or folder: CSV, Parquet or Feather, one file, or a folder with one file a symbol; or `us5`, the
@@ -56,49 +56,49 @@ class MarketConfig(Section):
     """`long`: one row a symbol and day. `wide`: one row a day, and each column beside the date has the closes of one
     symbol, unless the headings are those of the long layout or of a known vendor."""
     symbols: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
-    """Symbols that are read, beside those of `market.context`; empty: all."""
+    """Symbols to read, in addition to `market.context`; empty: all."""
     symbol_from: Text | None = None
-    """Where in the names of a folder's files the symbol is, as `{symbol}-1d-{part}.csv`; a part begins with a digit.
-    Empty: a file without a column of symbols is named after its symbol."""
+    """Pattern of file names that contain the symbol, such as `{symbol}-1d-{part}.csv`; a part begins with a digit.
+    Empty: the name of a file without a symbol column is the symbol."""
     date_format: Text | None = None
-    """How dates are written, in the directives of strftime as `%d.%m.%Y`; or `s`, `ms`, `us`, `ns`, the unit in which
-    they count from 1970. Empty: as `2024-12-31`, with or without a time of day and a time zone, as `20241231`, or in
-    milliseconds, microseconds or nanoseconds (13, 16 or 19 digits)."""
+    """Format of dates: directives of strftime such as `%d.%m.%Y`, or `s`, `ms`, `us`, `ns` for a count since 1970.
+    Empty: `2024-12-31`, with or without a time of day and a time zone, `20241231`, or a count of milliseconds,
+    microseconds or nanoseconds (13, 16 or 19 digits)."""
     decimal: Literal[".", ","] | None = None
-    """The mark between the whole and the decimal part of a number; the other one may then divide thousands. Empty: a
-    point; a comma, where numbers in the file show it."""
+    """Decimal mark of numbers; the other mark may separate thousands. Empty: a point, or a comma if the numbers in the
+    file show it."""
     suspicious: Literal["refuse", "drop", "keep"] = "refuse"
-    """Rows whose prices make figures absurd (a factor of three and back, a jump as of a split or by a factor of five, a
-    close of zero or below, a day twice, a loss of 99 % on the last day): refused, left out, or kept. The data report
-    names them."""
+    """Whether to refuse, drop or keep rows whose prices are probably wrong: a factor of three and back, a jump like a
+    split or by a factor of five, a close of zero or below, a day twice, a loss of 99 % on the last day. The data report
+    lists them."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic", "columns"] = "returns"
     """Feature set: `returns` is free of the price level; `classic` is the nine price-level features of the replaced
     system; `columns` are the numeric columns that the data has beside prices, alone."""
     own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
-    """Features beside that set: `columns`, and names of functions that are registered as entry points of the group
+    """Further features: `columns`, and names of functions that are registered as entry points of the group
     `eigen.features`."""
     look_ahead: Literal["refuse", "allow"] = "refuse"
-    """Where values of such a function change with later days: `refuse` trains nothing, `allow` trains with them."""
+    """Whether to refuse or allow feature functions whose values change with later days."""
     intraday: Literal["refuse", "aggregate"] = "refuse"
-    """Bars within a day: refused, or days are formed of them from midnight to midnight on the exchange's clock (first
-    open, highest high, lowest low, last close, summed volume)."""
+    """Whether to refuse intraday bars, or aggregate them to days from midnight to midnight in the exchange's time zone
+    (first open, highest high, lowest low, last close, summed volume)."""
     time_zone: Text | None = None
-    """The exchange's time zone, as `America/New_York`, in which stamps with a time zone become days. Empty: days are
-    those of the stamps' own clock; stamps in UTC must then be at midnight."""
+    """The exchange's time zone, such as `America/New_York`, for timestamps that have a time zone. Empty: days are those
+    of the timestamps' own clock; timestamps in UTC must then be at midnight."""
     window: Annotated[int, Field(ge=1, le=5_000)] = 64
     """Days that an agent observes, today included (days)."""
     validation_days: Count = 252
-    """Days kept for choosing the champion (days)."""
+    """Days on which the champion is chosen (days)."""
     holdout_days: CountOrZero = 251
-    """Last days of the data, used once, at the end (days)."""
+    """Last days of the data, used once at the end (days)."""
     purge_days: CountOrZero = 0
     """Days left out between training and validation, and between validation and holdout, if there is one (days)."""
     first_date: Date | None = None
-    """Prices before this date are left out, as if the data began with it; empty: none."""
+    """Prices before this date are ignored; empty: none."""
     last_date: Date | None = None
-    """Prices after this date are left out, as if the data ended with it; empty: none."""
+    """Prices after this date are ignored; empty: none."""
     columns: ColumnsConfig = ColumnsConfig()
     """Headings of the columns, where they are not those of the long layout or of a known vendor."""
 
@@ -112,7 +112,7 @@ class MarketConfig(Section):
 
     @property
     def days_after_training(self) -> int:
-        """Days of validation, of holdout, and those left out before each of them."""
+        """Days of validation and holdout, and the purged days before each of them."""
         purged = self.purge_days * (2 if self.holdout_days else 1)
         return self.validation_days + self.holdout_days + purged
 
@@ -137,60 +137,58 @@ class MarketConfig(Section):
 
 
 class TradingConfig(Section):
-    """The rules of an episode and the reward."""
+    """Rules of an episode and its reward."""
 
     trading_days: Count = 125
     """Days of an episode on which positions may be opened (days)."""
     settlement_days: CountOrZero = 20
-    """Days after them on which positions may only close (days)."""
+    """Days after them on which positions can only close (days)."""
     holding_days: Count = 20
-    """A sale is due at the latest this many days of trading of the symbol after the decision that bought it (days)."""
+    """Longest time from the decision to buy to the sale, in trading days of the symbol (days)."""
     buy_threshold: NonNegative = 1.0
-    """An asset is bought only if its coefficient reaches this."""
+    """Smallest coefficient at which an asset is bought."""
     purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Assets that may be bought on a day: those with the highest rank, without another in place of one that is held
-    already. 1 with classic bookkeeping."""
+    """Purchases per day, of the assets with the highest rank; an asset that is already held is not replaced by the
+    next. 1 with classic bookkeeping."""
     rank: Literal["coefficient", "separate"] = "coefficient"
-    """What ranks the assets of a day: their coefficients, or a third value that agents give each asset, so that its
-    coefficient says only whether it is bought, and how much; `coefficient` with classic bookkeeping."""
+    """Rank of the assets of a day: their coefficient, or a third output of the agent per asset, so that the coefficient
+    only decides whether and how much to buy. `coefficient` with classic bookkeeping."""
     max_coefficient: Positive | None = 3.0
-    """Bound of the coefficient, which is a position's size; empty: unbounded (the classic rule)."""
+    """Bound of the coefficient, which is the size of a position; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10
     """Smallest sale target, as a fraction of the fill price."""
     max_target: Positive = 0.50
     """Largest sale target, as a fraction of the fill price."""
     fill: Literal["next_open", "next_close", "same_close"] = "next_open"
-    """Price of an order: the next day's open (its close where there is no open), its close, or the close of the
-    decision's day (the classic rule, at which no order can be filled any more). Where the symbol does not trade, a
-    purchase lapses, and a sale waits for the symbol's next fill."""
+    """Fill price of an order: the next day's open (its close if there is no open), the next day's close, or the close
+    of the decision's day (the classic rule, which no real order can reach). If the symbol does not trade, a purchase
+    lapses, and a sale waits for the symbol's next fill."""
     delisting_days: Count = 60
-    """A symbol without a price for this many sessions of its market counts as ended (days)."""
+    """Sessions of its market without a price, after which a symbol counts as delisted (days)."""
     delisting_loss: Fraction | None = 0.3
-    """What is held of a symbol that has ended is booked at its last close less this fraction. Empty: no symbol may miss
-    a day after its first; runs that began when positions could be sold without a price go on with this."""
+    """Loss on a position in a delisted symbol, as a fraction of its last close. Empty: no symbol may miss a day after
+    its first; older runs, which could sell positions without a price, continue with this."""
     credit: Literal["decision", "realized", "marked"] = "decision"
-    """Day to which a trade's reward is booked: the decision's, the closing's (the classic rule), or day by day as the
-    position is marked to market."""
+    """Day of a trade's reward: that of the decision, that of the sale (the classic rule), or every day by marking the
+    position to market."""
     bookkeeping: Literal["exact", "classic"] = "exact"
-    """`exact`: only assets with a price are chosen, a sale waits for a price, a gain of zero is no win, a day that ends
-    without a position is idle. `classic`, the replaced system's: the
-    choice of an asset without a price buys nothing, a position closes at its entry price on the first day without any
-    price or on its last day without a close, although nothing trades then, a gain of zero is a win, a day on which a
-    position closes is not idle."""
+    """`exact`: agents choose among assets with a price, a sale waits for a price, a gain of zero is no win, a day that
+    ends without a position is idle. `classic`, as in the replaced system: choosing an asset without a price buys
+    nothing, a position closes at its entry price on the first day without any price or on its last day without a close,
+    a gain of zero is a win, a day on which a position closes is not idle."""
     cost_bps: NonNegative = 5.0
     """Transaction cost of each side of a trade (basis points of its value)."""
     slippage_bps: NonNegative = 2.0
-    """Slippage of each order at the market: the entry and a sale at the close, not a sale at the target (basis
-    points)."""
+    """Slippage of market orders: the entry and a sale at the close, not a sale at the target (basis points)."""
     loss_multiplier: Positive = 10.0
-    """Losses count this many times in the reward."""
+    """Factor on losses in the reward."""
     idle_penalty: NonNegative = 0.0
-    """Taken from the reward for each day that ends without any position (reward)."""
+    """Penalty for each day that ends without a position (reward)."""
     no_trade_penalty: NonNegative = 100.0
-    """Taken from the reward of an episode without a trade, on the last day on which a position may be opened; with
-    classic bookkeeping on the last day of the episode (reward)."""
+    """Penalty for an episode without a trade, on the last day on which a position may be opened; with classic
+    bookkeeping on the last day of the episode (reward)."""
     observe_portfolio: bool = True
-    """Agents observe their portfolio (held, days held, unrealised gain, coefficient) and the time in the episode."""
+    """Whether agents observe their portfolio (held, days held, unrealised gain, coefficient) and the episode's time."""
 
     @property
     def episode_days(self) -> int:
@@ -199,7 +197,7 @@ class TradingConfig(Section):
 
     @property
     def no_trade_step(self) -> int:
-        """Step of an episode on which `no_trade_penalty` is taken."""
+        """Step of an episode at which `no_trade_penalty` applies."""
         return (self.episode_days if self.bookkeeping == "classic" else self.trading_days) - 1
 
     @model_validator(mode="after")
@@ -232,16 +230,16 @@ class TradingConfig(Section):
 
 
 class EnvironmentConfig(Section):
-    """A Gymnasium environment that is played: the tasks `gym:...`."""
+    """Gymnasium environments: the tasks `gym:...`."""
 
     episode_steps: Count | None = None
-    """Most steps of an episode; empty: the limit that the environment is registered with."""
+    """Step limit of an episode; empty: the limit of the environment's registration."""
     normalise_observations: bool = False
-    """Observations are normalised by the mean and the variance of all that the population has observed in training;
-    updated once a generation. The first generation plays without and learns with its own."""
+    """Whether to normalise observations by the mean and variance of all training observations of the population, which
+    are updated once a generation. The first generation plays without normalisation and learns with its own."""
     normalise_rewards: bool = False
-    """Rewards are divided by the standard deviation of all discounted returns before learning, then multiplied by
-    `learner.reward_scale`; updated once a generation, before the first one learns."""
+    """Whether to divide rewards by the standard deviation of all discounted returns before learning, and then multiply
+    them by `learner.reward_scale`; updated once a generation, first before the first one learns."""
 
 
 _FOLDER = Path(__file__).parents[1] / "market" / "data"
@@ -251,10 +249,10 @@ BUNDLED = {"us5": _FOLDER / "us5_ohlcv_2000_2013_long.csv.gz"}
 
 
 def path_of_data(data: str | None) -> Path:
-    """Return the path that `config.market.data` names; None: the 20 stocks of the S&P 500.
+    """Return the path of `config.market.data`; None: the bundled 20 stocks of the S&P 500.
 
     Raises:
-        InputError: it is blank, or may be bundled prices or a file or folder in the working folder.
+        InputError: it is blank, or names both bundled prices and a file in the working directory.
     """
     if data is None:
         return _DEFAULT
@@ -272,10 +270,10 @@ def path_of_data(data: str | None) -> Path:
 
 
 def absolute_data(data: str) -> str:
-    """Return `market.data` as it can be used from any folder: the name of bundled prices, or an absolute path."""
+    """Return the name of bundled prices, or an absolute path."""
     return data if data in BUNDLED else str(Path(os.path.expanduser(data)).absolute())
 
 
 def own_path(data: str | None) -> str | None:
-    """Return `market.data` where it is a path; None where it stands for bundled prices."""
+    """Return `market.data` if it is a path; None for bundled prices."""
     return None if data in BUNDLED else data

@@ -41,82 +41,81 @@ Rate = Annotated[float, Field(gt=-1.0, le=10.0)]
 
 
 class AccountConfig(Section):
-    """The account in money that a backtest keeps. Training does not depend on it."""
+    """The account of a backtest, in money. Training does not depend on it."""
 
     capital: Positive = 100_000.0
     """Money before the first day."""
     sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
-    """What a new position takes, costs included, at most the cash at its fill. `coefficient`: the share coefficient /
+    """Size of a new position, costs included; at most the cash at its fill. `coefficient`: the share coefficient /
     (`trading.max_coefficient` x `trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the
-    decision's day, so that the purchases of all days never invest more than the equity; `equal`: the share 1 /
-    (`trading.holding_days` x `trading.purchases_per_day`), as `coefficient` does where `trading.max_coefficient` is
-    empty; `fixed`: `account.fixed_amount`."""
+    decision's day, so that all purchases together never invest more than the equity; `equal`: the share 1 /
+    (`trading.holding_days` x `trading.purchases_per_day`), also the rule of `coefficient` if `trading.max_coefficient`
+    is empty; `fixed`: `account.fixed_amount`."""
     fixed_amount: Positive = 5_000.0
-    """What a new position takes with `fixed` sizing (money)."""
+    """Size of a new position with `fixed` sizing (money)."""
     shares: Literal["fractional", "whole"] = "fractional"
-    """Whether parts of a share can be bought."""
+    """Whether fractions of a share can be bought."""
     interest: Rate = 0.0
-    """Interest of cash, a year (a fraction); it is earned by calendar time."""
+    """Yearly interest on cash (a fraction), accrued by calendar time."""
     periods_per_year: Count | None = None
-    """Days of trading a year, by which figures are annualised. Empty: as many as the data have."""
+    """Trading days a year for annualised metrics. Empty: as many as the data have."""
     risk_free: Rate = 0.0
-    """What is earned without risk, a year (a fraction), by calendar time: the Sharpe ratio is that of what returns are
-    beyond it."""
+    """Yearly risk-free return (a fraction), by calendar time; the Sharpe ratio uses returns in excess of it."""
 
 
 class PortfolioConfig(Section):
-    """Which weights an agent can give to assets and cash: the task `portfolio`."""
+    """Weights of assets and cash in the task `portfolio`."""
 
     short: Annotated[float, Field(ge=0.0, le=10.0)] = 0.0
-    """How much can be sold short, as a share of the equity; the weights of long positions reach 1 more than this. Where
-    less is sold short than they are above 1, the account borrows the rest. 0: long positions only, at most all of the
-    equity, and nothing is ever borrowed."""
+    """Largest short position, as a share of the equity; the weights of long positions reach 1 more than this. The
+    account borrows what short sales do not pay for. 0: long positions only, at most all of the equity, and no
+    borrowing."""
     max_score: Annotated[float, Field(gt=0.0, le=20.0)] = 5.0
-    """Bound of an asset's score; cash has the score 0. With long positions only, a weight is the larger than another by
-    the exponential of the difference of their scores."""
+    """Bound of an asset's score; the score of cash is 0. With long positions only, the ratio of two weights is the
+    exponential of the difference of their scores."""
     initial_speed: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.5
-    """Speed of an agent whose weights are 0, around which agents begin: the share of the way to a new score that is
-    gone in a day. A slow one turns little over before anything is learned."""
+    """Speed of an untrained agent: the share of the way to a new score that the portfolio moves in a day. A low speed
+    keeps turnover low before agents have learned."""
 
 
 class CheckpointConfig(Section):
-    """Where generations are kept, and which."""
+    """The store of checkpoints, how many are kept, and uploads."""
 
     store: Text = "runs"
-    """Where runs are kept: a folder, or a URL such as gs://bucket/prefix."""
+    """Store of runs: a folder, or a URL such as gs://bucket/prefix."""
     keep_last: Count = 3
-    """Newest generations kept."""
+    """Newest generations that are kept."""
     keep_every: CountOrZero = 5
-    """Every so many generations one is kept for good; 0: none."""
+    """Every generation that is a multiple of this is kept permanently; 0: none."""
     local: Text = "runs"
-    """Folder on this machine for what is being uploaded to a store elsewhere."""
+    """Folder on this machine for generations that are being uploaded to a remote store."""
     keep_local: Count = 2
-    """Newest generations that also stay on this machine when the store is elsewhere."""
+    """Newest generations that also stay on this machine if the store is remote."""
     queue_generations: Count = 8
-    """Generations that may wait for upload; training waits when more would."""
+    """Generations that may wait for upload; training pauses before there are more."""
     queue_mb: Positive = 8_192.0
-    """Most that may wait for upload (MB)."""
+    """Data that may wait for upload (MB)."""
     upload_mb_per_second: NonNegative = 50.0
-    """Rate that uploads keep below, so that they take no time from training (MB/s); 0: no limit."""
+    """Rate limit of uploads, so that they do not slow training down (MB/s); 0: no limit."""
     finish_seconds: Annotated[float, Field(gt=0.0, le=1e6)] = 900.0
-    """How long a run's end waits for the last upload (seconds)."""
+    """Time that a finished run waits for its last upload (seconds)."""
     lease_seconds: Annotated[float, Field(ge=10, le=1e6)] = 90.0
-    """Time after which a run whose process does not renew its lease may be taken over by another machine (seconds)."""
+    """Time without renewal after which another machine may acquire a run's lease (seconds)."""
 
 
 class MemoryConfig(Section):
-    """How much memory a run may take, and when it stops by itself."""
+    """Memory limits of a run, and when the memory guard stops it."""
 
     limit_gb: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
-    """Most that the run may take on the host, if less than the machine allows (GB); null: no limit of its own."""
+    """Memory limit of the run on the host, if it is below that of the machine (GB); empty: no further limit."""
     soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
-    """Share of the limit at which caches are freed and a warning is written."""
+    """Share of the limit at which the guard frees caches and warns."""
     hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
-    """Share of the limit at which the phase under way is aborted; the last checkpoint stays good."""
+    """Share of the limit at which the guard aborts the current phase; the last checkpoint stays valid."""
     sample_seconds: Annotated[float, Field(ge=0.001, le=60)] = 0.2
-    """Time between two measurements of the memory (seconds)."""
+    """Interval of memory measurements (seconds)."""
     trace: bool = False
-    """Record where Python allocates, for the report of a guard that aborted; costs time and memory."""
+    """Whether to record where Python allocates memory, for the guard's report; costs time and memory."""
 
     @model_validator(mode="after")
     def _soft_comes_first(self) -> Self:
@@ -126,20 +125,20 @@ class MemoryConfig(Section):
 
 
 class ReportingConfig(Section):
-    """What is shown, and how often."""
+    """Plots and experiment trackers."""
 
     plot_every: CountOrZero = 5
-    """Generations between two pages of plots; the last generation always has one. 0: only the last."""
+    """Interval of plots (generations); the last generation always has plots. 0: only the last."""
     trackers: Annotated[tuple[TrackerName, ...], Field(max_length=100, strict=False)] = ()
-    """Experiment trackers that also receive the metrics of each generation after its checkpoint; each needs the extra
-    of its name, for example `pip install 'eigen-trader[tensorboard]'`."""
+    """Experiment trackers that receive the metrics of each generation after its checkpoint; each needs the extra of the
+    same name, for example `pip install 'eigen-trader[tensorboard]'`."""
     tensorboard_folder: Text | None = None
-    """Folder in which each run has a folder of event files for TensorBoard. Empty: `tensorboard` in the run's own."""
+    """Folder for TensorBoard's event files, with one folder per run. Empty: `tensorboard` in the run's folder."""
     mlflow_uri: Text | None = None
-    """MLflow's server or database, for example `http://host:5000`. Empty: MLFLOW_TRACKING_URI if it is set, else
-    `mlflow.db` beside the runs on this machine."""
+    """MLflow's server or database, for example `http://host:5000`. Empty: MLFLOW_TRACKING_URI if it is set, otherwise
+    `mlflow.db` next to the runs on this machine."""
     mlflow_experiment: Text = "eigen"
-    """Experiment in MLflow that holds the runs; it is made if it is missing."""
+    """MLflow experiment of the runs, created if it is missing."""
 
 
 _PRESETS = files("eigen_core.config") / "presets"
@@ -184,35 +183,33 @@ def _settings_shared(learner: Mapping[str, Any], override: Mapping[str, Any]) ->
 
 
 class Config(Section):
-    """Everything that determines a run. What is not given comes from the preset, then from the defaults."""
+    """All settings of a run. Missing values come from the preset, then from the defaults."""
 
     preset: Text = "quickstart"
     """Preset that gives the values not given here; `eigen presets` lists them."""
     task: TaskName = "market"
-    """What agents play: `market`, where they buy assets for up to `trading.holding_days` days; `portfolio`, where they
-    give weights to assets every day; or a Gymnasium environment with vectors of observations and actions: `gym:` and
-    its id, or `gym:module:Class`. Settings of the sections market and trading are of the first two alone."""
+    """Task of the agents: `market`, to buy assets for up to `trading.holding_days` days; `portfolio`, to choose the
+    weights of all assets every day; or a Gymnasium environment with vectors of observations and actions: `gym:` and its
+    id, or `gym:module:Class`. Only the first two use the sections market and trading."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random draw of the run."""
     generations: Count = 25
     """Generations to train."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Device that computes; `auto` takes a GPU if there is one."""
+    """Device of the computation; `auto` uses a GPU if there is one."""
     cuda_graphs: bool = True
-    """Whether a GPU receives a gradient step, and a day of all episodes, in one call each, as CUDA graphs, instead of
-    operator after operator: the bits are the same, the time is up to four times shorter; of no effect on a CPU."""
+    """Whether to capture a gradient step, and a day of all episodes, as CUDA graphs: the same bits in down to a quarter
+    of the time. No effect on a CPU."""
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
-    """Processor threads of a computation; 0: all that torch would use on the cores that there are for this process, or
-    one, whichever computes the first gradient steps sooner."""
+    """CPU threads of torch; 0: all cores of this process or one, whichever computes the first gradient steps faster."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
-    """Processes on this machine that compute the agents, one thread each; 0: the run's own process computes them;
-    `auto`: as many as there are processor cores for this process, at most one an agent; 0 with a GPU, and one for each
-    of several GPUs."""
+    """Worker processes on this machine that compute the agents, one thread each; 0: the run's own process computes
+    them; `auto`: one per CPU core, at most one per agent; with one GPU 0, with several GPUs one per GPU."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"
-    """Instructions of the processor: `auto` takes all that it has; with `avx2` one maker's processors with AVX2 and
-    with AVX-512 agree to the bit, so that a run may move between them, for up to 1.2 times the time."""
+    """CPU instructions: `auto` uses all that the CPU has; with `avx2`, CPUs of one manufacturer with AVX2 and with
+    AVX-512 agree to the bit, so that a run can move between them, for up to 1.2 times the time."""
     market: MarketConfig = MarketConfig()
     trading: TradingConfig = TradingConfig()
     portfolio: PortfolioConfig = PortfolioConfig()
@@ -234,7 +231,7 @@ class Config(Section):
     def _fill_from_preset(cls, values: Any) -> Any:  # noqa: ANN401 - pydantic passes any value
         if not isinstance(values, dict):
             return values
-        # Before anything else looks at a value and says what it is.
+        # First, because other errors quote values.
         plain = {key: value.model_dump() if isinstance(value, Section) else value for key, value in values.items()}
         for sentence in secrets_in(plain):
             raise ValueError(sentence)
@@ -301,12 +298,12 @@ class Config(Section):
 
     @property
     def holds_out(self) -> bool:
-        """Whether episodes are held out that the champion plays once, at the end."""
+        """Whether the champion is evaluated on holdout episodes at the end."""
         return not has_prices(self.task) or self.market.holdout_days > 0
 
     @property
     def required_days(self) -> int:
-        """Fewest days that a panel must have: a window, one training episode, validation, holdout, what is purged."""
+        """Fewest days of a panel: a window, one training episode, validation, holdout and purged days."""
         return self.market.window + self.trading.episode_days + self.market.days_after_training
 
     def require_days(self, days: int) -> None:
