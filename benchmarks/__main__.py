@@ -13,13 +13,9 @@ from rich.console import Console
 from benchmarks.results import RESULTS, Section, keep, machine, require_idle
 
 BENCHMARKS = (
-    "transitions",
-    "trajectorybuffer",
     "checkpoints",
     "pauses",
-    "scaling",
     "baselines",
-    "arithmetic",
     "overhead",
     "goodput",
     "memoryplan",
@@ -32,6 +28,7 @@ BENCHMARKS = (
     "size",
 )
 """Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
+_FORMER = ("transitions", "trajectorybuffer", "scaling", "arithmetic")
 ALL_SECTIONS = (
     *BENCHMARKS,
     "soak",
@@ -44,8 +41,10 @@ ALL_SECTIONS = (
     "trust",
     "learning",
     "learningportfolio",
+    *_FORMER,
 )
-"""All sections of the file of results; the last ten are each written by a module of their own."""
+"""All sections of the file of results. Modules of their own write those from `soak` on; no script is left for the last
+four, whose questions are answered."""
 
 
 class _Benchmark(Protocol):

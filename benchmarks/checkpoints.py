@@ -1,19 +1,16 @@
-"""How fast a full replay buffer is saved and loaded, and in how much memory, beside the replaced way."""
+"""Time and memory of saving and loading a full replay buffer, beside a plain file of the same bytes."""
 
-import gzip
 import os
-import pickle
 import tempfile
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from benchmarks.measure import Times, take_turns
-from benchmarks.resident import extra_resident_mb, in_own_process
+from benchmarks.measure import extra_resident_mb, in_own_process, take_turns
 from benchmarks.results import Section
 from benchmarks.synthetic import leaking_market
 from eigen_core.checkpoint.ring import Ring
@@ -25,173 +22,90 @@ from eigen_core.generation import evaluate, evolve, start_training, train
 _TRANSITIONS, _ASSETS, _DAYS = 50_000, 108, 2_500
 _GRADIENT_STEPS = 4
 _ROUNDS = 5
-_ZSTD = "zstd"
-_REPLACED, _PLAIN = "pickle and gzip 6", "plain file"
-_WAYS = (_ZSTD, _REPLACED, _PLAIN)
-_SOURCE = "source"
+_CHECKPOINT, _PLAIN = "checkpoint, zstd", "plain file"
 
-
-class _Way(Protocol):
-    def save(self, ring: Ring) -> None: ...
-
-    def load(self) -> Mapping[str, torch.Tensor | np.ndarray] | bytes: ...
-
-    def stored_bytes(self) -> int: ...
-
-
-class _Checkpoint:
-    """Whole generations that hold the buffer alone, in a run of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._generation = 0
-        self._bytes = 0
-        if not (folder / "run").exists():
-            RunDirectory.create(folder, "run", {})
-
-    def save(self, ring: Ring) -> None:
-        self._generation += 1
-        # A directory that has saved nothing yet knows of no shard that it could leave as it is.
-        directory = RunDirectory.open(self._folder, "run")
-        saved = directory.save(Snapshot(self._generation, {}, {}, 0, ring))
-        self._bytes = saved.written_bytes
-
-    def load(self) -> Mapping[str, torch.Tensor]:
-        return _ring_in(self._folder).columns
-
-    def stored_bytes(self) -> int:
-        return self._bytes
-
-
-class _Pickle:
-    """The replaced way. Pickle is used here alone, and reads nothing but what this process has written."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        self._path = folder / "replay.pkl.gz"
-
-    def save(self, ring: Ring) -> None:
-        # That system did not wait for the disk.
-        with gzip.open(self._path, "wb", compresslevel=6) as file:
-            pickle.dump({name: column.numpy() for name, column in ring.columns.items()}, file)
-
-    def load(self) -> Mapping[str, np.ndarray]:
-        with gzip.open(self._path, "rb") as file:
-            arrays: dict[str, np.ndarray] = pickle.load(file)
-            return arrays
-
-    def stored_bytes(self) -> int:
-        return self._path.stat().st_size
-
-
-class _Plain:
-    """The buffer's bytes in a file, on the disk when `save` returns."""
-
-    def __init__(self, folder: Path) -> None:
-        folder.mkdir(exist_ok=True)
-        self._path = folder / "replay"
-
-    def save(self, ring: Ring) -> None:
-        with open(self._path, "wb") as file:
-            for column in ring.columns.values():
-                file.write(column.reshape(-1).view(torch.uint8).numpy().data)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def load(self) -> bytes:
-        return self._path.read_bytes()
-
-    def stored_bytes(self) -> int:
-        return self._path.stat().st_size
+_generations: Counter[Path] = Counter()
 
 
 def run() -> Section:
-    """Fill a replay buffer of the reference size by trading, save and load it in every way, by turns."""
+    """Fill a replay buffer of the reference size by trading; save and load it both ways, taking turns."""
     with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as name:
         folder = Path(name)
-        in_own_process(_trade, folder / _SOURCE)
-        ring = _ring_in(folder / _SOURCE)
-        ways = {way: _open(way, folder / way) for way in _WAYS}
-        times = _take_turns(ways, ring)
-        _require_equal(ways, ring)
-        rows = [_row(way, ways[way], times, folder) for way in _WAYS]
-    raw = sum(column.nbytes for column in ring.columns.values()) / 1e6
+        in_own_process(_trade, folder / "source")
+        ring = _load(folder / "source")
+        raw = sum(column.nbytes for column in ring.columns.values()) / 1e6
+        works: dict[str, Callable[[], object]] = {
+            f"save {_CHECKPOINT}": partial(_save, folder / "run", ring),
+            f"load {_CHECKPOINT}": partial(_load, folder / "run"),
+            f"save {_PLAIN}": partial(_save_plainly, folder / "replay", ring),
+            f"load {_PLAIN}": (folder / "replay").read_bytes,
+        }
+        times = take_turns(works, _ROUNDS)
+        loaded = _load(folder / "run")
+        for column, held in ring.columns.items():
+            if not np.array_equal(held.numpy(), loaded.columns[column].numpy()):
+                raise RuntimeError(f"{column} comes back otherwise")
+        stored = {_CHECKPOINT: _save(folder / "size", ring), _PLAIN: (folder / "replay").stat().st_size}
+        rows = []
+        for way, size in stored.items():
+            save, load = times[f"save {way}"], times[f"load {way}"]
+            rows.append(
+                [
+                    way,
+                    f"{size / 1e6:.1f} ({max(100 * (1 - size / 1e6 / raw), 0):.0f} %)",
+                    f"{save.median:.3f} ({save.least:.3f})",
+                    f"{load.median:.3f} ({load.least:.3f})",
+                    *(f"{in_own_process(_extra_mb, work, way, folder):.0f}" for work in ("save", "load")),
+                ]
+            )
     return Section(
         title="Saving and loading a full replay buffer",
         method=f"{_TRANSITIONS:,} transitions of {_ASSETS} assets ({raw:.1f} MB) that 16 agents of preset quickstart "
         "made in five generations on a synthetic market, saved as a generation (compressed, hashed, written, fsynced) "
-        f"and loaded (every byte verified; files in the page cache), {_ROUNDS} times by turns with pickle and gzip 6 "
-        "of the same arrays, as the replaced system did without fsync, and with a plain file of the same bytes, "
-        "fsynced. A run saves only what is new; here it is all. Extra memory: peak of the resident memory above what "
-        "was there before, in a process of its own; for loading it includes the buffer itself.",
-        columns=(
-            "",
-            "MB (saved)",
-            "save: s (least)",
-            "load: s (least)",
-            f"save: {_REPLACED} takes",
-            "save: extra MB",
-            "load: extra MB",
-        ),
+        f"and loaded (every byte verified; files in the page cache), {_ROUNDS} times, taking turns with a plain file "
+        "of the same bytes, fsynced. A run saves only new transitions; here all are new. Extra memory: peak of the "
+        "resident memory above that before, in a process of its own; for loading it includes the buffer itself.",
+        columns=("", "MB (saved)", "save: s (least)", "load: s (least)", "save: extra MB", "load: extra MB"),
         rows=rows,
         remarks=("The goal is less than 0.5 s and less than 100 MB of extra memory for saving, and for loading.",),
     )
 
 
-def _row(name: str, way: _Way, times: Mapping[str, Times], folder: Path) -> list[str]:
-    save, load = times[f"save {name}"], times[f"load {name}"]
-    stored, raw = way.stored_bytes() / 1e6, (folder / _PLAIN / "replay").stat().st_size / 1e6
-    return [
-        f"checkpoint, {name}" if name == _ZSTD else name,
-        f"{stored:.1f} ({max(100 * (1 - stored / raw), 0):.0f} %)",
-        f"{save.median:.3f} ({save.least:.3f})",
-        f"{load.median:.3f} ({load.least:.3f})",
-        f"{times[f'save {_REPLACED}'].over(save):.1f} times as long",
-        *(f"{in_own_process(_extra_mb, work, name, folder):.0f}" for work in ("save", "load")),
-    ]
+def _save(folder: Path, ring: Ring) -> int:
+    """Save a generation that holds the buffer alone; return the bytes written."""
+    if not (folder / "run").exists():
+        RunDirectory.create(folder, "run", {})
+    _generations[folder] += 1
+    # Opened again: a directory that has saved nothing yet reuses no shard.
+    return RunDirectory.open(folder, "run").save(Snapshot(_generations[folder], {}, {}, 0, ring)).written_bytes
 
 
-def _take_turns(ways: Mapping[str, _Way], ring: Ring) -> dict[str, Times]:
-    works: dict[str, Callable[[], object]] = {}
-    for name, way in ways.items():
-        works[f"save {name}"] = partial(way.save, ring)
-        works[f"load {name}"] = way.load
-    return take_turns(works, _ROUNDS)
-
-
-def _open(way: str, folder: Path) -> _Way:
-    if way == _ZSTD:
-        return _Checkpoint(folder)
-    return _Pickle(folder) if way == _REPLACED else _Plain(folder)
-
-
-def _extra_mb(work: str, way: str, folder: Path) -> float:
-    if work == "load":
-        return extra_resident_mb(_open(way, folder / way).load)
-    ring = _ring_in(folder / _SOURCE)
-    fresh = _open(way, folder / f"{way} in a process of its own")
-    return extra_resident_mb(lambda: fresh.save(ring))
-
-
-def _require_equal(ways: Mapping[str, _Way], ring: Ring) -> None:
-    for name, way in ways.items():
-        loaded = way.load()
-        if isinstance(loaded, bytes):
-            continue
-        for column, held in ring.columns.items():
-            if not np.array_equal(held.numpy(), np.asarray(loaded[column])):
-                raise RuntimeError(f"{column} comes back otherwise from {name}")
-
-
-def _ring_in(folder: Path) -> Ring:
+def _load(folder: Path) -> Ring:
     loaded = RunDirectory.open(folder, "run").load_newest()
     if loaded is None or loaded.snapshot.ring is None:
         raise RuntimeError(f"the replay that was saved in {folder} is not there")
     return loaded.snapshot.ring
 
 
+def _save_plainly(path: Path, ring: Ring) -> None:
+    with open(path, "wb") as file:
+        for column in ring.columns.values():
+            file.write(column.reshape(-1).view(torch.uint8).numpy().data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _extra_mb(work: str, way: str, folder: Path) -> float:
+    if work == "load":
+        load = partial(_load, folder / "run") if way == _CHECKPOINT else (folder / "replay").read_bytes
+        return extra_resident_mb(load)
+    ring = _load(folder / "source")
+    save = _save if way == _CHECKPOINT else _save_plainly
+    return extra_resident_mb(partial(save, folder / f"{way}, alone", ring))
+
+
 def _trade(folder: Path) -> None:
-    """Train until the buffer is full and keep it: how well it can be compressed depends on what agents do."""
+    """Train until the buffer is full and save it: its compression depends on the agents' actions."""
     config = Config(
         preset="quickstart",
         device="cpu",
@@ -203,4 +117,4 @@ def _trade(folder: Path) -> None:
         evaluate(state)
         train(state)
         evolve(state)
-    _Checkpoint(folder).save(state.replay.ring())
+    _save(folder, state.replay.ring())

@@ -13,15 +13,16 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.measure import seconds_of
-from benchmarks.scaling import random_panel
 from eigen_core.config import Config, DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.agents import AgentComputer
 from eigen_core.learning.interface import learner_settings
+from eigen_core.market.panel import PanelFacts, random_panel
 from eigen_core.networks.population import agent_groups
 
 DAYS, COLUMNS = 3_700, 669
+_ASSETS, _FEATURES = 108, 9
 _SMALL_DAYS, _SMALL_COLUMNS = 300, 8
 _SMALL = (
     "market.window=20",
@@ -122,7 +123,8 @@ def measured(device: torch.device, case: Case, small: bool) -> Measured:
     To be called once in a process: times are taken before the profiler is used, which makes what follows it slower.
     """
     config = _config(device, case, small=small)
-    panel = random_panel(config, _SMALL_COLUMNS if small else COLUMNS, _SMALL_DAYS if small else DAYS)
+    days, columns = (_SMALL_DAYS, _SMALL_COLUMNS) if small else (DAYS, COLUMNS)
+    panel = random_panel(config.market, PanelFacts(days, columns, min(columns, _ASSETS), _FEATURES))
     state = start_training(config, panel)
     torch.use_deterministic_algorithms(case.deterministic)
     for phase in PHASES.values():

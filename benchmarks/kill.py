@@ -58,6 +58,17 @@ CONFIG: dict[str, Any] = {
 """A training of a second, whose replay buffer is full and begins anew within its generations."""
 
 
+def settings_of(values: Mapping[str, Any]) -> list[str]:
+    """Return a configuration as options of the command; how many generations there are is another option."""
+    options = []
+    for section, given in values.items():
+        if section == "generations":
+            continue
+        for key, value in given.items() if isinstance(given, dict) else [("", given)]:
+            options += ["--set", f"{section}.{key}={value}".replace(".=", "=")]
+    return options
+
+
 UPLOAD = "upload"
 _LONGEST_DELAY = {
     "start": 1.0,

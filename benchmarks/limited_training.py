@@ -1,6 +1,6 @@
 """The command `eigen` in a process of its own, under a limit, with a phase that takes memory that no plan knows.
 
-`python -m benchmarks.limited_training LIMITS COMMAND...`, where LIMITS is a file that `benchmarks.limiter` writes.
+`python -m benchmarks.limited_training LIMITS COMMAND...`, where LIMITS is a file that `benchmarks.limits` writes.
 """
 
 import atexit

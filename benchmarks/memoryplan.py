@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.process_memory import highest, watched
+from benchmarks.measure import highest, watched
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 

@@ -12,8 +12,8 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
+from benchmarks.measure import in_own_process
 from benchmarks.operated_training import Operated
-from benchmarks.resident import in_own_process
 from benchmarks.results import Section
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.local import LocalStore

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import seconds_of
-from benchmarks.resident import in_own_process
+from benchmarks.measure import in_own_process, seconds_of
 from benchmarks.results import Section
 from eigen_core.checkpoint.session import open_session
 from eigen_core.config.loading import load_config

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.__main__ import ALL_SECTIONS
-from benchmarks.kill import CONFIG
+from benchmarks.kill import CONFIG, settings_of
 from benchmarks.operated_training import own_environment
 from benchmarks.results import Section, keep, require_idle
 from eigen_core.common.randomness import keyed_generator
@@ -78,11 +78,8 @@ class Stopper:
         raise RuntimeError("trainings end faster and faster")
 
     def _start(self, run: str) -> "subprocess.Popen[str]":
-        config = {**CONFIG, "market": {**CONFIG["market"], "holdout_days": _HOLDOUT_DAYS}, "generations": _GENERATIONS}
-        settings = []
-        for section, values in config.items():
-            for key, value in values.items() if isinstance(values, dict) else [("", values)]:
-                settings += ["--set", f"{section}.{key}={value}".replace(".=", "=")]
+        config = {**CONFIG, "market": {**CONFIG["market"], "holdout_days": _HOLDOUT_DAYS}}
+        settings = [*settings_of(config), "--generations", str(_GENERATIONS)]
         with (self._folder / f"{run}.log").open("w") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "flows.cli", "train", "--run", run, "--store", self._store, *settings],

@@ -10,8 +10,7 @@ from rich.console import Console
 
 from benchmarks.learning.bench import PARTS, make_missing, write
 from benchmarks.learning.markets import MARKETS
-from benchmarks.learning.methods import METHODS
-from benchmarks.learning.trial import run_trial, trial_config
+from benchmarks.learning.trial import METHODS, run_trial, trial_config
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from flows.cli.display import display_on

@@ -1,22 +1,230 @@
-"""What a training reached in the holdout, beside an oracle, the bound of hindsight and random traders."""
+"""The result of a training in the holdout, beside an oracle, the bound of hindsight and random traders."""
 
-from dataclasses import asdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from benchmarks.learning.bounds import hindsight_bound, random_reward
 from benchmarks.learning.markets import YEAR, KnownMarket, known_market
-from benchmarks.learning.oracle import play_oracles, tuned_oracle
-from benchmarks.learning.portfolio import tuned_weights_oracle, yearly_excess
+from eigen_core.common.randomness import keyed_generator
+from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.judging.backtest import task_backtest
 from eigen_core.judging.portfolio import decide_weights
 from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.method import spread_starts
 from eigen_core.networks import AgentNetwork, portfolio_actions
+from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, trade_whole_episodes
+from eigen_core.trading.orders import net_gain, resolve_orders, trade_value
+from eigen_core.trading.portfolio import Rebalancing, smoothed_scores, target_weights
+
+THRESHOLDS = (-10.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)
+_TUNING_EPISODES = 30
+_ORACLE_TARGETS = 4
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """Buys the free assets with the highest signals, as much as is allowed, where a signal reaches a threshold.
+
+    Attributes:
+        threshold: smallest signal that is bought (standard deviations over the assets of a day).
+        target: sale target (a fraction).
+    """
+
+    threshold: float
+    target: float
+
+
+def tuned_oracle(market: KnownMarket, config: Config) -> Oracle:
+    """Return the oracle that earns most in training episodes."""
+    starts = spread_starts(market.panel.training_starts(config), _TUNING_EPISODES)
+    targets = np.linspace(config.trading.min_target, config.trading.max_target, _ORACLE_TARGETS).tolist()
+    oracles = [Oracle(threshold, target) for threshold, target in product(THRESHOLDS, targets)]
+    rewards = play_oracles(oracles, market, config, starts).reward.reshape(len(oracles), -1).mean(dim=1)
+    return oracles[int(rewards.argmax())]
+
+
+def play_oracles(
+    oracles: Sequence[Oracle], market: KnownMarket, config: Config, starts: NDArray[np.int64]
+) -> EpisodeSummary:
+    """Return the account of an episode of each oracle from each start, oracles first: `[oracles * starts]`."""
+    trading = config.trading.model_copy(update={"observe_portfolio": True})
+    environment = TradingEnvironment(Prices.of_panel(market.panel, torch.device("cpu")), trading)
+    environment.reset(torch.from_numpy(np.tile(starts, len(oracles))))
+    signal = torch.from_numpy(market.signal)
+    threshold, target = (
+        torch.tensor(values, dtype=torch.float64).repeat_interleave(len(starts)).unsqueeze(1)
+        for values in zip(*((oracle.threshold, oracle.target) for oracle in oracles), strict=True)
+    )
+    size, purchases = trading.max_coefficient or 1.0, min(trading.purchases_per_day, market.panel.assets)
+    while not environment.done:
+        seen = signal[environment.days]
+        wanted = seen.masked_fill(environment.portfolio()[..., 0] > 0.0, -torch.inf)
+        wanted = wanted.masked_fill(seen < threshold, -torch.inf)
+        best, asset = wanted.topk(purchases, dim=1)
+        coefficients = torch.zeros_like(seen).scatter_(1, asset, size * (best > -torch.inf).double())
+        environment.step(coefficients, target.expand_as(seen))
+    return environment.summary()
+
+
+_SHARPNESS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+_SPEEDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_TUNING_SEEDS = range(1_000_001, 1_000_009)
+_INVESTED = 15.0
+"""Added to all scores of the oracle, so that next to nothing is in cash."""
+
+
+@dataclass(frozen=True)
+class WeightsOracle:
+    """Weights are the softmax of the signal times a sharpness, the scores smoothed against turnover.
+
+    Attributes:
+        sharpness: score of a signal of 1.
+        speed: share of the way to the wanted score that scores go in a day.
+        expected: growth over equal weights in the mean over the markets that it was tuned on (percent a year).
+    """
+
+    sharpness: float
+    speed: float
+    expected: float = 0.0
+
+    def weights(self, market: KnownMarket, span: range) -> Tensor:
+        """Target weights after the close of each day, float64 `[days, assets]`."""
+        days = slice(span.start, span.stop)
+        wanted = self.sharpness * torch.from_numpy(market.signal[days]) + _INVESTED
+        scores = smoothed_scores(wanted, torch.full_like(wanted, self.speed))
+        return target_weights(scores, torch.from_numpy(market.panel.close[days] > 0.0))
+
+
+def tuned_weights_oracle(name: str, edge: float, config: Config) -> WeightsOracle:
+    """Return the oracle whose accounts grow most in the mean over several markets like the one that is judged.
+
+    Growth over some years of one market says too little: there, the best is the one whose few assets had luck.
+
+    Args:
+        name: of the market.
+        edge: its information coefficient.
+        config: costs and fills.
+    """
+    return _tuned(name, edge, Config(market=config.market, trading=config.trading, account=config.account))
+
+
+@cache
+def _tuned(name: str, edge: float, config: Config) -> WeightsOracle:
+    """The same for all seeds and learners."""
+    oracles = [WeightsOracle(sharpness, speed) for sharpness, speed in product(_SHARPNESS, _SPEEDS)]
+    growth = np.zeros(len(oracles))
+    for seed in _TUNING_SEEDS:
+        market = known_market(name, config, edge, seed)
+        span = range(market.panel.days)
+        growth += yearly_excess(market, config, span, torch.stack([oracle.weights(market, span) for oracle in oracles]))
+    best = int(growth.argmax())
+    return replace(oracles[best], expected=float(growth[best]) / len(_TUNING_SEEDS))
+
+
+def yearly_excess(market: KnownMarket, config: Config, span: range, weights: Tensor) -> NDArray[np.float64]:
+    """Return the log growth of accounts over that of daily-rebalanced equal weights, both after costs (percent a year).
+
+    Args:
+        market: what is traded.
+        config: costs, fills, days of a year.
+        span: days of the decisions; the last is left out where its growth would reach beyond the prices.
+        weights: target weights, `[accounts, days, assets]`.
+
+    Returns float64 `[accounts]`.
+    """
+    table = Rebalancing.of(Prices.of_panel(market.panel, torch.device("cpu")), config.trading)
+    last = min(span.stop, len(table.returns))
+    table = table.on(slice(span.start, last))
+    tradable = torch.from_numpy(market.panel.close[span.start : last] > 0.0).double()
+    equal = tradable / tradable.sum(dim=1, keepdim=True).clamp(min=1.0)
+    daily, _ = table.grown(torch.cat([equal[None], weights.double()[:, : last - span.start]]))
+    growth = daily.mean(dim=1).numpy()
+    excess: NDArray[np.float64] = YEAR * (growth[1:] - growth[0])
+    return excess
+
+
+_TARGETS = 9
+_RANDOM_TRADERS = 32
+
+
+def hindsight_bound(market: KnownMarket, config: Config, starts: NDArray[np.int64]) -> float:
+    """Return a bound of the mean reward of episodes, for a trader who knows all prices and sells at one of 9 targets.
+
+    The lower of two: an asset may be bought that is held, or any number may be bought on a day.
+    """
+    trading = config.trading
+    prices = Prices.of_panel(market.panel, torch.device("cpu"))
+    days = torch.from_numpy(starts[:, None] + np.arange(trading.trading_days))
+    targets = torch.linspace(trading.min_target, trading.max_target, _TARGETS, dtype=torch.float64)
+    shape = (*days.shape, prices.assets, _TARGETS)
+    trades = resolve_orders(
+        prices,
+        trading,
+        days[..., None, None].expand(shape),
+        torch.arange(prices.assets)[:, None].expand(shape),
+        targets.expand(shape),
+    )
+    size = torch.tensor(trading.max_coefficient or 1.0, dtype=torch.float64)
+    worth = trade_value(trading, size, net_gain(trading, trades.entry, trades.exit))
+    worth = worth.masked_fill(~(trades.filled & prices.tradable[days][..., None]), 0.0).clamp(min=0.0)
+    purchases = min(trading.purchases_per_day, prices.assets)
+    any_held = worth.amax(dim=-1).topk(purchases, dim=-1).values.sum(dim=(1, 2))
+    any_number = best_schedules(worth, trades.exit_offset).sum(dim=1)
+    return float(torch.minimum(any_held, any_number).mean())
+
+
+def best_schedules(worth: Tensor, exit_offset: Tensor) -> Tensor:
+    """Return what each asset earns if its trades do not overlap and are chosen best, float64 `[episodes, assets]`.
+
+    Args:
+        worth: float64 `[episodes, days, assets, targets]`.
+        exit_offset: int64, alike: days from the decision to the exit.
+    """
+    episodes, days, assets, targets = worth.shape
+    best = torch.zeros((episodes, days + 1, assets), dtype=torch.float64)
+    for day in reversed(range(days)):
+        free = (day + exit_offset[:, day]).clamp(max=days)
+        later = best.gather(1, free.permute(0, 2, 1).reshape(episodes, targets, assets))
+        taken = worth[:, day] + later.permute(0, 2, 1)
+        best[:, day] = torch.maximum(best[:, day + 1], taken.amax(dim=-1))
+    return best[:, 0]
+
+
+def random_reward(market: KnownMarket, config: Config, starts: NDArray[np.int64], trades: NDArray[np.float64]) -> float:
+    """Return the mean reward of traders who try to buy a random asset as often as a trader did in each episode.
+
+    Args:
+        market: what is traded.
+        config: the rules.
+        starts: first day of each episode, `[episodes]`.
+        trades: purchases in each, float64 `[episodes]`.
+
+    They buy on random days, at full size, with the middle of the sale targets; where the asset is held already, the
+    purchase does not take place.
+    """
+    trading, assets, purchases = config.trading, market.panel.assets, config.trading.purchases_per_day
+    generator = keyed_generator(config.seed, 0, "bench", "random traders")
+    episodes = _RANDOM_TRADERS * len(starts)
+    often = np.tile(trades, _RANDOM_TRADERS)[:, None, None] / (trading.trading_days * purchases)
+    buys = generator.random((episodes, trading.episode_days, purchases)) < often
+    asset = generator.integers(0, assets, buys.shape)
+    size = trading.max_coefficient or 1.0
+    wanted = ((np.arange(assets) == asset[..., None]) & buys[..., None]).any(axis=2)
+    coefficients = size * torch.from_numpy(wanted).float()
+    targets = torch.full_like(coefficients, (trading.min_target + trading.max_target) / 2.0)
+    first_days = torch.from_numpy(np.tile(starts, _RANDOM_TRADERS))
+    prices = Prices.of_panel(market.panel, torch.device("cpu"))
+    rewards, _ = trade_whole_episodes(prices, trading, first_days, coefficients, targets)
+    return float(rewards.sum(dim=1).mean())
+
 
 HOLDOUT_EPISODES = 20
 _DRAWS = 400

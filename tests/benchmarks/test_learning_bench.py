@@ -5,12 +5,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.learning import kept
-from benchmarks.learning.bench import PARTS, Part, make_missing, write
-from benchmarks.learning.kept import Trial
+from benchmarks.learning import trial as kept
+from benchmarks.learning.bench import PARTS, Estimate, Part, make_missing, section_of, write
 from benchmarks.learning.markets import MARKETS
-from benchmarks.learning.methods import METHODS
-from benchmarks.learning.table import Estimate, section_of
+from benchmarks.learning.trial import METHODS, Trial
 from benchmarks.results import RESULTS
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks.learning.bounds import best_schedules, hindsight_bound, random_reward
+from benchmarks.learning.judgement import (
+    Oracle,
+    best_schedules,
+    hindsight_bound,
+    play_oracles,
+    random_reward,
+    tuned_oracle,
+)
 from benchmarks.learning.markets import KnownMarket, known_market
-from benchmarks.learning.oracle import Oracle, play_oracles, tuned_oracle
 from benchmarks.learning.trial import trial_config
 from eigen_core.learning.method import spread_starts
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.learning.judgement import WeightsOracle, tuned_weights_oracle, yearly_excess
 from benchmarks.learning.markets import known_market
-from benchmarks.learning.portfolio import WeightsOracle, tuned_weights_oracle, yearly_excess
 from benchmarks.learning.trial import trial_config
 
 _CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])

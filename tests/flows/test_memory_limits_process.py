@@ -12,8 +12,7 @@ from rich.console import Console
 
 from benchmarks.kill import CONFIG
 from benchmarks.limited_training import Appetite, give
-from benchmarks.limiter import BEGUN, RUN, Kind, Limiter, Need
-from benchmarks.limits import below_the_need, run, with_appetite
+from benchmarks.limits import BEGUN, RUN, Kind, Limiter, Need, below_the_need, run, with_appetite
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.machine import host_bytes
