@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eigen_core.store.files import explained
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from benchmarks.learning.judgement import judged
 from benchmarks.learning.markets import HOLDOUT_DAYS, MARKETS, known_market
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import replacing
+from eigen_core.common.files import explained, replacing
 from eigen_core.config import Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
