@@ -30,7 +30,8 @@ from flows.cli.judging import (
 from flows.cli.operations import WORKERS_EXAMPLES, operations, workers
 from flows.cli.plan import PLAN_EXAMPLES, plan, presets
 from flows.cli.runs import clean, export, memory, runs, show, verify
-from flows.cli.training import SWEEP_EXAMPLES, TRAIN_EXAMPLES, resume, sweep, train
+from flows.cli.sweep import SWEEP_EXAMPLES, sweep
+from flows.cli.training import TRAIN_EXAMPLES, resume, train
 from flows.cli.walk import WALK_EXAMPLES, walk
 from flows.server.environment import set_umask
 

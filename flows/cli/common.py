@@ -1,12 +1,13 @@
 """Options, configuration, exit codes and printing that the commands share."""
 
+import inspect
 import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import wraps
-from typing import TYPE_CHECKING, Annotated, Concatenate, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec
 
 import typer
 from pydantic_core import to_jsonable_python
@@ -57,7 +58,7 @@ Assignments = Annotated[
 _DATA_HELP, _DATA_DEFAULT = "Price file or folder; us5: other bundled prices.", "bundled prices"
 Data = Annotated[str | None, typer.Option(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="PATH")]
 DataArgument = Annotated[str | None, typer.Argument(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="[DATA]")]
-Run = Annotated[
+RunOption = Annotated[
     str | None,
     typer.Option(help="Name of the run; an existing one continues.", show_default="preset and time", metavar="NAME"),
 ]
@@ -86,8 +87,71 @@ RunName = Annotated[str, typer.Argument(help=_RUN_NAME_HELP, metavar="NAME")]
 AnyRunName = Annotated[str | None, typer.Argument(help=_RUN_NAME_HELP, show_default="all", metavar="[NAME]")]
 
 
+@dataclass(frozen=True)
+class RunOptions:
+    """Options from which a configuration is made; `run_options` gives them to a command."""
+
+    preset: Preset = None
+    run: RunOption = None
+    generations: Generations = None
+    seed: Seed = None
+    assignments: Assignments = None
+    data: Data = None
+    store: Store = None
+    device: Device = None
+
+    def settings(self) -> list[str]:
+        """Return the options but preset and run as `key=value`; the path of data is absolute."""
+        options = {
+            "generations": self.generations,
+            "seed": self.seed,
+            "market.data": None if self.data is None else absolute_data(self.data),
+            "checkpoint.store": self.store,
+            "device": self.device,
+        }
+        return [*(f"{key}={value}" for key, value in options.items() if value is not None), *(self.assignments or ())]
+
+    def with_store(self) -> "RunOptions":
+        """Return the options with the store of the environment, unless an option or a setting names one."""
+        named = any(assignment.strip().startswith("checkpoint.store") for assignment in self.assignments or ())
+        if named or self.store is not None:
+            return self
+        return replace(self, store=store_from_environment(os.environ))
+
+    def config(self) -> "Config":
+        """Return the configuration, with this machine's own settings from its environment."""
+        from eigen_core.config.loading import load_config
+
+        return load_config(self.preset, self.with_store().settings(), os.environ)
+
+
+def run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options `names` of `RunOptions`, or all, in place of its keyword parameter `options`."""
+    chosen = [field for field in fields(RunOptions) if not names or field.name in names]
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def with_options(**values: Any) -> None:  # noqa: ANN401 - whatever the options of a command are
+            options = RunOptions(**{field.name: values.pop(field.name) for field in chosen})
+            command(options=options, **values)
+
+        signature = inspect.signature(command)
+        parameters: list[inspect.Parameter] = []
+        for parameter in signature.parameters.values():
+            if parameter.name == "options":
+                parameters += [
+                    parameter.replace(name=field.name, default=None, annotation=field.type) for field in chosen
+                ]
+            else:
+                parameters.append(parameter)
+        vars(with_options)["__signature__"] = signature.replace(parameters=parameters)
+        return with_options
+
+    return decorate
+
+
 def sentences(command: Callable[P, None]) -> Callable[P, None]:
-    """Give known errors of a command as a sentence on standard error and an exit code, without a traceback."""
+    """Turn the known errors of a command into a sentence on standard error and an exit code, without a traceback."""
 
     @wraps(command)
     def speaking(*args: P.args, **kwargs: P.kwargs) -> None:
@@ -112,53 +176,11 @@ def _exit(sentence: str, code: int) -> typer.Exit:
     return typer.Exit(code)
 
 
-def config_of(
-    preset: str | None,
-    generations: str | None,
-    seed: str | None,
-    assignments: Sequence[str] | None,
-    data: str | None,
-    store: str | None,
-    device: str | None,
-) -> "Config":
-    """Return the configuration of a run from what was given, and this machine's own settings from its environment."""
-    from eigen_core.config.loading import load_config
-
-    named = given_store(store, assignments or ())
-    return load_config(preset, given_settings(generations, seed, assignments, data, named, device), os.environ)
-
-
-def given_settings(
-    generations: str | None,
-    seed: str | None,
-    assignments: Sequence[str] | None,
-    data: str | None,
-    store: str | None,
-    device: str | None,
-) -> list[str]:
-    """Return all that was given as `key=value`; the path of data is absolute."""
-    options = {
-        "generations": generations,
-        "seed": seed,
-        "market.data": None if data is None else absolute_data(data),
-        "checkpoint.store": store,
-        "device": device,
-    }
-    return [*(f"{key}={value}" for key, value in options.items() if value is not None), *(assignments or ())]
-
-
-def given_store(given: str | None, assignments: Sequence[str] = ()) -> str | None:
-    """Return the store that was given as an option, else that of the environment unless a setting names another."""
-    if given is not None or any(assignment.strip().startswith("checkpoint.store") for assignment in assignments):
-        return given
-    return store_from_environment(os.environ)
-
-
 def store_of(given: str | None) -> str:
     """Return the store to use: the one given, else that of the environment, else the default."""
     from eigen_core.config import Config
 
-    return given_store(given) or Config().checkpoint.store
+    return given or store_from_environment(os.environ) or Config().checkpoint.store
 
 
 Styled = str | tuple[str, str]
@@ -167,19 +189,16 @@ Styled = str | tuple[str, str]
 _PIPE_WIDTH = 120
 # Of the text after a label, on a terminal that is narrower than anyone's.
 _LEAST_WIDTH = 20
-# What `rich` puts around and between columns with this box and this padding.
-_BETWEEN = 3
-_AROUND = 2
 
 
 def output_console() -> Console:
-    """Return the console of standard output. A pipe has no width: there it is that of COLUMNS, or 120."""
+    """Return the console of standard output. A pipe has no width: use that of COLUMNS, or 120."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
 
 
 def excess_document(excess: "Excess | None") -> dict[str, dict[str, float] | None]:
-    """Return an excess as documents of `--json` have it: of a trade or of a year, the other null."""
+    """Return an excess as `--json` prints it: of a trade or of a year, the other null."""
     shown = None if excess is None else {"mean": excess.mean, "standard_error": excess.standard_error}
     per_year = excess is not None and excess.per == "year"
     return {"excess_per_trade": None if per_year else shown, "excess_per_year": shown if per_year else None}
@@ -191,19 +210,11 @@ def print_line(console: Console, *parts: Styled, style: str | None = None) -> No
 
 
 def print_fact(console: Console, label: str, *parts: Styled, width: int = 12) -> None:
-    """Print a labelled line as `print_line` does, with what is wrapped below the fact.
-
-    Args:
-        console: where to.
-        label: what the fact is about.
-        parts: the fact.
-        width: of the column of labels.
-    """
+    """Print a label in a column of `width`, then a fact as `print_line` does, indented by that column."""
     _print_wrapped(console, f"  {label:<{width}}", Text.assemble(*parts))
 
 
 def _print_wrapped(console: Console, label: str, text: Text, style: str | None = None) -> None:
-    """Print text after a label; the lines that follow the first one are indented by as much."""
     indent = cell_len(label)
     lines = list(text.split("\n", allow_blank=True))
     if console.is_terminal:
@@ -214,7 +225,7 @@ def _print_wrapped(console: Console, label: str, text: Text, style: str | None =
 
 
 def _wrapped(line: Text, width: int) -> list[Text]:
-    """Divide a line between words; its indent is that of all its parts.
+    """Divide a line between words; all parts have its indent.
 
     `Text.wrap` would break, or cut off, a word that is longer than `width`.
     """
@@ -245,7 +256,7 @@ def print_result(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Print what a command has found: as JSON what `document` returns of it, else by `show` on standard output."""
+    """Print the result of a command: the JSON of `document(...)`, or by `show(console, ...)`."""
     if as_json:
         print_json(document(*args, **kwargs))
     else:
@@ -257,18 +268,8 @@ def say(sentence: str) -> None:
     print_line(Console(stderr=True), f"eigen: {sentence}")
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A column that was measured: width of what must not be broken, and of its longest line."""
-
-    index: int
-    header: str
-    least: int
-    natural: int
-
-
 class PlainTable:
-    """A table. Text is wrapped between words, never in one; then columns are left out.
+    """A table that wraps text between words, never in one; columns that then do not fit are left out.
 
     Args:
         headers: one for each column.
@@ -288,45 +289,37 @@ class PlainTable:
 
     def print(self, console: Console) -> None:
         """Print as many columns as the width of the console holds, the important ones in any case."""
-        columns = [self._measured(column) for column in range(len(self._headers))]
-        shown = list(columns)
+        bounds = [self._bounds(column) for column in range(len(self._headers))]
+        shown = list(range(len(self._headers)))
         for header in self._least_important:
-            if sum(column.least for column in shown) <= _left_of(console.width, len(shown)):
+            if sum(bounds[column][0] for column in shown) + _frame_width(len(shown)) <= console.width:
                 break
-            shown.remove(columns[self._headers.index(header)])
-        table = self._table(shown, _left_of(console.width, len(shown)))
+            shown.remove(self._headers.index(header))
+        least, natural = (sum(bounds[column][which] for column in shown) for which in (0, 1))
+        # Each column gets its least width, and of the rest a share by how much more it could use.
+        spare = max(min(console.width - _frame_width(len(shown)), natural) - least, 0)
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=least + spare + _frame_width(len(shown)))
+        for column in shown:
+            low, high = bounds[column]
+            width = low + (spare * (high - low) // (natural - least) if spare else 0)
+            justify: JustifyMethod = "left" if self._headers[column] in self._left else "right"
+            table.add_column(self._headers[column], justify=justify, width=width)
+        for cells, ends_section in self._rows:
+            table.add_row(*(cells[column] for column in shown), end_section=ends_section)
         # A word that is longer than the console is wide runs beyond it: the terminal wraps it, and nothing is lost.
         console.print(table, width=max(console.width, table.width or 0), crop=False)
-        left_out = [column.header for column in columns if column not in shown]
+        left_out = [header for column, header in enumerate(self._headers) if column not in shown]
         if left_out:
             print_line(console, f"Not shown at this width: {', '.join(left_out)}.", style="dim")
 
-    def _measured(self, index: int) -> _Column:
+    def _bounds(self, index: int) -> tuple[int, int]:
+        """Return the widths of the longest word of a column and of its longest line; a number stays with its unit."""
         header = self._headers[index]
         lines = [line for cells, _ in self._rows for line in cells[index].plain.splitlines()]
-        # A number stays with its unit.
-        text = [header, *lines] if header in self._left else [header]
-        words = [word for line in text for word in line.split()]
-        unbroken = words if header in self._left else [*words, *lines]
-        return _Column(index, header, max(map(cell_len, unbroken)), max(map(cell_len, [header, *lines])))
-
-    def _table(self, shown: Sequence[_Column], width: int) -> Table:
-        """Give each column its least width, and of what is left a share by how much more it could use."""
-        wanted = sum(column.natural - column.least for column in shown)
-        spare = max(min(width - sum(column.least for column in shown), wanted), 0)
-        widths = [
-            column.least + (spare * (column.natural - column.least) // wanted if wanted else 0) for column in shown
-        ]
-        whole = sum(widths) + _AROUND + _BETWEEN * (len(shown) - 1)
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, width=whole)
-        for column, given in zip(shown, widths, strict=True):
-            justify: JustifyMethod = "left" if column.header in self._left else "right"
-            table.add_column(column.header, justify=justify, width=given)
-        for cells, ends_section in self._rows:
-            table.add_row(*(cells[column.index] for column in shown), end_section=ends_section)
-        return table
+        words = [word for line in lines for word in line.split()] if header in self._left else lines
+        return max(map(cell_len, [*header.split(), *words])), max(map(cell_len, [header, *lines]))
 
 
-def _left_of(width: int, columns: int) -> int:
-    """Return the width that a console leaves to the content of so many columns."""
-    return width - _AROUND - _BETWEEN * (columns - 1)
+def _frame_width(columns: int) -> int:
+    """Return the width that `rich` puts around and between columns with this box and this padding."""
+    return 2 + 3 * (columns - 1)

@@ -16,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
+from eigen_core.common.progress import progress_to
 from eigen_core.common.text import duration, size
 from eigen_core.training.listener import Listener
 from eigen_core.training.stop_requests import stop_requests_raised
@@ -127,6 +128,14 @@ class Display(Listener):
 def display_on(console: Console, steps: str = "generations") -> Display:
     """Return progress bars if `console` is a terminal, else lines; `steps`: name of those of the outermost loop."""
     return BarDisplay(console, steps) if console.is_terminal else LineDisplay(console)
+
+
+@contextmanager
+def progress_shown(console: Console | None = None, steps: str = "generations") -> Iterator[Display]:
+    """Show the progress of the block, which reads data first, on a console: standard error if none is given."""
+    with display_on(console or Console(stderr=True), steps) as display, progress_to(display):
+        display.waiting_for("reading the data")
+        yield display
 
 
 def figures(record: "GenerationRecord", telemetry: "Telemetry") -> str:

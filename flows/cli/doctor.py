@@ -24,16 +24,12 @@ from eigen_core.common.text import DISTRIBUTION, size
 from eigen_core.config.values import has_prices
 from flows.cli.common import (
     EXIT_OTHER,
-    Assignments,
-    Data,
-    Device,
     Json,
-    Preset,
-    Store,
-    config_of,
+    RunOptions,
     output_console,
     print_json,
     print_line,
+    run_options,
     sentences,
 )
 
@@ -370,20 +366,14 @@ def findings_document(findings: "Sequence[Finding]") -> dict[str, Any]:
 
 
 @sentences
-def doctor(
-    preset: Preset = None,
-    assignments: Assignments = None,
-    data: Data = None,
-    store: Store = None,
-    device: Device = None,
-    as_json: Json = False,
-) -> None:
+@run_options("preset", "assignments", "data", "store", "device")
+def doctor(*, options: RunOptions, as_json: Json = False) -> None:
     """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
     from flows.server.environment import prepare_environment
     from flows.server.servers import server_for_training
     from flows.server.state_directory import Home
 
-    config = config_of(preset, None, None, assignments, data, store, device)
+    config = options.config()
     prepare_environment()
     # What is checked is the server that a training would use: that of `eigen up`, if one runs here.
     os.environ.update(server_for_training(Home.of(os.environ), os.environ))

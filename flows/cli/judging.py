@@ -16,25 +16,22 @@ from flows.cli.common import (
     EXIT_OTHER,
     LARGEST,
     Agent,
-    Assignments,
-    Data,
     DataArgument,
-    Generations,
     Json,
     PlainTable,
-    Preset,
     RunName,
-    Seed,
+    RunOptions,
     Slice,
     Store,
-    config_of,
     excess_document,
     print_fact,
     print_line,
     print_result,
+    run_options,
     sentences,
     store_of,
 )
+from flows.cli.display import progress_shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
     from eigen_core.reporting.compare import WrittenComparison
     from eigen_core.reporting.report_page import WrittenReport
     from eigen_core.trading import EquityCurve
+    from eigen_core.trading.matched import MatchedTraders
     from eigen_core.trading.metrics import Figures
     from flows.cli.display import Display
 
@@ -79,18 +77,14 @@ def backtest(
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
     from eigen_core.common.files import require_place
-    from eigen_core.common.progress import progress_to
     from eigen_core.judging.backtests import backtest as play
     from eigen_core.judging.backtests import write_backtest
-    from flows.cli.display import display_on
 
     if out is not None:
         # Before the look at these days, which is counted.
         require_place(out / "equity.csv")
-    with display_on(Console(stderr=True)) as display:
-        display.waiting_for("reading the data")
-        with progress_to(display):
-            found = play(store_of(store), name, span=span, agent=agent, settings=assignments or ())
+    with progress_shown():
+        found = play(store_of(store), name, span=span, agent=agent, settings=assignments or ())
     folder = out or found.folder
     write_backtest(found, folder)
     print_result(as_json, backtest_document, print_backtest, found, folder)
@@ -127,7 +121,7 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
         "warnings": list(found.looks.warnings),
         "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
-            **{name: _compared(found.figures_of_baselines[name]) for name in _BASELINES},
+            **{name: compared_figures(found.figures_of_baselines[name]) for name in _BASELINES},
             "matched_random": {
                 "median": matched.median_return,
                 "quantile_of_agent": matched.quantile_of(figures.total_return),
@@ -150,76 +144,47 @@ def _won(trades: "pd.DataFrame") -> float | None:
     return float((trades["gain"] > 0.0).mean()) if len(trades) and "exit" in trades else None
 
 
-def _compared(figures: "Figures") -> dict[str, float | None]:
+def compared_figures(figures: "Figures") -> dict[str, float | None]:
+    """Return the figures by which `--json` compares accounts."""
     return {name: getattr(figures, name) for name in _COMPARED}
 
 
 def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
     """Print the account beside the baselines, what it did, and where its tables are."""
-    curve, figures, matched = found.curve, found.figures, found.matched
-    who = f"{found.agent} ({found.agents} agents)" if found.agents > 1 else _called(found.agent)
+    curve, trades, excess = found.curve, found.trades, found.excess
+    who = found.agent if found.agent == "champion" else f"agent {found.agent}"
+    who = f"{found.agent} ({found.agents} agents)" if found.agents > 1 else who
     print_line(
         console,
         (f"{who} of run {found.run}, generation {found.generation}, {curve.dates[0]} to {curve.dates[-1]}", "bold"),
         f" ({found.span}, {len(curve.dates):,} days)",
     )
     print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
-    table = PlainTable("account", "return", "Sharpe", "deepest drawdown", "end", left=("account",))
-    rows = {
-        who: (figures, curve),
-        **{name: (found.figures_of_baselines[name], held) for name, held in found.baselines.items()},
-    }
-    for name, (of_it, held) in rows.items():
-        table.add_row(
-            name.replace("_", " "),
-            f"{change(100.0 * of_it.total_return, 1)} %",
-            "–" if of_it.sharpe is None else ratio(of_it.sharpe),
-            percent(of_it.max_drawdown),
-            f"{held.equity[-1]:,.0f}",
-        )
-    table.print(console)
-    quantile, median = matched.quantile_of(figures.total_return), matched.median_return
-    if quantile is not None and median is not None:
-        print_fact(
-            console,
-            "matched",
-            f"{len(matched.total_returns):,} {matched.description}: median "
-            f"{change(100.0 * median, 1)} %; {percent(quantile, 0)} of them earn less",
-        )
+    figures = {who: found.figures, **{name: found.figures_of_baselines[name] for name in found.baselines}}
+    print_figures(console, "account", {who: curve, **found.baselines}, figures)
+    _print_random(console, "matched", found.matched, found.figures.total_return)
     if not found.by_timing:
-        _print_timing(console, found)
-    trades = found.trades
+        luck = f", by luck {percent(found.verdict.timing_pvalue)}"
+        _print_random(console, "timing", found.timing, found.figures.total_return, luck)
     share = _won(trades)
     won = "" if share is None else f", {percent(share, 0)} with a gain"
-    print_fact(
-        console,
-        "trades",
-        f"{len(trades):,}{won}; costs {curve.costs.sum():,.0f}; turnover {figures.turnover:.1f} a year",
-    )
-    if found.excess is not None:
-        market = "all assets on the same days" if found.excess.per == "trade" else "equal weight of the same exposure"
+    costs = f"costs {curve.costs.sum():,.0f}; turnover {found.figures.turnover:.1f} a year"
+    print_fact(console, "trades", f"{len(trades):,}{won}; {costs}")
+    if excess is not None:
+        market = "all assets on the same days" if excess.per == "trade" else "equal weight of the same exposure"
         if found.by_timing:
-            market = "buying on any day" if found.excess.per == "trade" else "the same exposure on all days"
-        print_fact(console, "excess", f"{found.excess} beyond {market}")
+            market = "buying on any day" if excess.per == "trade" else "the same exposure on all days"
+        print_fact(console, "excess", f"{excess} beyond {market}")
     print_fact(console, "a year", f"{found.periods_per_year} days of trading, by which figures are annualised")
     print_fact(console, "tables", str(folder))
 
 
-def _print_timing(console: Console, found: "Backtest") -> None:
-    timing, own = found.timing, found.figures.total_return
-    quantile, median = timing.quantile_of(own), timing.median_return
-    if quantile is None or median is None:
-        return
-    print_fact(
-        console,
-        "timing",
-        f"{len(timing.total_returns):,} {timing.description}: median {change(100.0 * median, 1)} %; "
-        f"{percent(quantile, 0)} of them earn less, by luck {percent(found.verdict.timing_pvalue)}",
-    )
-
-
-def _called(agent: str) -> str:
-    return agent if agent == "champion" else f"agent {agent}"
+def _print_random(console: Console, label: str, drawn: "MatchedTraders", own: float, luck: str = "") -> None:
+    """Print how many of random traders or shifted trades earn less."""
+    quantile, median = drawn.quantile_of(own), drawn.median_return
+    if quantile is not None and median is not None:
+        earned = f"median {change(100.0 * median, 1)} %; {percent(quantile, 0)} of them earn less{luck}"
+        print_fact(console, label, f"{len(drawn.total_returns):,} {drawn.description}: {earned}")
 
 
 COMPARE_EXAMPLES = """[bold]Examples[/]
@@ -241,12 +206,9 @@ def compare(
     as_json: Json = False,
 ) -> None:
     """Show runs side by side on the same days, and the settings in which they differ."""
-    from eigen_core.common.progress import progress_to
     from eigen_core.reporting.compare import write_comparison
-    from flows.cli.display import display_on
 
-    with display_on(Console(stderr=True)) as display, progress_to(display):
-        display.waiting_for("reading the data")
+    with progress_shown():
         written = write_comparison(store_of(store), names, span=span, agent=agent, file=out)
     print_result(as_json, comparison_document, print_comparison, written)
 
@@ -328,16 +290,13 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
-    from eigen_core.common.progress import progress_to
     from eigen_core.reporting.report_page import is_report_of_walk, write_report, write_walk_report
-    from flows.cli.display import display_on
     from flows.server.reporter import publish
 
     where = store_of(store)
     of_walk = is_report_of_walk(where, name, span=span, agent=agent)
     file = Path(f"{name}-report.html") if out is None else out
-    with display_on(Console(stderr=True)) as display, progress_to(display):
-        display.waiting_for("reading the data")
+    with progress_shown():
         if of_walk:
             written = write_walk_report(where, name, file)
         else:
@@ -382,26 +341,9 @@ def report_document(written: "WrittenReport") -> dict[str, Any]:
 def print_figures(
     console: Console, heading: str, curves: Mapping[str, "EquityCurve"], figures: Mapping[str, "Figures"]
 ) -> None:
-    """Print figures of accounts, one row each.
-
-    Args:
-        console: where to.
-        heading: what the accounts are.
-        curves: by name.
-        figures: of the same accounts.
-    """
-    table = PlainTable(
-        heading,
-        "final",
-        "total return",
-        "CAGR",
-        "Sharpe",
-        "max drawdown",
-        "turnover",
-        "beta",
-        left=(heading,),
-        least_important=("turnover", "CAGR", "beta"),
-    )
+    """Print figures of accounts, given by name, one row each."""
+    headers = (heading, "final", "total return", "CAGR", "Sharpe", "max drawdown", "turnover", "beta")
+    table = PlainTable(*headers, left=(heading,), least_important=("turnover", "CAGR", "beta"))
     for name, found in figures.items():
         table.add_row(
             name.replace("_", " "),
@@ -441,14 +383,10 @@ def act(
     as_json: Json = False,
 ) -> None:
     """Show what the champion orders for the next day, and keep it; no order is sent anywhere."""
-    from eigen_core.common.progress import progress_to
     from eigen_core.judging.act import act as decide
-    from flows.cli.display import display_on
 
-    with display_on(Console(stderr=True)) as display:
-        display.waiting_for("reading the data")
-        with progress_to(display):
-            found = decide(store_of(store), name, data=data, date=date, ledger=ledger)
+    with progress_shown():
+        found = decide(store_of(store), name, data=data, date=date, ledger=ledger)
     print_result(as_json, act_document, print_act, found)
 
 
@@ -473,9 +411,8 @@ def print_act(console: Console, found: "Act") -> None:
     """Print the orders, the account, and the days on which the replay differs from what was ordered."""
     after = found.next
     print_line(console, (f"Champion of run {found.run} after the close of {after.date}", "bold"))
-    table = PlainTable(
-        "side", "symbol", "shares", "money", "target", "latest exit", left=("side", "symbol", "latest exit")
-    )
+    headers = ("side", "symbol", "shares", "money", "target", "latest exit")
+    table = PlainTable(*headers, left=("side", "symbol", "latest exit"))
     for order in after.orders:
         target = "–" if order.target is None else f"{order.target:,.4f}"
         numbers = (f"{order.size:,.4f}", f"{order.money:,.2f}", target)
@@ -485,11 +422,8 @@ def print_act(console: Console, found: "Act") -> None:
         print_line(console, "Sizes are those at the last close; latest exits count holidays as days of trading.")
     else:
         print_line(console, "Nothing is ordered.")
-    print_line(
-        console,
-        f"Account since {found.began}: equity {after.equity:,.2f}, cash {after.cash:,.2f}, positions "
-        f"{len(after.positions)}.",
-    )
+    account = f"equity {after.equity:,.2f}, cash {after.cash:,.2f}, positions {len(after.positions)}"
+    print_line(console, f"Account since {found.began}: {account}.")
     _print_reconciliation(console, found.reconciliation)
     print_line(console, f"Orders are kept in {found.ledger}.")
 
@@ -523,25 +457,21 @@ Exit code 0: no look-ahead was found; 1: a feature uses later days, or is suspec
 
 
 @sentences
+@run_options("preset", "assignments", "data")
 def audit(
-    preset: Preset = None,
-    assignments: Assignments = None,
-    data: Data = None,
+    *,
+    options: RunOptions,
     days: Annotated[
         int, typer.Option(min=1, max=1_000, help="Number of days after which later rows are changed.", metavar="N")
     ] = 8,
     as_json: Json = False,
 ) -> None:
     """Try every feature for look-ahead, and show what the data report says of the prices."""
-    from eigen_core.common.progress import progress_to
     from eigen_core.market.audit import audit_market
-    from flows.cli.display import display_on
 
-    config = config_of(preset, None, None, assignments, data, None, None)
-    with display_on(Console(stderr=True)) as display:
-        display.waiting_for("reading the data")
-        with progress_to(display):
-            audited = audit_market(config, days)
+    config = options.config()
+    with progress_shown():
+        audited = audit_market(config, days)
     print_result(as_json, audit_document, print_audit, audited)
     if not audited.is_clean:
         raise typer.Exit(EXIT_OTHER)
@@ -605,15 +535,11 @@ def importance(
 ) -> None:
     """Show which features and columns of the market agents of a run use."""
     newest = _generations(generations, agent)
-    from eigen_core.common.progress import progress_to
     from eigen_core.judging.importance import run_importance
-    from flows.cli.display import display_on
 
-    with display_on(Console(stderr=True)) as display:
-        display.waiting_for("reading the data")
-        with progress_to(display):
-            asked = agent if generations is None else "champions"
-            found = run_importance(store_of(store), name, agent=asked, generations=newest, draws=draws)
+    with progress_shown():
+        asked = agent if generations is None else "champions"
+        found = run_importance(store_of(store), name, agent=asked, generations=newest, draws=draws)
     print_result(as_json, lambda found: found, print_importance, found)
 
 
@@ -677,40 +603,40 @@ _LARGEST = 10_000
 
 
 @sentences
+@run_options("preset", "generations", "seed", "assignments")
 def trust(
     data: DataArgument = None,
+    *,
     trials: Annotated[
         int, typer.Option(min=1, max=_LARGEST, help="Markets of noise, and trials of each edge.", metavar="N")
     ] = 10,
     edges: Annotated[
         str, typer.Option(help="Information coefficients that are planted; an empty text: none.", metavar="LIST")
     ] = "0.05,0.1,0.2,0.3",
-    preset: Preset = None,
-    generations: Generations = None,
-    seed: Seed = None,
-    assignments: Assignments = None,
+    options: RunOptions,
     out: Annotated[Path, typer.Option(help="Folder of the finished trials.", metavar="FOLDER")] = Path("trust"),
     as_json: Json = False,
 ) -> None:
     """Measure the verdict on prices: false alarms on markets of noise, and the smallest edge that it finds."""
     wanted = edges_in(edges)
-    from eigen_core.common.progress import progress_to
     from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
-    from flows.cli.display import display_on
 
-    chosen = [] if generations is None else [f"generations={generations}"]
-    settings = with_trial_settings([*chosen, *(assignments or ())])
-    config = config_of(preset or TRIAL_PRESET, None, seed, settings, data, None, "cpu")
+    chosen = RunOptions(generations=options.generations, assignments=options.assignments).settings()
+    config = RunOptions(
+        preset=options.preset or TRIAL_PRESET,
+        seed=options.seed,
+        assignments=with_trial_settings(chosen),
+        data=data,
+        device="cpu",
+    ).config()
     console = Console(stderr=True)
 
     def made(trial: "Trial", done: int, of: int) -> None:
         if not console.is_terminal:
             print_line(console, f"trial {done}/{of}  {_market(trial.edge)}, seed {trial.seed}: {trial.claim}")
 
-    with display_on(console, "trials") as display:
-        display.waiting_for("reading the data")
-        with progress_to(display):
-            measured = TrustTrials(config, out).run(trials, wanted, partial(show_trial, display), made)
+    with progress_shown(console, "trials") as display:
+        measured = TrustTrials(config, out).run(trials, wanted, partial(show_trial, display), made)
     print_result(as_json, trust_document, print_trust, measured)
 
 

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,23 +19,17 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration
 from flows.cli.common import (
     EXIT_OTHER,
-    Assignments,
-    Data,
-    Device,
-    Generations,
     Json,
     PlainTable,
-    Preset,
-    Run,
     RunName,
-    Seed,
+    RunOptions,
     Store,
     Styled,
-    given_settings,
     output_console,
     print_fact,
     print_line,
     print_result,
+    run_options,
     say,
     sentences,
     store_of,
@@ -393,16 +387,8 @@ def status(
 
 @operations.command(epilog=_LAUNCH_EXAMPLES)
 @sentences
-def launch(
-    preset: Preset = None,
-    run: Run = None,
-    generations: Generations = None,
-    seed: Seed = None,
-    assignments: Assignments = None,
-    data: Data = None,
-    store: Store = None,
-    device: Device = None,
-) -> None:
+@run_options()
+def launch(*, options: RunOptions) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
     from eigen_core.config.machine import machine_values, run_values
@@ -417,9 +403,12 @@ def launch(
     from flows.server.servers import known_server
 
     home = Home.of(os.environ)
-    settings = given_settings(generations, seed, assignments, data, _absolute(store), device)
-    config = load_config(preset, settings)
-    name = default_run_name(config.preset) if run is None else run
+    if options.store is not None and not is_remote(options.store):
+        # The same folder for the worker, wherever it works.
+        options = replace(options, store=str(store_folder(options.store)))
+    settings = options.settings()
+    config = load_config(options.preset, settings)
+    name = default_run_name(config.preset) if options.run is None else options.run
     check_run_name(name)
     api = known_server(home, os.environ)
     # First: what is being trained takes the memory and holds the run that would be checked here.
@@ -434,15 +423,15 @@ def launch(
         # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
         config = as_worker_sees(config, worker)
         require_store(config.checkpoint)
-        nothing_given = not any((preset, generations, seed, assignments, device))
-        goes_on = nothing_given and Run(config.checkpoint, name).exists
+        given = (options.preset, options.generations, options.seed, options.assignments, options.device)
+        goes_on = not any(given) and Run(config.checkpoint, name).exists
         if goes_on:
             run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launched(name))
             config = run_here.config_to_resume(config.market.data)
         require_same_run_here(config, name)
         with refused_with_its_plan(config, output_console()):
             found, run_plan = require_trainable(config, name)
-    values = run_values(values if preset is None else {"preset": preset, **values})
+    values = run_values(values if options.preset is None else {"preset": options.preset, **values})
 
     own_are_known = worker is None or (goes_on and not own)
     remembering = nullcontext() if own_are_known else home.launching(name, own)
@@ -573,11 +562,6 @@ def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
             f"launch from here cannot give: set {' and '.join(given.values())} in the worker's environment and leave "
             "them out here."
         )
-
-
-def _absolute(store: str | None) -> str | None:
-    """Return a store's folder as a path that means the same to the worker."""
-    return store if store is None or is_remote(store) else str(store_folder(store))
 
 
 class _Progress:

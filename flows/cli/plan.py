@@ -17,19 +17,13 @@ from eigen_core.common.text import rough_duration, size
 from flows.cli.common import (
     EXIT_MEMORY,
     LARGEST,
-    Assignments,
-    Data,
-    Device,
-    Generations,
     Json,
     PlainTable,
-    Preset,
-    Seed,
-    Store,
-    config_of,
+    RunOptions,
     print_fact,
     print_line,
     print_result,
+    run_options,
     sentences,
 )
 from flows.cli.display import display_on
@@ -340,14 +334,10 @@ def _description(preset: str) -> str:
 
 
 @sentences
+@run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
 def plan(
-    preset: Preset = None,
-    generations: Generations = None,
-    seed: Seed = None,
-    assignments: Assignments = None,
-    data: Data = None,
-    store: Store = None,
-    device: Device = None,
+    *,
+    options: RunOptions,
     days: Annotated[
         int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: days of the panel.", metavar="N")
     ] = None,
@@ -364,7 +354,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
-    config = config_of(preset, generations, seed, assignments, data, store, device)
+    config = options.config()
     shape = shape_of(days, columns, assets, config.market.data)
     planned = planned_run(config, Console(stderr=True), shape)
     print_result(as_json, planned_document, partial(print_planned, explained=explain), planned)

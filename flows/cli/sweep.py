@@ -4,24 +4,37 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.location import is_remote, run_root
 from eigen_core.checkpoint.store import check_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
-from flows.cli.common import PlainTable, print_line
+from flows.cli.common import (
+    LARGEST,
+    Json,
+    PlainTable,
+    RunOptions,
+    RunsOn,
+    output_console,
+    print_json,
+    print_line,
+    run_options,
+    sentences,
+)
 from flows.cli.training import is_finished
 from flows.cli.whole_runs import (
     POLL_SECONDS,
     REMOTE_POLL_SECONDS,
     RunningRun,
+    StartRun,
     WholeRun,
-    WholeRuns,
     refuse_two_schedulers,
     require_trained,
     whole_run,
@@ -30,136 +43,46 @@ from flows.cli.whole_runs import (
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.judging.sweeps import Definition, Study
+    from eigen_core.judging.sweeps import Study
 
 
-@dataclass(frozen=True)
-class SweepRun:
-    """A run of a trial.
+SWEEP_EXAMPLES = """[bold]Examples[/]
 
-    Attributes:
-        run: its name.
-        seed: of the run.
-        champions: validation fitness of the champion after each generation.
-    """
+  eigen sweep rates --vary learner.gamma=0.9:0.999 --vary learner.batch_size=32,64 --trials 30
+  eigen sweep seeds --seeds 5 --preset quickstart
+  eigen sweep steps --vary learner.actor_learning_rate=1e-5:1e-3:log --seeds 3 --jobs 2 --set threads=1
 
-    run: str
-    seed: int
-    champions: Sequence[float]
+A trial is an ordinary run for each seed, named `NAME-007-s1`: `eigen show`, `resume` and `export` accept it. Its value
+is the mean of its champions' validation fitness.
+"""
 
 
-@dataclass(frozen=True)
-class TrialResult:
-    """A trial.
-
-    Attributes:
-        number: of the trial.
-        state: finished, pruned, refused (its settings cannot be trained) or unfinished.
-        settings: what it varies.
-        runs: one for each seed that was begun.
-        reason: why it was refused.
-    """
-
-    number: int
-    state: str
-    settings: Mapping[str, Any]
-    runs: Sequence[SweepRun]
-    reason: str | None
-
-    @property
-    def value(self) -> float | None:
-        """Mean of its champions' validation fitness; None unless it is finished."""
-        return fmean(run.champions[-1] for run in self.runs) if self.state == "finished" else None
-
-    @property
-    def spread(self) -> float | None:
-        """Standard deviation of that over its seeds; None for a single one."""
-        finished = self.state == "finished" and len(self.runs) > 1
-        return stdev(run.champions[-1] for run in self.runs) if finished else None
-
-
-def champions_of(config: "Config", run: str) -> list[float]:
-    """Return the champion's validation after each generation of a run that is stored."""
-    from eigen_core.training.runs import Run, status_of
-
-    if not Run(config.checkpoint, run).exists:
-        return []
-    return [record.champion_validation for record in status_of(config.checkpoint.store, run).history]
-
-
-def results_of(sweep: "Sweep", study: "Study") -> list[TrialResult]:
-    """Return all trials of a sweep, the best first, those without a value after them."""
-    results = []
-    for trial in study.trials():
-        runs = [(seed, sweep.run_of(trial.number, seed)) for seed in sweep.all_seeds]
-        known = [SweepRun(run, seed, champions_of(sweep.config, run)) for seed, run in runs]
-        begun = [run for run in known if run.champions]
-        results.append(TrialResult(trial.number, study.state_of(trial), trial.params, begun, study.reason_of(trial)))
-    return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
-
-
-def print_results(console: Console, results: Sequence[TrialResult]) -> None:
-    """Print the table of a sweep."""
-    table = PlainTable(
-        "trial",
-        "champion validation",
-        "generations",
-        "settings",
-        left=("champion validation", "settings"),
-        least_important=("generations",),
-    )
-    for one in results:
-        value = one.state if one.value is None else f"{one.value:,.1f}"
-        spread = "" if one.spread is None else f" ± {one.spread:,.1f}"
-        generations = " + ".join(str(len(run.champions)) for run in one.runs)
-        table.add_row(str(one.number), value + spread, generations, in_words(one.settings))
-    table.print(console)
-    finished = sum(one.value is not None for one in results)
-    print_line(
-        console,
-        "Champion validation: mean of a trial's seeds ± their standard deviation. The best of "
-        f"{finished} finished trials is chosen by these values: expect less of it on other days.",
-    )
-    for one in results:
-        if one.reason is not None:
-            print_line(console, f"Trial {one.number} was refused: {one.reason}")
-
-
-def results_document(sweep: "Sweep", results: Sequence[TrialResult]) -> dict[str, Any]:
-    """Return what `eigen sweep --json` prints. Its keys are a contract."""
-    return {
-        "sweep": sweep.name,
-        "trials": [
-            {
-                "number": one.number,
-                "state": one.state,
-                "value": one.value,
-                "spread": one.spread,
-                "settings": dict(one.settings),
-                "reason": one.reason,
-                "runs": [
-                    {
-                        "run": run.run,
-                        "seed": run.seed,
-                        "generation": len(run.champions),
-                        "champion_validation": run.champions[-1],
-                    }
-                    for run in one.runs
-                ],
-            }
-            for one in results
-        ],
-    }
-
-
-def in_words(values: Mapping[str, Any]) -> str:
-    """Return settings in words."""
-    return (
-        ", ".join(
-            f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items()
-        )
-        or "nothing is varied"
-    )
+@sentences
+@run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
+def sweep(
+    name: Annotated[str, typer.Argument(help="Name of the sweep; its runs begin with it.", metavar="NAME")],
+    *,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.", metavar="KEY=VALUES"),
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, max=LARGEST, help="Most trials.", metavar="N")] = 20,
+    seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Seeds of each trial.", metavar="N")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, max=1_000, help="Trials trained at a time.", metavar="N")] = 1,
+    runs_on: RunsOn = None,
+    prune: Annotated[bool, typer.Option(help="End trials early that fall behind.")] = True,
+    options: RunOptions,
+    as_json: Json = False,
+) -> None:
+    """Train runs over settings and seeds; run the same command again to continue a sweep that was stopped."""
+    settings = options.with_store().settings()
+    given = Sweep(name, options.preset, settings, vary or (), trials, seeds, jobs, runs_on, prune)
+    console = output_console()
+    results = run_sweep(given, (lambda _: None) if as_json else partial(print_line, console))
+    if as_json:
+        print_json(results_document(given, results))
+    else:
+        print_results(console, results)
 
 
 _FOLDER = ".sweeps"
@@ -167,7 +90,7 @@ _FOLDER = ".sweeps"
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep as it was given.
+    """A sweep.
 
     Attributes:
         name: of the sweep; its runs are `NAME-007-s1`: number of the trial and seed.
@@ -214,45 +137,74 @@ class Sweep:
         checkpoint = self.config.checkpoint
         return run_root(checkpoint.store, checkpoint.local) / _FOLDER
 
+    def champions_of(self, run: str) -> list[float]:
+        """Return the champion's validation after each generation of a run; none if it is not stored."""
+        from eigen_core.training.runs import Run, status_of
+
+        checkpoint = self.config.checkpoint
+        if not Run(checkpoint, run).exists:
+            return []
+        return [record.champion_validation for record in status_of(checkpoint.store, run).history]
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """A trial.
+
+    Attributes:
+        number: of the trial.
+        state: finished, pruned, refused (its settings cannot be trained) or unfinished.
+        settings: what it varies.
+        champions: validation fitness of the champion after each generation, by seed, of the runs that were begun.
+        reason: why it was refused.
+    """
+
+    number: int
+    state: str
+    settings: Mapping[str, Any]
+    champions: Mapping[int, Sequence[float]]
+    reason: str | None
+
+    @property
+    def value(self) -> float | None:
+        """Mean of its champions' validation fitness; None unless it is finished."""
+        return fmean(run[-1] for run in self.champions.values()) if self.state == "finished" else None
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of that over its seeds; None for a single one."""
+        finished = self.state == "finished" and len(self.champions) > 1
+        return stdev(run[-1] for run in self.champions.values()) if finished else None
+
 
 def run_sweep(sweep: Sweep, say: Callable[[str], None]) -> list[TrialResult]:
-    """Train all trials of a sweep, those of an earlier call no more than they need, and return them.
+    """Train all trials of a sweep, those of an earlier call no more than they need, and return them, the best first.
 
-    Args:
-        sweep: what is trained.
-        say: receives a line about each trial that begins or ends.
+    `say` gets a line about each trial that begins or ends.
 
     Raises:
-        InputError: what was given cannot be used.
+        InputError: an option cannot be used.
         Stopped: it was stopped, or a run failed; `StoppedByMemory` if that was for memory.
     """
-    definition = _definition(sweep)
-    from eigen_core.judging.sweeps import Study
-
-    with whole_runs(sweep.jobs, sweep.runs_on) as runs, _held(sweep):
-        study = Study(sweep.folder / f"{sweep.name}.db", definition)
-        _Trials(runs, sweep, study, say).train()
-        return results_of(sweep, study)
-
-
-def _definition(sweep: Sweep) -> "Definition":
-    """Refuse what cannot be used."""
     check_run_name(sweep.name)
     config = sweep.config
     refuse_two_schedulers(config, sweep.runs_on)
     try:
-        from eigen_core.judging.sweeps import Definition, space_of
+        from eigen_core.judging.sweeps import Definition, Study, space_of
     except ModuleNotFoundError as error:
         raise InputError(
             f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
         ) from error
     space = space_of(sweep.varied, sweep.preset, sweep.settings)
-    return Definition(config, space, sweep.seeds, sweep.prunes)
+    definition = Definition(config, space, sweep.seeds, sweep.prunes)
+    with whole_runs(sweep.jobs, sweep.runs_on) as start, _locked(sweep):
+        study = Study(sweep.folder / f"{sweep.name}.db", definition)
+        _train_trials(start, sweep, study, say)
+        return _results_of(sweep, study)
 
 
 @contextmanager
-def _held(sweep: Sweep) -> Iterator[None]:
-    """Keep another process from training the sweep."""
+def _locked(sweep: Sweep) -> Iterator[None]:
     from eigen_core.checkpoint.lock import FileLock
 
     sweep.folder.mkdir(parents=True, exist_ok=True)
@@ -264,26 +216,40 @@ def _held(sweep: Sweep) -> Iterator[None]:
         lock.release()
 
 
+def _train_trials(start: StartRun, sweep: Sweep, study: "Study", say: Callable[[str], None]) -> None:
+    waiting = study.unfinished()
+    trained: dict[int, _Trial] = {}
+    pause = REMOTE_POLL_SECONDS if is_remote(sweep.config.checkpoint.store) else POLL_SECONDS
+    while True:
+        while len(trained) < sweep.jobs and (waiting or len(study.trials()) < sweep.trials):
+            number = waiting.pop(0) if waiting else study.suggest()
+            if number is None:
+                break
+            values = study.trials()[number].params
+            say(f"trial {number} begins: {_in_words(values)}")
+            trained[number] = _Trial(start, sweep, study, number, values)
+        if not trained:
+            return
+        for number, trial in list(trained.items()):
+            ended = trial.advance()
+            if ended is not None:
+                del trained[number]
+                say(f"trial {number}: {ended}")
+        time.sleep(pause)
+
+
 class _Trial:
-    """A trial that is trained: its runs one after another, each in a process.
+    """A trial: its runs are trained one after another, each in a process; the study may prune it."""
 
-    Args:
-        runs: trains them.
-        sweep: it belongs to.
-        study: decides whether it is pruned.
-        number: of the trial.
-        values: what it varies.
-    """
-
-    def __init__(self, runs: WholeRuns, sweep: Sweep, study: "Study", number: int, values: Mapping[str, Any]) -> None:
+    def __init__(self, start: StartRun, sweep: Sweep, study: "Study", number: int, values: Mapping[str, Any]) -> None:
         from eigen_core.judging.sweeps import as_settings
 
-        self._runs = runs
+        self._start = start
         self._sweep = sweep
         self._study = study
         self._number = number
         self._settings = as_settings(values)
-        self._seeds = sweep.all_seeds
+        self._runs: list[WholeRun] = []
         self._started: tuple[WholeRun, RunningRun] | None = None
 
     def advance(self) -> str | None:
@@ -291,14 +257,15 @@ class _Trial:
         from eigen_core.training.runs import Run
 
         try:
-            self._whole_run(self._seeds[0])
+            runs = self._runs = self._runs or [self._whole_run(seed) for seed in self._sweep.all_seeds]
         except InputError as error:
             # These values contradict each other.
             return self._refused(str(error))
         end = None if self._started is None else self._started[1].poll()
         # After its end: then all that it has reached is stored.
-        if self._study.is_behind(self._number, champions_of(self._sweep.config, self._run(self._seeds[0]))):
-            self._stop()
+        if self._study.is_behind(self._number, self._sweep.champions_of(runs[0].name)):
+            if self._started is not None:
+                self._started[1].stop()
             self._study.prune(self._number)
             return "pruned"
         if self._started is not None:
@@ -307,67 +274,75 @@ class _Trial:
             (run, _), self._started = self._started, None
             if end.refused and not Run(run.config.checkpoint, run.name).exists:
                 return self._refused(end.sentence)
-            require_trained(run, end, self._log(run.name))
-        runs = (self._whole_run(seed) for seed in self._seeds)
+            require_trained(run, end, self._log(run))
         left = next((run for run in runs if not is_finished(run.config, run.name)), None)
         if left is not None:
-            self._started = left, self._runs.start(left, self._log(left.name))
+            self._started = left, self._start(left, self._log(left))
             return None
-        value = fmean(champions_of(self._sweep.config, self._run(seed))[-1] for seed in self._seeds)
+        value = fmean(self._sweep.champions_of(run.name)[-1] for run in runs)
         self._study.finish(self._number, value)
         return f"champion validation {value:,.1f}"
 
-    def _stop(self) -> None:
-        """End its process; the run stays as it is."""
-        if self._started is not None:
-            self._started[1].stop()
-            self._started = None
-
-    def _run(self, seed: int) -> str:
-        return self._sweep.run_of(self._number, seed)
-
     def _whole_run(self, seed: int) -> WholeRun:
         settings = [*self._sweep.settings, *self._settings, f"seed={seed}"]
-        return whole_run(self._run(seed), self._sweep.preset, settings)
+        return whole_run(self._sweep.run_of(self._number, seed), self._sweep.preset, settings)
 
-    def _log(self, run: str) -> Path:
-        return self._sweep.folder / f"{run}.log"
+    def _log(self, run: WholeRun) -> Path:
+        return self._sweep.folder / f"{run.name}.log"
 
     def _refused(self, reason: str) -> str:
         self._study.refuse(self._number, reason)
         return f"refused: {reason}"
 
 
-class _Trials:
-    """All trials, so many at a time."""
+def _results_of(sweep: Sweep, study: "Study") -> list[TrialResult]:
+    results = []
+    for trial in study.trials():
+        known = {seed: sweep.champions_of(sweep.run_of(trial.number, seed)) for seed in sweep.all_seeds}
+        begun = {seed: champions for seed, champions in known.items() if champions}
+        results.append(TrialResult(trial.number, study.state_of(trial), trial.params, begun, study.reason_of(trial)))
+    return sorted(results, key=lambda one: (one.value is None, -(one.value or 0.0), one.number))
 
-    def __init__(self, runs: WholeRuns, sweep: Sweep, study: "Study", say: Callable[[str], None]) -> None:
-        self._runs = runs
-        self._sweep = sweep
-        self._study = study
-        self._say = say
-        self._trained: dict[int, _Trial] = {}
 
-    def train(self) -> None:
-        """Return when all have ended."""
-        waiting = self._study.unfinished()
-        remote = is_remote(self._sweep.config.checkpoint.store)
-        while True:
-            while len(self._trained) < self._sweep.jobs:
-                number = waiting.pop(0) if waiting else self._study.suggest() if self._may_suggest() else None
-                if number is None:
-                    break
-                values = self._study.trials()[number].params
-                self._say(f"trial {number} begins: {in_words(values)}")
-                self._trained[number] = _Trial(self._runs, self._sweep, self._study, number, values)
-            if not self._trained:
-                return
-            for number, trial in list(self._trained.items()):
-                ended = trial.advance()
-                if ended is not None:
-                    del self._trained[number]
-                    self._say(f"trial {number}: {ended}")
-            time.sleep(REMOTE_POLL_SECONDS if remote else POLL_SECONDS)
+def print_results(console: Console, results: Sequence[TrialResult]) -> None:
+    """Print the table of a sweep."""
+    headers = ("trial", "champion validation", "generations", "settings")
+    table = PlainTable(*headers, left=("champion validation", "settings"), least_important=("generations",))
+    for one in results:
+        value = one.state if one.value is None else f"{one.value:,.1f}"
+        spread = "" if one.spread is None else f" ± {one.spread:,.1f}"
+        generations = " + ".join(str(len(champions)) for champions in one.champions.values())
+        table.add_row(str(one.number), value + spread, generations, _in_words(one.settings))
+    table.print(console)
+    finished = sum(one.value is not None for one in results)
+    print_line(
+        console,
+        "Champion validation: mean of a trial's seeds ± their standard deviation. The best of "
+        f"{finished} finished trials is chosen by these values: expect less of it on other days.",
+    )
+    for one in results:
+        if one.reason is not None:
+            print_line(console, f"Trial {one.number} was refused: {one.reason}")
 
-    def _may_suggest(self) -> bool:
-        return len(self._study.trials()) < self._sweep.trials
+
+def results_document(sweep: Sweep, results: Sequence[TrialResult]) -> dict[str, Any]:
+    """Return what `eigen sweep --json` prints. Its keys are a contract."""
+    trials = []
+    for one in results:
+        runs = [
+            {
+                "run": sweep.run_of(one.number, seed),
+                "seed": seed,
+                "generation": len(champions),
+                "champion_validation": champions[-1],
+            }
+            for seed, champions in one.champions.items()
+        ]
+        numbers = {"number": one.number, "state": one.state, "value": one.value, "spread": one.spread}
+        trials.append({**numbers, "settings": dict(one.settings), "reason": one.reason, "runs": runs})
+    return {"sweep": sweep.name, "trials": trials}
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    words = (f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in values.items())
+    return ", ".join(words) or "nothing is varied"

@@ -12,26 +12,19 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from flows.cli.common import (
-    Assignments,
-    Data,
-    Device,
-    Generations,
     Json,
     PlainTable,
-    Preset,
+    RunOptions,
     RunsOn,
-    Seed,
-    Store,
     excess_document,
-    given_settings,
-    given_store,
     output_console,
     print_fact,
     print_line,
     print_result,
+    run_options,
     sentences,
 )
-from flows.cli.judging import print_figures
+from flows.cli.judging import compared_figures, print_figures
 from flows.cli.training import (
     StoppableObserver,
     announce,
@@ -53,12 +46,9 @@ if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.judging.walks import Walk
     from eigen_core.reporting.walks import WalkResult
-    from eigen_core.trading.metrics import Figures
     from eigen_core.training.journals import Start
     from eigen_core.training.listener import Training
     from flows.cli.display import Display, StopSignals
-
-_COMPARED = ("total_return", "sharpe", "max_drawdown")
 
 
 def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
@@ -74,13 +64,13 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "days": len(result.curve.dates),
         "folds": [fold_row(one) for one in result.played],
         "seeds": [
-            {"seed": seed, **_compared(result.figures_of(curve)), "final": float(curve.equity[-1])}
+            {"seed": seed, **compared_figures(result.figures_of(curve)), "final": float(curve.equity[-1])}
             for seed, curve in result.curves.items()
         ],
         "interquartile_mean": {"total_return": mean, "interval": [low, high]},
         "capital": result.curve.capital,
         "final": float(result.curve.equity[-1]),
-        **_compared(figures),
+        **compared_figures(figures),
         "cagr": figures.cagr,
         "periods_per_year": result.periods_per_year,
         "volatility": figures.volatility,
@@ -90,7 +80,7 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "warnings": list(result.warnings),
         "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
-            **{name: _compared(result.figures_of(curve)) for name, curve in result.baselines.items()},
+            **{name: compared_figures(result.figures_of(curve)) for name, curve in result.baselines.items()},
             "matched_random": {
                 "median": result.matched_median,
                 "quantile_of_agent": result.matched_quantile,
@@ -100,10 +90,6 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},
         "tables": str(folder),
     }
-
-
-def _compared(figures: "Figures") -> dict[str, float | None]:
-    return {name: getattr(figures, name) for name in _COMPARED}
 
 
 def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
@@ -159,8 +145,10 @@ Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-
 
 
 @sentences
+@run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
 def walk(
     name: Annotated[str, typer.Argument(help="Name of the walk; its runs begin with it.", metavar="NAME")],
+    *,
     folds: Annotated[int, typer.Option(min=1, max=1_000, help="Spans that are played.", metavar="N")] = 6,
     seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Runs of each fold.", metavar="N")] = 1,
     span_days: Annotated[
@@ -175,31 +163,23 @@ def walk(
     train_days: Annotated[
         str, typer.Option(help="Days that each fold is trained on; growing: all before.", metavar="N|growing")
     ] = "growing",
-    preset: Preset = None,
-    generations: Generations = None,
-    seed: Seed = None,
-    assignments: Assignments = None,
-    data: Data = None,
-    store: Store = None,
-    device: Device = None,
+    options: RunOptions,
     as_json: Json = False,
 ) -> None:
     """Train, then play the days that follow, fold after fold: years that no agent was trained or chosen on."""
     from eigen_core.config.loading import load_config
 
-    named = given_store(store, assignments or ())
-    given = given_settings(generations, seed, assignments, data, named, device)
+    given = options.with_store().settings()
     if span_days is not None:
         given.append(f"market.holdout_days={span_days}")
     console = Console(stderr=True) if as_json else output_console()
-    planned = partial(_planned, name, preset, given, folds, _train_days(train_days), seeds)
-    config = load_config(preset, given)
+    config = load_config(options.preset, given)
     refuse_two_schedulers(config, runs_on)
+    planned = partial(_planned, name, config, folds, _train_days(train_days), seeds)
     if jobs is None and runs_on is None:
-        trained = train_walk(planned, name, config, console)
+        trained = _train_one_by_one(planned, name, config, console)
     else:
-        say = partial(print_line, console)
-        trained = train_side_by_side(planned, preset, given, jobs or 1, runs_on, say)
+        trained = _train_side_by_side(planned, options.preset, given, jobs or 1, runs_on, partial(print_line, console))
     from eigen_core.reporting.report_page import report_of_walk, report_page, write_page
     from eigen_core.reporting.walks import play_walk, write_walk
 
@@ -217,33 +197,17 @@ def _train_days(text: str) -> int | None:
     return int(text)
 
 
-def _planned(
-    name: str, preset: str | None, given: Sequence[str], folds: int, train_days: int | None, seeds: int
-) -> "Walk":
-    from eigen_core.config.loading import load_config
+def _planned(name: str, config: "Config", folds: int, train_days: int | None, seeds: int) -> "Walk":
+    """Read the dates of the data, and plan the walk on them."""
     from eigen_core.judging.walks import plan_walk, with_purge
     from eigen_core.market import build_panel
 
-    config = load_config(preset, given)
     config = with_purge(config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None)
-    dates = build_panel(config)[0].dates
-    return plan_walk(name, config, dates, folds, train_days=train_days, seeds=seeds)
+    return plan_walk(name, config, build_panel(config)[0].dates, folds, train_days=train_days, seeds=seeds)
 
 
-def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", console: Console) -> "Walk":
-    """Train all runs of a walk, those of an earlier call no more than they need, and return it.
-
-    Args:
-        planned: reads the dates of the data, and returns the walk.
-        name: of the walk.
-        config: says where its runs are kept.
-        console: shows the training.
-
-    Raises:
-        InputError: what was given cannot be used.
-        StoreUnavailableError: the store does not answer.
-        Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
-    """
+def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config", console: Console) -> "Walk":
+    """Train the runs of a walk that are not finished in this process, one after another."""
     with prepared_to_train(name, config.checkpoint, console) as (display, signals):
         announce(display, "reading the data")
         with progress_to(display):
@@ -264,7 +228,7 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
             observer = _WalkObserver(display, signals, settings, run, walk)
             try:
                 if with_server:
-                    train_as_flow(lambda: _loaded_flow(walk), observer)
+                    train_as_flow(partial(_run_flow, walk), observer)
                 else:
                     train_here(left, observer)
             except Stopped as stop:
@@ -272,7 +236,7 @@ def train_walk(planned: "Callable[[], Walk]", name: str, config: "Config", conso
     return walk
 
 
-def train_side_by_side(
+def _train_side_by_side(
     planned: "Callable[[], Walk]",
     preset: str | None,
     given: Sequence[str],
@@ -280,55 +244,40 @@ def train_side_by_side(
     runs_on: str | None,
     say: Callable[[str], None],
 ) -> "Walk":
-    """Train the runs of a walk in processes of their own, those of an earlier call no more than they need.
-
-    Args:
-        planned: reads the dates of the data, and returns the walk.
-        preset: of all runs.
-        given: settings of all runs, as `key=value`.
-        jobs: runs that are trained at a time.
-        runs_on: address of the scheduler whose workers train them; None: this machine does.
-        say: receives a line about each run that begins or ends.
-
-    Raises:
-        InputError: what was given cannot be used.
-        StoreUnavailableError: the store does not answer.
-        Stopped: it ended early; `StoppedByMemory` if a run does not fit, or its guard has stopped it.
-    """
+    """Train the runs of a walk that are not finished, `jobs` at a time, each in a process of its own."""
     walk = planned()
     from eigen_core.judging.walks import folder_of, remember_walk, require_same_walk
 
     require_same_walk(walk)
-    runs = [whole_run(run, preset, [*given, *_days_of(config)]) for run, config in walk.runs()]
+    runs = [whole_run(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
     with whole_runs(jobs, runs_on) as trained_by:
         remember_walk(walk)
         train_all(runs, trained_by, jobs, folder_of(walk), say)
     return walk
 
 
-def _days_of(config: "Config") -> list[str]:
-    """Return the settings in which the runs of a walk differ from what was given."""
+def _own_settings(config: "Config") -> list[str]:
+    """Return the settings in which a run of a walk differs from the options of the command."""
     market = config.market
     first = [] if market.first_date is None else [f"market.first_date={market.first_date}"]
     last = [f"market.last_date={market.last_date}", f"market.purge_days={market.purge_days}"]
     return [*first, *last, f"seed={config.seed}"]
 
 
-def _loaded_flow(walk: "Walk") -> "Callable[[], State[Any]]":
+def _run_flow(walk: "Walk") -> "State[Any]":
     from flows.server.flows import walk_flow
 
-    return lambda: walk_flow(walk, return_state=True)
+    return walk_flow(walk, return_state=True)
 
 
 class _WalkObserver(StoppableObserver):
-    """Says which run of a walk is trained."""
+    """Prints which run of a walk is trained, its last day of training and the days that it plays."""
 
     def __init__(self, display: "Display", signals: "StopSignals", config: "Config", run: str, walk: "Walk") -> None:
         super().__init__(display, signals, config, run)
         self._folds = {walk.run_of(fold, seed): fold for fold in walk.folds for seed in walk.all_seeds}
 
     def begun(self, training: "Training", starts: "Sequence[Start]") -> None:
-        """Print the run, its last day of training and the days that it plays."""
         fold = self._folds[training.name]
         print_line(self.display.console, f"{training.name}: trained to {fold.train.last}, plays {fold.played}")
         super().begun(training, starts)

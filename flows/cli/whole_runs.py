@@ -1,4 +1,4 @@
-"""Whole runs, each trained by eigen train in a process of its own: of this machine, or of a Dask worker."""
+"""Whole runs, each trained by `eigen train` in a process: of this machine, or of a worker of a Dask scheduler."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol
 
 from eigen_core.checkpoint.location import is_remote
 from eigen_core.common.errors import InputError
@@ -34,13 +34,7 @@ AGAIN = "The same command goes on."
 
 @dataclass(frozen=True)
 class WholeRun:
-    """A run to be trained in a process of its own.
-
-    Attributes:
-        name: of the run.
-        config: of the run.
-        arguments: of `eigen train`, but for the name.
-    """
+    """A run to be trained in a process of its own; `arguments`: those of `eigen train`, but for the name."""
 
     name: str
     config: "Config"
@@ -62,7 +56,7 @@ def whole_run(name: str, preset: str | None, settings: Sequence[str]) -> WholeRu
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How the process of a run ended: its exit code, and what it printed."""
+    """Exit code and output of the process of a run."""
 
     code: int
     output: str
@@ -75,15 +69,15 @@ class RunEnd:
 
     @property
     def refused(self) -> bool:
-        """Whether what was given cannot be trained."""
+        """Whether the run cannot be trained with these settings."""
         return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY)
 
 
 def train_whole(run: WholeRun, log: Path, is_stopped: Callable[[], bool], folder: str | None = None) -> RunEnd:
-    """Train a run to its end in a process, which writes into `log`, and return how it ended.
+    """Train a run from its last checkpoint to its end in a process, and return how it ended.
 
     Args:
-        run: what is trained, from its last checkpoint on.
+        run: to train.
         log: file for all that the process prints.
         is_stopped: asked twice a second; once it is true the process is ended.
         folder: in which relative paths are; None: the folder of this process.
@@ -110,23 +104,18 @@ def train_whole(run: WholeRun, log: Path, is_stopped: Callable[[], bool], folder
         while process.poll() is None and not is_stopped():
             time.sleep(POLL_SECONDS)
     finally:
-        _end(process)
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         release()
     return RunEnd(process.returncode, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process, unless it has ended; the run goes on from its last checkpoint."""
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def _waited_until_free(run: WholeRun, is_stopped: Callable[[], bool]) -> bool:
-    """Wait for a process that an earlier call has left behind, and that is about to end; return whether it did.
+    """Wait for a process that an earlier call has left behind and that is about to end; return whether it did.
 
     One on a machine that was lost holds the run's lease until that expires.
     """
@@ -142,33 +131,6 @@ def _waited_until_free(run: WholeRun, is_stopped: Callable[[], bool]) -> bool:
             raise Stopped(f"Run {run.name} is trained by another process, and does not end. {AGAIN}")
         time.sleep(POLL_SECONDS)
     return True
-
-
-class RunningRun(Protocol):
-    """A run that is trained in another process, or waits for one."""
-
-    def poll(self) -> RunEnd | None:
-        """Return how it ended, None while it has not.
-
-        Raises:
-            Stopped: it cannot be trained now.
-        """
-
-    def stop(self) -> None:
-        """End its process, which a worker does soon after; the run goes on from its last checkpoint."""
-
-
-class WholeRuns(Protocol):
-    """Trains whole runs; a context manager that stops those that have not ended."""
-
-    def __enter__(self) -> Self:
-        """Train runs inside the block."""
-
-    def __exit__(self, *error: object) -> None:
-        """Stop them."""
-
-    def start(self, run: WholeRun, log: Path) -> RunningRun:
-        """Train a run from its last checkpoint on; what its process prints is in `log` after its end at the latest."""
 
 
 def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
@@ -189,21 +151,28 @@ def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
         )
 
 
-def train_all(
-    runs: Sequence[WholeRun],
-    trained_by: WholeRuns,
-    jobs: int,
-    folder: Path,
-    say: Callable[[str], None],
-) -> None:
-    """Train those of the runs that are not finished, so many at a time.
+class RunningRun(Protocol):
+    """A run that is trained in another process, or waits for one."""
 
-    Args:
-        runs: in the order in which they begin.
-        trained_by: trains them.
-        jobs: so many at a time.
-        folder: for what their processes print, `NAME.log`.
-        say: receives a line about each that begins or ends.
+    def poll(self) -> RunEnd | None:
+        """Return how it ended, None while it has not.
+
+        Raises:
+            Stopped: it cannot be trained now.
+        """
+
+    def stop(self) -> None:
+        """End its process, which a worker does soon after; the run goes on from its last checkpoint."""
+
+
+StartRun = Callable[[WholeRun, Path], RunningRun]
+"""Trains a run from its last checkpoint on; the output of its process is in the file after its end at the latest."""
+
+
+def train_all(runs: Sequence[WholeRun], start: StartRun, jobs: int, folder: Path, say: Callable[[str], None]) -> None:
+    """Train those of the runs that are not finished, in this order, `jobs` at a time.
+
+    `say` gets a line about each run that begins or ends; the output of their processes is in `folder`, `NAME.log`.
 
     Raises:
         Stopped: one failed; `StoppedByMemory` if that was for memory.
@@ -217,7 +186,7 @@ def train_all(
         while waiting and len(trained) < jobs:
             run = waiting.pop(0)
             log = folder / f"{run.name}.log"
-            trained.append((run, log, trained_by.start(run, log)))
+            trained.append((run, log, start(run, log)))
             say(f"{run.name} begins")
         time.sleep(POLL_SECONDS)
         for one in list(trained):
@@ -229,15 +198,8 @@ def train_all(
                 say(f"{run.name} is finished")
 
 
-_SCHEDULER_LOST = f"The scheduler cannot be reached any more. {AGAIN}"
-
-
 def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
-    """Refuse whole runs that workers train and whose agents workers compute too: they may wait for themselves for ever.
-
-    Args:
-        config: of the runs.
-        runs_on: address of the scheduler whose workers train them; None: this machine does.
+    """Refuse whole runs on the workers of `runs_on` whose agents workers compute too: they may wait for ever.
 
     Raises:
         InputError: the runs name a scheduler too.
@@ -248,6 +210,26 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
             "lets workers compute the agents of each run: with both a run would wait for a thread that it takes "
             "itself. Leave out one of them."
         )
+
+
+@contextmanager
+def whole_runs(jobs: int, scheduler: str | None) -> Iterator[StartRun]:
+    """Train whole runs inside the block: `jobs` at a time here, or one a thread on the workers of a scheduler.
+
+    At the end of the block, and by Ctrl-C and SIGTERM, those that have not ended are stopped. A run whose worker is
+    lost is trained further by another one; a worker that loses this process or the scheduler ends its run.
+
+    Raises:
+        InputError: the scheduler cannot be reached.
+        Stopped: they were stopped.
+    """
+    with stop_signals() as signals:
+        try:
+            running = _local_runs(jobs) if scheduler is None else _runs_of_workers(scheduler)
+            with signals.raising(), running as start:
+                yield start
+        except KeyboardInterrupt:
+            raise Stopped(f"Stopped. {AGAIN}") from None
 
 
 class _LocalRun:
@@ -263,34 +245,23 @@ class _LocalRun:
         self._future.exception()
 
 
-class LocalRuns:
-    """Trains whole runs on this machine. Implements `WholeRuns`.
+@contextmanager
+def _local_runs(jobs: int) -> Iterator[StartRun]:
+    runs: list[_LocalRun] = []
+    with ThreadPoolExecutor(jobs, thread_name_prefix="run") as threads:
 
-    Args:
-        jobs: runs that are trained at a time; others wait.
-    """
+        def start(run: WholeRun, log: Path) -> RunningRun:
+            runs.append(_LocalRun(threads, run, log))
+            return runs[-1]
 
-    def __init__(self, jobs: int) -> None:
-        self._threads = ThreadPoolExecutor(jobs, thread_name_prefix="run")
-        self._runs: list[_LocalRun] = []
-
-    def __enter__(self) -> Self:
-        """Train runs inside the block."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Stop them, all at once, and wait until they have ended."""
-        for run in self._runs:
-            run.stopped.set()
-        self._threads.shutdown()
-
-    def start(self, run: WholeRun, log: Path) -> RunningRun:
-        """See `WholeRuns.start`."""
-        self._runs.append(_LocalRun(self._threads, run, log))
-        return self._runs[-1]
+        try:
+            yield start
+        finally:
+            for run in runs:
+                run.stopped.set()
 
 
-class _WorkerRun:
+class _RunOfWorker:
     def __init__(self, client: Any, run: WholeRun, log: Path) -> None:  # noqa: ANN401 - distributed is imported late
         from eigen_core.workers.connection import key_of
 
@@ -303,7 +274,7 @@ class _WorkerRun:
         from distributed import KilledWorker
 
         if self._client.status != "running" or self._future.status in ("cancelled", "lost"):
-            raise Stopped(_SCHEDULER_LOST)
+            raise Stopped(f"The scheduler cannot be reached any more. {AGAIN}")
         if not self._future.done():
             return None
         try:
@@ -318,45 +289,25 @@ class _WorkerRun:
         self._future.cancel()
 
 
+@contextmanager
+def _runs_of_workers(scheduler: str) -> Iterator[StartRun]:
+    from eigen_core.workers.connection import connected
+
+    client = connected(scheduler)
+    try:
+        yield lambda run, log: _RunOfWorker(client, run, log)
+    finally:
+        # The scheduler then cancels the runs.
+        client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+
+
 def _with_absolute_folders(run: WholeRun) -> WholeRun:
-    """Return a run that is found from another folder too."""
     checkpoint = run.config.checkpoint
     folders = {"local": os.path.abspath(checkpoint.local)}
     if not is_remote(checkpoint.store):
         folders["store"] = os.path.abspath(checkpoint.store)
     checkpoint = checkpoint.model_copy(update=folders)
     return replace(run, config=run.config.model_copy(update={"checkpoint": checkpoint}))
-
-
-class WorkerRuns:
-    """Trains whole runs on the workers of a Dask scheduler, one a worker thread. Implements `WholeRuns`.
-
-    The scheduler queues them. A run whose worker is lost is trained further by another one, and a worker whose
-    connection to this process or to the scheduler is lost ends its run.
-
-    Args:
-        scheduler: its address, for example `tcp://host:8786`.
-
-    Raises:
-        InputError: it cannot be reached.
-    """
-
-    def __init__(self, scheduler: str) -> None:
-        from eigen_core.workers.connection import connected
-
-        self._client = connected(scheduler)
-
-    def __enter__(self) -> Self:
-        """Train runs inside the block."""
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Leave the scheduler, which stops them."""
-        self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
-
-    def start(self, run: WholeRun, log: Path) -> RunningRun:
-        """See `WholeRuns.start`."""
-        return _WorkerRun(self._client, run, log)
 
 
 def _train_on_worker(run: WholeRun, folder: str) -> RunEnd:
@@ -372,24 +323,3 @@ def _train_on_worker(run: WholeRun, folder: str) -> RunEnd:
 
     with tempfile.TemporaryDirectory(prefix="eigen-run-") as own:
         return train_whole(run, Path(own) / "run.log", is_cancelled, folder if Path(folder).is_dir() else None)
-
-
-@contextmanager
-def whole_runs(jobs: int, scheduler: str | None) -> Iterator[WholeRuns]:
-    """Train whole runs inside the block; Ctrl-C and SIGTERM stop them.
-
-    Args:
-        jobs: on this machine so many at a time.
-        scheduler: whose workers train them; None: this machine does.
-
-    Raises:
-        InputError: the scheduler cannot be reached.
-        Stopped: they were stopped.
-    """
-    with stop_signals() as signals:
-        try:
-            runs: WholeRuns = LocalRuns(jobs) if scheduler is None else WorkerRuns(scheduler)
-            with signals.raising(), runs:
-                yield runs
-        except KeyboardInterrupt:
-            raise Stopped(f"Stopped. {AGAIN}") from None

@@ -12,7 +12,7 @@ from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
 from eigen_core.training.runs import Run, status_of
-from flows.cli.common import given_settings
+from flows.cli.common import RunOptions
 from flows.server.flows import train_flow
 
 
@@ -70,7 +70,7 @@ def test_a_run_on_the_bundled_prices_is_resumed_anywhere(
     assert Run.open(store, "run").config_to_resume().market.data is None
     assert Run.open(store, "named").config_to_resume().market.data == "us5"
     assert Run.open(store, "run").config_to_resume("us5").market.data == "us5"
-    assert given_settings(None, None, None, "us5", None, None) == ["market.data=us5"]
+    assert RunOptions(data="us5").settings() == ["market.data=us5"]
 
 
 @pytest.mark.parametrize("local", ["runs", "../scratch"])
