@@ -1,10 +1,10 @@
-"""The connection to a Dask scheduler, its workers, and calls of their methods."""
+"""The connection to a Dask scheduler, the status of its workers, and calls of their methods."""
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,20 +15,23 @@ from distributed import Client, Security
 from distributed.comm.addressing import get_address_host_port, parse_address
 from distributed.protocol.serialize import Serialize
 
-from eigen_core.common.errors import InputError, WorkerLostError
+from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.machine import SharedTensor
 from eigen_core.workers.messages import RemoteError, array_bytes
+
+LOOK_SECONDS = 0.5
+"""Time between two looks at which workers are still there, while they compute."""
+OWN_MACHINE = 0
+"""Number of the machine of the process that leads."""
+OWN_SECURITY: dict[str, Security] = {}
+"""Certificates of the schedulers of this process, by address; only this process and its workers have them."""
 
 _CONNECTING_SECONDS = 20.0
 _REACHING_SECONDS = 5.0
 _REACHED_AT_ONCE = 64
+# A scheduler that hangs keeps its connections, so that nothing else would end the wait.
 _ANSWER_SECONDS = 60.0
-"""Time in which a scheduler answers. One that hangs keeps its connections, so that nothing else would end the wait."""
 _KEY = "eigen"
-
-
-OWN_SECURITY: dict[str, Security] = {}
-"""Certificates of the schedulers of this process, by address; only this process and its workers have them."""
 
 
 def connected(scheduler: str) -> Client:
@@ -57,37 +60,11 @@ def connected(scheduler: str) -> Client:
         ) from error
 
 
-def worker_command(scheduler: str) -> str:
-    """Return the command that starts a worker, whose memory the run's own guard watches in place of Dask."""
-    return f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
-
-
-def threads_of(client: Client) -> dict[str, int]:
-    """Return the number of threads of each worker of a client's scheduler, by address.
-
-    Raises:
-        OSError: the scheduler cannot be reached any more, or does not answer.
-    """
-    scheduler = client.scheduler
-    # A client that has lost its scheduler closes itself after some time, also while it asks.
-    if scheduler is None:
-        raise ConnectionError("the connection is closed")
-    try:
-        threads: dict[str, int] = client.sync(scheduler.ncores, callback_timeout=_ANSWER_SECONDS)  # type: ignore[no-untyped-call] # distributed has no annotation here
-    except TimeoutError as error:
-        raise TimeoutError(f"no answer for {_ANSWER_SECONDS:.0f} s") from error
-    except RuntimeError as error:
-        if client.status not in ("closing", "closed"):
-            raise
-        raise ConnectionError("the connection is closed") from error
-    return threads
-
-
 def _check(scheduler: str) -> None:
-    """Refuse an address for which no client can be made: what is left of one gives further messages when it ends.
+    """Refuse an address for which no client can be made: a failed client prints messages when it is collected.
 
     Raises:
-        ValueError: it has another form, or needs certificates, which are not there.
+        ValueError: the address has another form, or needs certificates, which are not there.
         OSError: the certificates cannot be read.
     """
     get_address_host_port(scheduler)
@@ -103,13 +80,18 @@ def key_of(run: str) -> str:
     return f"{_KEY}:{run}:{uuid4().hex}"
 
 
+def worker_command(scheduler: str) -> str:
+    """Return the command that starts a worker, whose memory the run's own guard watches in place of Dask."""
+    return f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
+
+
 @dataclass(frozen=True)
 class WorkerStatus:
     """A worker as its scheduler knows it.
 
     Attributes:
-        address: by which it is reached.
-        threads: that it computes with.
+        address: of the worker.
+        threads: number of threads that compute.
         cpu_percent: of one core, in the last second.
         memory_bytes: resident memory of its process.
         seen_seconds_ago: time since its last heartbeat.
@@ -147,8 +129,13 @@ def workers_of(scheduler: str) -> list[WorkerStatus]:
     ]
 
 
+def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
+    # Others use the same scheduler, with keys of any kind.
+    return tuple(sorted({key.split(":")[1] for key in keys if isinstance(key, str) and key.startswith(f"{_KEY}:")}))
+
+
 def unreachable(workers: Sequence[str]) -> list[str]:
-    """Return the addresses of workers, of those given, that this machine cannot connect to."""
+    """Return the addresses of `workers` that this machine cannot connect to."""
 
     def is_unreachable(address: str) -> bool:
         try:
@@ -161,25 +148,16 @@ def unreachable(workers: Sequence[str]) -> list[str]:
         return [address for address, fails in zip(workers, threads.map(is_unreachable, workers), strict=True) if fails]
 
 
-def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
-    """Return the names of the runs to which keys belong; others use the same scheduler, with keys of any kind."""
-    return tuple(sorted({key.split(":")[1] for key in keys if isinstance(key, str) and key.startswith(f"{_KEY}:")}))
-
-
-OWN_MACHINE = 0
-"""Number of the machine of the process that leads."""
-
-
 @dataclass
 class Worker:
-    """A worker that has this run.
+    """A worker that has a run.
 
     Attributes:
-        address: by which the scheduler knows it.
-        actor: of its `ResidentAgents`, by which Dask keeps them; None: they were let go.
-        machine: number of the machine that it is on, whose workers read one replay; `OWN_MACHINE`: this process's.
-        probe: memory of it, which those on its machine can read; None where none is shared.
-        gpu: that it computes on, by a name that no other has; None: the processor.
+        address: of the worker.
+        actor: Dask's future of its `ResidentAgents`, which keeps them alive; None: they were released.
+        machine: number of its machine, whose workers read one replay; `OWN_MACHINE`: that of the leading process.
+        probe: shared memory of it that those on its machine can read; None where none is shared.
+        gpu: UUID of the GPU that it computes on; None: the processor.
         kept: digests of the agents that it has.
         written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
     """
@@ -192,104 +170,110 @@ class Worker:
     kept: set[str] = field(default_factory=set)
     written: int | None = None
 
-
-def machine_of(
-    worker: Worker,
-    others: Collection[Worker],
-    own_probe: SharedTensor | None,
-    reads: Callable[[Worker, SharedTensor], bool],
-) -> int:
-    """Return the machine of a worker: that whose workers can read its memory as it can read theirs, or a new one.
-
-    It is on `OWN_MACHINE` if it can read the memory of the process that leads, which reads none of a worker.
-
-    Args:
-        worker: with its probe.
-        others: those whose machine is known.
-        own_probe: memory of the process that leads; None: it shares none.
-        reads: returns whether a worker can read a probe.
-    """
-    if own_probe is not None and reads(worker, own_probe):
-        return OWN_MACHINE
-    machines: dict[int, bool] = {}
-    for other in (other for other in others if other.machine != OWN_MACHINE):
-        both = (
-            worker.probe is not None
-            and other.probe is not None
-            and reads(worker, other.probe)
-            and reads(other, worker.probe)
-        )
-        machines[other.machine] = machines.get(other.machine, True) and both
-    return next((machine for machine, both in machines.items() if both), max(machines, default=OWN_MACHINE) + 1)
-
-
-LOOK_SECONDS = 0.5
-"""Time between two looks at which workers are still there, while they compute."""
+    def lost(self, work: str, cause: Exception | None = None) -> WorkerLostError:
+        """Return the error that the worker was lost while `work`; `cause`: error of the connection to it."""
+        reason = f" ({cause})" if isinstance(cause, OSError) else ""
+        return WorkerLostError(f"worker {self.address} was lost while {work}{reason}.", self.address)
 
 
 @dataclass(frozen=True)
 class Call:
-    """A call of a worker's method.
-
-    Attributes:
-        worker: that was called.
-        what: it does by the call, in words.
-        answer: what comes back.
-    """
+    """A call of a worker's method, which does `work` by it, and its result."""
 
     worker: Worker
-    what: str
-    answer: Future[Any]
-
-    def lost(self, cause: Exception | None = None) -> WorkerLostError:
-        """The error that the worker was lost meanwhile; `cause`: what the connection to it has raised."""
-        reason = f" ({cause})" if isinstance(cause, OSError) else ""
-        address = self.worker.address
-        return WorkerLostError(f"worker {address} was lost while {self.what}{reason}.", address)
+    work: str
+    result: Future[Any]
 
 
-class Calls:
-    """Calls methods of the `ResidentAgents` of workers.
+class WorkerClient:
+    """Calls methods of `ResidentAgents` in the workers of a scheduler.
 
-    The workers are asked directly. Dask's own object for that, an `Actor`, leaves the caller waiting without an end if
-    a call fails by anything but a closed connection.
+    The workers are asked directly: Dask's `Actor` leaves the caller waiting without an end if a call fails by anything
+    but a closed connection.
 
     Args:
-        client: of the scheduler.
-        addresses: returns the addresses of the workers that are there.
+        scheduler: its address.
 
     Attributes:
         sent_bytes, received_bytes: of all arrays that crossed since the object was made.
+
+    Raises:
+        InputError: the scheduler cannot be reached.
     """
 
-    def __init__(self, client: Client, addresses: Callable[[], Collection[str]]) -> None:
+    def __init__(self, scheduler: str) -> None:
+        self.scheduler = scheduler
         self.sent_bytes = self.received_bytes = 0
-        self._client = client
-        self._addresses = addresses
-        self._loop: asyncio.AbstractEventLoop = client.sync(_running_loop)  # type: ignore[no-untyped-call] # distributed has no annotation here
+        self._client = connected(scheduler)
+        self._loop: asyncio.AbstractEventLoop = self._client.sync(_running_loop)  # type: ignore[no-untyped-call] # distributed has no annotation here
 
-    def call(self, worker: Worker, what: str, method: str, *arguments: Any) -> Call:  # noqa: ANN401 - of any method
-        """Call a method of a worker, which does `what` by it.
+    def close(self) -> None:
+        """Close the connection."""
+        self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+
+    def addresses(self) -> list[str]:
+        """Return the addresses of the workers that are there, sorted.
 
         Raises:
-            WorkerLostError: it is known already that the worker does not have the run any more.
+            SchedulerLostError: the scheduler cannot be reached any more.
+        """
+        reason = "the connection is closed"
+        # A client that has lost its scheduler closes itself after some time, also while it asks.
+        if self._client.scheduler is not None:
+            try:
+                return sorted(self._client.sync(self._client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS))  # type: ignore[no-untyped-call] # distributed has no annotation here
+            except TimeoutError:
+                reason = f"no answer for {_ANSWER_SECONDS:.0f} s"
+            except OSError as error:
+                reason = str(error)
+            except RuntimeError:
+                if self._client.status not in ("closing", "closed"):
+                    raise
+        raise SchedulerLostError(
+            f"scheduler {self.scheduler} cannot be reached any more ({reason}): start it and its workers again and "
+            "resume the run."
+        )
+
+    def make(self, kind: type[Any], run: str, address: str, *arguments: Any) -> Worker:  # noqa: ANN401 - of any kind
+        """Let a worker make an object of `kind`, whose methods are then called, once it has a thread for that."""
+        where = {"workers": [address], "allow_other_workers": False, "key": key_of(run)}
+        return Worker(address, self._client.submit(kind, *arguments, actor=True, pure=False, **where))
+
+    def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
+        """Start a coroutine in the thread of the connection."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def call(self, worker: Worker, work: str, method: str, *arguments: Any) -> Call:  # noqa: ANN401 - of any method
+        """Start a call (`ask`)."""
+        return Call(worker, work, self.start(self.ask(worker, work, method, *arguments)))
+
+    async def ask(self, worker: Worker, work: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
+        """Call a method of a worker, which does `work` by it, and return its result.
+
+        Raises:
+            WorkerLostError: the worker does not have the run any more, or the connection to it failed.
+            Exception: the error of the method; RuntimeError with its type and text if that cannot be sent.
         """
         if worker.actor is None or worker.actor.status != "finished":
             message = f"worker {worker.address} was lost before it was asked to {method}."
             raise WorkerLostError(message, worker.address)
         self.sent_bytes += array_bytes(arguments)
-        asked = self._asked(worker.address, worker.actor.key, (method, *arguments))
-        return Call(worker, what, asyncio.run_coroutine_threadsafe(asked, self._loop))
-
-    async def _asked(self, address: str, key: Any, arguments: Sequence[Any]) -> Any:  # noqa: ANN401 - as above
-        sent = [Serialize(argument) for argument in arguments]  # type: ignore[no-untyped-call] # as above
-        reply = await self._client.rpc(address).actor_execute(function="answer", actor=key, args=sent, kwargs={})
-        if reply["status"] != "OK":
-            raise reply["exception"]
+        sent = [Serialize(argument) for argument in (method, *arguments)]  # type: ignore[no-untyped-call] # distributed has no annotation here
+        asked: dict[str, Any] = {"function": "answer", "actor": worker.actor.key, "args": sent, "kwargs": {}}
+        try:
+            reply = await self._client.rpc(worker.address).actor_execute(**asked)
+            if reply["status"] != "OK":
+                raise reply["exception"]
+        # KeyError: the scheduler has lost this process, and has let the worker free what it had of the run.
+        except (OSError, KeyError) as error:
+            raise worker.lost(work, error) from error
+        if isinstance(reply["result"], RemoteError):
+            raise reply["result"].restored()
+        self.received_bytes += array_bytes(reply["result"])
         return reply["result"]
 
-    def answers(self, calls: Sequence[Call], progress: Callable[[int], None] = lambda _: None) -> list[Any]:
-        """Return what calls return, in their order. The first failure of any of them ends the wait.
+    def results(self, calls: Sequence[Call], progress: Callable[[int], None]) -> list[Any]:
+        """Return the results of calls, in their order. The first failure of any of them ends the wait.
 
         Args:
             calls: that were made.
@@ -297,39 +281,30 @@ class Calls:
 
         Raises:
             WorkerLostError: a worker is not there any more.
-            Exception: what a method has raised; RuntimeError with its type and text if that cannot cross.
+            Exception: see `ask`.
         """
-        answers: dict[int, Any] = {}
-        looked = time.monotonic()
-        while len(answers) < len(calls):
-            progress(len(answers))
-            pending = [(place, call) for place, call in enumerate(calls) if place not in answers]
-            wait([call.answer for _, call in pending], LOOK_SECONDS, FIRST_COMPLETED)
-            for place, call in pending:
-                if call.answer.done():
-                    answers[place] = self._returned(call)
+        pending, looked = list(calls), time.monotonic()
+        while pending:
+            progress(len(calls) - len(pending))
+            wait([call.result for call in pending], LOOK_SECONDS, FIRST_COMPLETED)
+            for call in pending:
+                raise_failure(call.result)
+            pending = [call for call in pending if not call.result.done()]
             if time.monotonic() - looked >= LOOK_SECONDS:
-                self._require_workers([call for place, call in pending if place not in answers])
-                looked = time.monotonic()
-        return [answers[place] for place in range(len(calls))]
+                there, looked = self.addresses(), time.monotonic()
+                for call in pending:
+                    if call.worker.address not in there:
+                        raise call.worker.lost(call.work)
+        return [call.result.result() for call in calls]
 
-    def _returned(self, call: Call) -> Any:  # noqa: ANN401 - of any method
-        try:
-            answer = call.answer.result()
-        # KeyError: the scheduler has lost this process, and has let the worker free what it had of the run.
-        except (OSError, KeyError) as error:
-            # The traceback would keep what was sent for as long as the failure is remembered.
-            raise call.lost(error) from error.with_traceback(None)
-        if isinstance(answer, RemoteError):
-            raise answer.restored()
-        self.received_bytes += array_bytes(answer)
-        return answer
 
-    def _require_workers(self, calls: Sequence[Call]) -> None:
-        there = self._addresses()
-        for call in calls:
-            if call.worker.address not in there:
-                raise call.lost()
+def raise_failure(result: Future[Any]) -> None:
+    """Raise the error of a coroutine that has failed, without the frames that keep what was sent."""
+    error = result.exception() if result.done() else None
+    if error is not None:
+        if error.__cause__ is not None:
+            error.__cause__.__traceback__ = None
+        raise error.with_traceback(None)
 
 
 async def _running_loop() -> asyncio.AbstractEventLoop:

@@ -2,19 +2,16 @@
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count as count_from
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import dask
 from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
@@ -27,28 +24,20 @@ from eigen_core.workers.connection import OWN_SECURITY
 # Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in
 # the process that leads and in each worker. That takes several percent of the time.
 _WITHOUT_PROFILE = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1 s"}
-_ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "MALLOC_ARENA_MAX": "2",
-    **{f"DASK_{name.upper().replace('.', '__')}": str(value) for name, value in _WITHOUT_PROFILE.items()},
-}
+_TLS = "distributed.comm.tls"
 # A worker that computes ends only when it has done so, and the system may give the process that leads 30 s.
 _ENDING_SECONDS = 5
 _WITHOUT_SCHEDULER = "30 s"
-_FOLDER = "eigen-workers-"
-_LOCK = "lock"
-_UNLOCKED_SECONDS = 60
-"""A folder may be so old before it is locked."""
 
 
 @dataclass
 class _Worker:
-    """A process, the name by which the scheduler knows it, its GPU and log, and what ends the shell that watches it."""
+    """A process, its name in the scheduler, its GPU and log, and the function that ends the shell that watches it."""
 
     process: subprocess.Popen[bytes]
     name: str
     gpu: str | None
-    log: Path
+    log: IO[bytes]
     release: Callable[[], None]
 
 
@@ -77,7 +66,7 @@ class LocalWorkers:
     Args:
         count: how many.
         gpus: as `CUDA_VISIBLE_DEVICES` names them; each worker is given one of those that fewest have. Empty: workers
-            see what this process does.
+            see the GPUs of this process.
         lost_seconds: time without a heartbeat after which one counts as lost.
 
     Attributes:
@@ -90,12 +79,17 @@ class LocalWorkers:
         self._workers: dict[int, _Worker] = {}
         self._dropped = _Dropped()
         self._names = (f"local-{number}" for number in count_from(1))
-        _remove_folders_that_are_left()
-        self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER)
-        self._lock = FileLock(Path(self._folder.name) / _LOCK)
-        self._lock.acquire()
         security = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
-        self._certificates = _written(security, Path(self._folder.name))
+        # Other users cannot read the environment of a process.
+        settings = {
+            **_WITHOUT_PROFILE,
+            f"{_TLS}.ca-file": security.tls_ca_file,
+            f"{_TLS}.worker.cert": security.tls_worker_cert,
+            f"{_TLS}.worker.key": security.tls_worker_key,
+        }
+        self._environment = {"OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"} | {
+            f"DASK_{name.upper().replace('.', '__').replace('-', '_')}": str(value) for name, value in settings.items()
+        }
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
             self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
                 n_workers=0,
@@ -125,50 +119,37 @@ class LocalWorkers:
         Raises:
             WorkerLostError: some have failed since the last call; the next one starts others.
         """
-        self._kill_those_that_hang()
-        ended = [worker for worker in self._workers.values() if worker.process.poll() is not None]
-        for worker in ended:
-            self._forget(worker.process.pid)
-        for worker in ended:
-            if (status := worker.process.returncode) > 0:
-                *_, last = worker.log.read_text(errors="replace").splitlines() or [f"status {status}"]
-                raise WorkerLostError(f"a worker process of this machine ended by itself: {last}")
-        while len(self._workers) < self.count:
-            name = next(self._names)
-            log = Path(self._folder.name) / f"{name}.log"
-            gpu = self._free_gpu()
-            process = self._started(name, gpu, log)
-            release = stop_with_this_process(process.pid, _ENDING_SECONDS)
-            self._workers[process.pid] = _Worker(process, name, gpu, log, release)
-
-    def _free_gpu(self) -> str | None:
-        """Return one of the GPUs that fewest workers have."""
-        taken = Counter(worker.gpu for worker in self._workers.values())
-        return min(self._gpus, key=lambda gpu: taken[gpu], default=None)
-
-    def _kill_those_that_hang(self) -> None:
-        """Kill those that the scheduler has dropped: it gives them nothing more to compute."""
         for worker in self._workers.values():
+            # The scheduler gives those that it has dropped nothing more to compute.
             if worker.name in self._dropped.names and worker.process.poll() is None:
                 worker.process.kill()
                 worker.process.wait()
+        ended = [worker for worker in self._workers.values() if worker.process.poll() is not None]
+        for worker in ended:
+            self._workers.pop(worker.process.pid).release()
+        for worker in ended:
+            if (status := worker.process.returncode) > 0:
+                worker.log.seek(0)
+                *_, last = worker.log.read().decode(errors="replace").splitlines() or [f"status {status}"]
+                raise WorkerLostError(f"a worker process of this machine ended by itself: {last}")
+        while len(self._workers) < self.count:
+            worker = self._started(next(self._names))
+            self._workers[worker.process.pid] = worker
 
-    def _forget(self, pid: int) -> None:
-        self._workers.pop(pid).release()
-
-    def _started(self, name: str, gpu: str | None, log: Path) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "dask", "worker", self.address, "--nthreads", "1", "--no-nanny"]
-        command += ["--no-dashboard", "--memory-limit", "0", "--local-directory", self._folder.name]
-        command += self._certificates
-        command += ["--death-timeout", _WITHOUT_SCHEDULER, "--name", name]
-        # What takes long to import is imported while the process that leads prepares the run.
+    def _started(self, name: str) -> _Worker:
+        taken = Counter(worker.gpu for worker in self._workers.values())
+        gpu = min(self._gpus, key=lambda gpu: taken[gpu], default=None)
+        command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
+        command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", _WITHOUT_SCHEDULER]
+        # Libraries that take long to import are imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.resident"]
-        environment = {**os.environ, **_ENVIRONMENT, **({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})}
-        with log.open("wb") as written:
-            # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
-            return subprocess.Popen(
-                command, env=environment, stdout=subprocess.DEVNULL, stderr=written, start_new_session=True
-            )
+        environment = os.environ | self._environment | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - the process writes to it
+        # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
+        )
+        return _Worker(process, name, gpu, log, stop_with_this_process(process.pid, _ENDING_SECONDS))
 
     def __enter__(self) -> Self:
         return self
@@ -176,45 +157,18 @@ class LocalWorkers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        processes = [worker.process for worker in self._workers.values()]
-        for process in processes:
-            process.terminate()
+        workers = list(self._workers.values())
+        for worker in workers:
+            worker.process.terminate()
         end = time.monotonic() + _ENDING_SECONDS
-        for process in processes:
+        for worker in workers:
             try:
-                process.wait(max(end - time.monotonic(), 0.0))
+                worker.process.wait(max(end - time.monotonic(), 0.0))
             except subprocess.TimeoutExpired:
-                process.kill()
-        for process in processes:
-            process.wait()
-        for pid in self.processes:
-            self._forget(pid)
+                worker.process.kill()
+        for worker in workers:
+            worker.process.wait()
+            worker.release()
+        self._workers.clear()
         del OWN_SECURITY[self.address]
         self._cluster.close()
-        self._folder.cleanup()
-        self._lock.release()
-
-
-def _written(security: Security, folder: Path) -> list[str]:
-    """Write certificates into a folder that only this user may read; return the options that name them."""
-    options = []
-    for option, name in (("--tls-ca-file", "ca_file"), ("--tls-cert", "worker_cert"), ("--tls-key", "worker_key")):
-        path = folder / f"{name}.pem"
-        path.touch(mode=0o600)
-        path.write_text(getattr(security, f"tls_{name}"))
-        options += [option, str(path)]
-    return options
-
-
-def _remove_folders_that_are_left() -> None:
-    """Remove those of processes of this user that were killed: nothing else does so."""
-    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
-        # Another process may remove it at the same time.
-        with suppress(OSError):
-            found = folder.lstat()
-            if found.st_uid != os.getuid() or time.time() - found.st_mtime < _UNLOCKED_SECONDS:
-                continue
-            lock = FileLock(folder / _LOCK)
-            if lock.acquire(0.0):
-                shutil.rmtree(folder, ignore_errors=True)
-                lock.release()

@@ -24,7 +24,7 @@ def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
 
 
 def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Return arrays as tensors on the host, which have the same memory."""
+    """Return arrays as tensors on the host that have the same memory, and must not be written to."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
@@ -66,7 +66,7 @@ class SentAgents:
 
 @dataclass(frozen=True)
 class SentTransitions:
-    """Transitions by which a worker's replay becomes that of the process that leads.
+    """Transitions that make a worker's replay equal to that of the leading process.
 
     Attributes:
         before: transitions ever appended to the worker's replay before these; None: it begins anew.
@@ -80,10 +80,7 @@ class SentTransitions:
 
     @classmethod
     def of(cls, replay: Replay, before: int | None) -> "SentTransitions":
-        """Send what was appended after `before` transitions; all that is stored if that is not there any more.
-
-        None: all that is stored.
-        """
+        """Send the transitions appended after the first `before`; all that are stored where those are not all there."""
         if before is not None and not replay.written - replay.size <= before <= replay.written:
             before = None
         new = replay.size if before is None else replay.written - before
@@ -105,11 +102,11 @@ class SharedTransitions:
 
 @dataclass(frozen=True)
 class RemoteError:
-    """An exception of a worker's method, which is returned: Dask does not tell one that is raised from its own.
+    """An exception of a worker's method, returned: Dask does not tell one that is raised from its own.
 
     Attributes:
         serialized: the exception, as Dask sends those of its tasks; a plain `Exception` if it cannot be sent.
-        text: its type and what it says.
+        text: its type and message.
     """
 
     serialized: bytes
@@ -127,14 +124,12 @@ class RemoteError:
         return error if isinstance(error, Exception) and type(error) is not Exception else RuntimeError(self.text)
 
 
-def array_bytes(message: Any) -> int:  # noqa: ANN401 - whatever is sent
+def array_bytes(message: Any) -> int:  # noqa: ANN401 - any message
     """Return the bytes of all arrays and tensors in a message of mappings, sequences and dataclasses."""
     if isinstance(message, np.ndarray | Tensor):
         return int(message.nbytes)
     if isinstance(message, Mapping):
-        return sum(array_bytes(value) for value in message.values())
-    if isinstance(message, list | tuple):
-        return sum(array_bytes(value) for value in message)
-    if is_dataclass(message):
-        return sum(array_bytes(getattr(message, field.name)) for field in fields(message))
-    return 0
+        message = list(message.values())
+    elif is_dataclass(message):
+        message = [getattr(message, each.name) for each in fields(message)]
+    return sum(map(array_bytes, message)) if isinstance(message, list | tuple) else 0

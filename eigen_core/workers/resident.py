@@ -1,8 +1,7 @@
 """The part of a run that lives in a worker: its task and learner, the replay, and the agents of last time."""
 
 import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -37,45 +36,67 @@ from eigen_core.workers.messages import (
 CODE = code_digest(("eigen_core",))
 """Hash of the code that this process runs; made when it is loaded, since the files may be replaced later."""
 
+_PHASES = {"play": "evaluate", "share_replay": "train", "learn": "train"}
+_CPU = torch.device("cpu")
+
 
 class ResidentAgents:
     """Computes agents of one run in a worker, with one thread. Dask calls it an actor.
 
     Args:
-        values: the run's configuration: all settings, as the process that leads has them.
-        fingerprint: hash of the data that the run plays on.
-        code: hash of the code of the process that leads (`CODE`).
+        values: all settings of the run, as the leading process has them.
+        fingerprint: hash of the run's data.
+        code: hash of the code of the leading process (`CODE`).
     """
 
     def __init__(self, values: Mapping[str, Any], fingerprint: str, code: str) -> None:
-        # All that may fail is left to `open`: what is raised here reaches the process that leads as Dask gives it.
+        # All that may fail is left to `open`: Dask would change an error that is raised here.
         self._values = values
         self._fingerprint = fingerprint
         self._code = code
         self._worker = get_worker()
         self._key = self._worker.get_current_task()
 
-    def answer(self, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
-        """Return what another method returns, or its error as `RemoteError`. Only this one is called from outside."""
+    def answer(self, method: str, generation: int, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
+        """Call another method; return its result, or its error as `RemoteError`. Only this one is called from outside.
+
+        What belongs to a phase runs under the guard of this worker's memory, as long as the leading process waits.
+        """
         try:
-            return getattr(self, method)(*arguments)
-        except Exception as error:  # noqa: BLE001 - the process that leads raises it
+            if method not in _PHASES:
+                return getattr(self, method)(*arguments)
+            with self._guard, self._guard.phase(_PHASES[method], generation), checked_by(self._require_held):
+                return getattr(self, method)(*arguments)
+        except Exception as error:  # noqa: BLE001 - the leading process raises it
             return RemoteError.of(error)
 
-    def open(self, content: Any = None) -> tuple[Arithmetic, str | None] | None:  # noqa: ANN401 - the task's own
-        """Begin with the data, by default those that are found here; None if these are not the run's.
-
-        Returns what computes here, as far as it decides bits, and its GPU, if it is one.
+    def _require_held(self) -> None:
+        """End a loop for which nothing waits: the thread is needed when the run begins here anew.
 
         Raises:
-            InputError: other code runs here than in the process that leads: it may compute other bits.
+            WorkerLostError: the leading process has released this part of the run, or is lost.
+        """
+        if self._key not in self._worker.state.actors:
+            raise WorkerLostError(f"worker {self._worker.address} was let go by the process that leads the run.")
+
+    def open(
+        self,
+        content: Any = None,  # noqa: ANN401 - the task's own
+    ) -> tuple[Arithmetic, str | None, SharedTensor | None] | None:
+        """Begin with the data, by default those that are found here; None if these are not the run's.
+
+        Returns:
+            CPU or GPU and libraries that compute here; the UUID of the GPU, if it is one; and memory by which others
+            find out whether they can read that of this process, if it shares any.
+
+        Raises:
+            InputError: other code runs here than in the leading process: it may compute other bits.
         """
         if self._code != CODE:
             raise InputError(
                 f"worker {self._worker.address} runs other code of Eigen than the process that trains: install the "
                 "same, and start the worker again."
             )
-        torch.set_num_threads(1)
         self._prepare()
         if content is None:
             try:
@@ -87,17 +108,14 @@ class ResidentAgents:
         if computer.task.fingerprint != self._fingerprint:
             return None
         self._computer = computer
-        self._host_replay = self._empty_replay(torch.device("cpu"))
+        self._host_replay = self._empty_replay(_CPU)
         self._replay = self._host_replay if self._device.type == "cpu" else self._empty_replay(self._device)
-        return arithmetic_of(self._device), self._gpu()
-
-    def _gpu(self) -> str | None:
-        """Return what tells the GPU that computes here from all others; None: none does."""
-        return str(torch.cuda.get_device_properties(self._device).uuid) if self._device.type == "cuda" else None
+        return arithmetic_of(self._device), self._gpu(), self._probe and self._probe[1]
 
     def _prepare(self) -> None:
+        torch.set_num_threads(1)
         tune_allocator()
-        # What the libraries have made is not looked through for each report of the guard.
+        # Objects of the libraries are not looked through for each report of the guard.
         gc.collect()
         gc.freeze()
         self._config = config_from_values(self._values)
@@ -108,19 +126,18 @@ class ResidentAgents:
         memory = self._config.memory
         self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
 
-    def shared(self) -> SharedTensor | None:
-        """Return memory by which others find out whether they can read that of this process; None: it shares none."""
-        return None if self._probe is None else self._probe[1]
-
-    def reads(self, probe: SharedTensor) -> bool:
-        """Return whether the memory of a process can be read here, by what it returned as `shared`."""
-        return probe.opened() is not None
+    def _gpu(self) -> str | None:
+        return str(torch.cuda.get_device_properties(self._device).uuid) if self._device.type == "cuda" else None
 
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)
 
+    def reads(self, probes: Sequence[SharedTensor | None]) -> list[bool]:
+        """Return which shared memory of other processes can be read here."""
+        return [probe is not None and probe.opened() is not None for probe in probes]
+
     def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
-        """Play the episodes of agents; return what they did, and by themselves the transitions that were recorded.
+        """Play the episodes of agents; return the results, and by themselves the transitions that were recorded.
 
         Args:
             agents: that play.
@@ -130,98 +147,72 @@ class ResidentAgents:
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
         """
-        with self._guarded("evaluate", episodes.generation):
-            return self._play(agents, replace(episodes, task_state=to_tensors(task_state, self._device)))
-
-    def _play(self, agents: SentAgents, episodes: Episodes) -> tuple[EpisodeResults, Arrays]:
         population = self._received(agents)
-        played = self._computer.play(population, episodes)
+        played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
         recorded = played.training.transitions
         assert recorded is not None
         # A tensor inside another object would be copied several times on its way.
         return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
-    def share_replay(self, transitions: SentTransitions, generation: int) -> SharedTransitions | None:
+    def share_replay(self, transitions: SentTransitions) -> SharedTransitions | None:
         """Store transitions in the replay of this machine; return where its other workers read it, if they can.
 
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
         """
         try:
-            with self._guarded("train", generation):
-                self._append(transitions)
+            self._append(transitions)
         except OSError as error:
             raise RuntimeError(f"The replay cannot be shared with the workers of this machine: {error}.") from error
         return None if self._probe is None else SharedTransitions(self._host_replay.share(), self._host_replay.written)
 
+    def _append(self, transitions: SentTransitions) -> None:
+        if transitions.before is None:
+            self._host_replay = self._empty_replay(_CPU)
+            if self._probe is not None:
+                self._host_replay.share()
+            self._mapped = {}
+            self._host_replay.written = transitions.written - len(next(iter(transitions.rows.values())))
+        elif self._host_replay.written != transitions.before:
+            raise RuntimeError(f"the replay has {self._host_replay.written} transitions, not {transitions.before}")
+        self._host_replay.append(to_tensors(transitions.rows, _CPU))
+
     def learn(
-        self,
-        agents: SentAgents,
-        plan: LearningPlan,
-        where: SharedTransitions | None,
-        task_state: Arrays,
-        generation: int,
+        self, agents: SentAgents, plan: LearningPlan, where: SharedTransitions | None, task_state: Arrays
     ) -> tuple[Arrays, list[str], Arrays]:
-        """Let agents learn in a generation; return what they become, digests of that, and the learner's curves.
+        """Let agents learn; return them afterwards, their digests, and the learner's curves.
 
         Args:
             agents: that learn.
             plan: from which transitions, and with which random numbers.
             where: replay of this machine; None: this worker shares it.
             task_state: the task's.
-            generation: number of the generation.
 
         Raises:
             MemoryGuardError: the memory of this machine does not suffice.
         """
-        with self._guarded("train", generation):
-            return self._learn(agents, plan, where, task_state)
-
-    def _learn(
-        self,
-        agents: SentAgents,
-        plan: LearningPlan,
-        where: SharedTransitions | None,
-        task_state: Arrays,
-    ) -> tuple[Arrays, list[str], Arrays]:
         population = self._received(agents)
-        self._use(self._host_replay if where is None else self._mapped_replay(where))
+        replay = self._host_replay if where is None else self._mapped_replay(where)
+        if self._device.type == "cpu":
+            self._replay = replay
+        else:
+            # A GPU learns from a copy, to which new transitions are added.
+            self._replay.follow(replay)
         groups = agent_groups(population.size, self._computer.group_size)
-        state = to_tensors(task_state, self._device)
-        curves = self._computer.learn(population, groups, plan, self._replay, state)
+        curves = self._computer.learn(population, groups, plan, self._replay, to_tensors(task_state, self._device))
         digests = agent_digests(population)
         self._kept = {digest: population.rows(slice(row, row + 1)) for row, digest in enumerate(digests)}
         return to_arrays(population.tensors()), digests, to_arrays(curves)
 
-    @contextmanager
-    def _guarded(self, phase: str, generation: int) -> Iterator[None]:
-        """Run the block under the guard of this worker's memory, as long as the process that leads wants it."""
-        with self._guard, self._guard.phase(phase, generation), checked_by(self._require_held):
-            yield
-
-    def _require_held(self) -> None:
-        """End a loop for which nothing waits: the thread is needed when the run begins here anew.
-
-        Raises:
-            WorkerLostError: the process that leads has let go of this part of the run, or is lost.
-        """
-        if self._key not in self._worker.state.actors:
-            raise WorkerLostError(f"worker {self._worker.address} was let go by the process that leads the run.")
-
     def _received(self, agents: SentAgents) -> Population:
         """Return the agents that were sent and those that are here, in their order; these alone are kept."""
-        rows = Population.from_tensors(to_tensors(agents.tensors, self._device), self._device) if agents.sent else None
-        places = {place: row for row, place in enumerate(agents.sent)}
-        parts = []
-        for place, digest in enumerate(agents.digests):
-            if place in places:
-                assert rows is not None
-                parts.append(rows.rows(slice(places[place], places[place] + 1)))
-            else:
-                parts.append(self._kept[digest])
-        population = Population.joined(parts)
+        found = dict(self._kept)
+        if agents.sent:
+            sent = Population.from_tensors(to_tensors(agents.tensors, self._device), self._device)
+            found |= {agents.digests[place]: sent.rows(slice(row, row + 1)) for row, place in enumerate(agents.sent)}
+        parts = [found[digest] for digest in agents.digests]
         self._kept = dict(zip(agents.digests, parts, strict=True))
-        return population
+        return Population.joined(parts)
 
     def _mapped_replay(self, where: SharedTransitions) -> Replay:
         """Return the replay that another process of this machine shares."""
@@ -230,29 +221,7 @@ class ResidentAgents:
             there = {name: column for name, column in columns.items() if column is not None}
             if len(there) < len(columns):
                 raise WorkerLostError("the worker that shares the replay of its machine was lost.")
-            ring = Ring(there, 0, 0)
-            self._host_replay = Replay.from_ring(
-                ring, self._computer.task.columns, torch.device("cpu"), take_memory=True
-            )
+            self._host_replay = Replay.from_ring(Ring(there, 0, 0), self._computer.task.columns, _CPU, take_memory=True)
             self._mapped = where.columns
         self._host_replay.written = where.written
         return self._host_replay
-
-    def _use(self, replay: Replay) -> None:
-        """Learn from a replay on the host: itself on the CPU, else from a copy of it, to which what is new is added."""
-        if self._device.type == "cpu":
-            self._replay = replay
-        else:
-            self._replay.follow(replay)
-
-    def _append(self, transitions: SentTransitions) -> None:
-        if transitions.before is None:
-            self._host_replay = self._empty_replay(torch.device("cpu"))
-            if self._probe is not None:
-                self._host_replay.share()
-            self._mapped = {}
-            count = len(next(iter(transitions.rows.values())))
-            self._host_replay.written = transitions.written - count
-        elif self._host_replay.written != transitions.before:
-            raise RuntimeError(f"the replay has {self._host_replay.written} transitions, not {transitions.before}")
-        self._host_replay.append(to_tensors(transitions.rows, torch.device("cpu")))

@@ -95,22 +95,6 @@ def test_workers_are_shared_out_among_gpus_and_the_next_gets_that_of_the_lost(
         assert gpus(workers) == ["4", "4", "GPU-7"]
 
 
-def test_folders_of_processes_that_were_killed_are_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with LocalWorkers(0):
-        (used,) = tmp_path.glob("eigen-workers-*")
-        left, new = tmp_path / f"{used.name}-left", tmp_path / f"{used.name}-new"
-        for folder in (left, new):
-            (folder / "inner").mkdir(parents=True)
-        for folder in (used, left):
-            os.utime(folder, (0, 0))
-        with LocalWorkers(0):
-            assert not left.exists()
-            assert used.exists()
-            assert new.exists()
-    assert list(tmp_path.glob("eigen-workers-*")) == [new]
-
-
 def test_workers_that_do_not_end_are_killed_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 3)
     deaf = script(tmp_path, "trap '' TERM", f"touch {tmp_path}/$$.ready", "while :; do sleep 0.1; done")

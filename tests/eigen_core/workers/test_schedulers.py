@@ -19,7 +19,7 @@ from worker_cases import alone, led_by, wait_for
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate
 from eigen_core.workers import LocalWorkers, WorkerExecutor
-from eigen_core.workers.connection import connected, threads_of
+from eigen_core.workers.connection import WorkerClient, connected
 from flows.server.environment import free_port
 
 pytestmark = pytest.mark.cpu
@@ -136,10 +136,10 @@ def test_workers_that_cannot_be_reached_are_named(
 
 
 def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
-    client = connected(workers.address)
-    client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
-    with pytest.raises(OSError, match="the connection is closed"):
-        threads_of(client)
+    client = WorkerClient(workers.address)
+    client.close()
+    with pytest.raises(SchedulerLostError, match="the connection is closed"):
+        client.addresses()
 
 
 def test_who_has_no_certificate_of_a_run_reaches_none_of_its_processes(workers: LocalWorkers) -> None:

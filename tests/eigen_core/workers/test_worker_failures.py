@@ -18,7 +18,7 @@ from worker_cases import PENDULUM, alone, led, occupied, wait_for, wait_until_li
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate, evolve, train
 from eigen_core.workers import LocalWorkers
-from eigen_core.workers.connection import Call, Calls, connected
+from eigen_core.workers.connection import WorkerClient, connected
 
 pytestmark = [pytest.mark.cpu, pytest.mark.thorough]
 
@@ -70,12 +70,12 @@ def failing_with(error: str) -> Callable[..., object]:
 @pytest.mark.parametrize(
     ("method", "error", "expected", "text"),
     [
-        ("_play", "timeout", "TimeoutError", "of the game"),
-        ("_play", "file", "FileNotFoundError", "of the game"),
+        ("play", "timeout", "TimeoutError", "of the game"),
+        ("play", "file", "FileNotFoundError", "of the game"),
         ("open", "permission", "PermissionError", "of the game"),
-        ("_play", "local", "TwoArgumentsError", "one and two"),
-        ("_play", "importable", "HTTPStatusError", "one and two"),
-        ("_play", "unsendable", "RuntimeError", r"ValueError: \('one', <generator"),
+        ("play", "local", "TwoArgumentsError", "one and two"),
+        ("play", "importable", "HTTPStatusError", "one and two"),
+        ("play", "unsendable", "RuntimeError", r"ValueError: \('one', <generator"),
     ],
 )
 def test_what_a_worker_raises_is_raised_here(
@@ -93,7 +93,7 @@ def test_what_a_worker_raises_is_raised_here(
 def test_the_first_failure_ends_a_phase_whatever_the_others_do(workers: LocalWorkers, tmp_path: Path) -> None:
     ended = str(tmp_path / "ended")
 
-    def play(_: object, __: object, episodes: Any) -> None:
+    def play(_: object, __: object, episodes: Any, ___: object) -> None:
         import pathlib
         import time
 
@@ -104,7 +104,7 @@ def test_the_first_failure_ends_a_phase_whatever_the_others_do(workers: LocalWor
 
     with led(small_config(), workers) as (state, executor):
         wait_for(executor, 2)
-        with replaced(workers, "_play", play):
+        with replaced(workers, "play", play):
             with pytest.raises(ValueError, match="the second fails"):
                 evaluate(state)
             assert not Path(ended).exists()
@@ -116,7 +116,7 @@ def test_workers_stop_what_nothing_waits_for_and_take_part_in_the_next_attempt(
     monkeypatch.setattr("eigen_core.workers.executor._PATIENCE_SECONDS", 60.0)
     begun, config = str(tmp_path / "begun"), small_config()
 
-    def play(_: object, __: object, episodes: Any) -> None:
+    def play(_: object, __: object, episodes: Any, ___: object) -> None:
         import pathlib
         import time
 
@@ -133,7 +133,7 @@ def test_workers_stop_what_nothing_waits_for_and_take_part_in_the_next_attempt(
 
     with led(config, workers) as (state, executor):
         wait_for(executor, 2)
-        with replaced(workers, "_play", play), pytest.raises(ValueError, match="the second fails"):
+        with replaced(workers, "play", play), pytest.raises(ValueError, match="the second fails"):
             evaluate(state)
         evaluate(state)
         assert len(executor.workers) == 2
@@ -144,7 +144,7 @@ def test_what_fails_while_it_begins_leaves_nothing_in_the_workers(workers: Local
     """Else the workers would have the run twice when it is tried again, as long as the failure is remembered."""
     with led(small_config(), workers) as (state, executor):
         wait_for(executor, 2)
-        with replaced(workers, "shared", failing_with("permission")):
+        with replaced(workers, "reads", failing_with("permission")):
             with pytest.raises(OSError, match="of the game") as failed:
                 evaluate(state)
             wait_until_listed(workers, [(), ()])
@@ -244,7 +244,7 @@ def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path:
         assert len(executor.workers) == 2
 
 
-@pytest.mark.parametrize("method", ["shared", "reads"])
+@pytest.mark.parametrize("method", ["open", "reads"])
 def test_no_step_of_a_beginning_holds_a_phase_up(
     workers: LocalWorkers, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,13 +284,13 @@ def test_no_step_of_a_beginning_holds_a_phase_up(
 def test_only_arrays_of_the_host_are_sent(workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker without the device of the process that leads could not read its tensors."""
     sent: list[tuple[str, Any]] = []
-    call = Calls.call
+    ask = WorkerClient.ask
 
-    def kept(self: Calls, worker: Any, what: str, method: str, *arguments: Any) -> Call:
+    async def kept(self: WorkerClient, worker: Any, work: str, method: str, *arguments: Any) -> Any:
         sent.extend((method, argument) for argument in arguments)
-        return call(self, worker, what, method, *arguments)
+        return await ask(self, worker, work, method, *arguments)
 
-    monkeypatch.setattr(Calls, "call", kept)
+    monkeypatch.setattr(WorkerClient, "ask", kept)
     with led(PENDULUM, workers) as (state, _):
         advance(state, 1)
     assert state.task.state
