@@ -14,9 +14,9 @@ from eigen_core.trading.episodes import EpisodeSummary, account, book
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import (
     Orders,
+    batch_slices,
     choose_assets,
     combine_orders,
-    episode_parts,
     orders_of,
     place_orders,
     target_price,
@@ -305,7 +305,7 @@ class TradingEnvironment:
         days = self._decided_days()
         orders = [
             orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
-            for part in episode_parts(len(days), asset[0].numel() * self.prices.fills(self.trading).longest)
+            for part in batch_slices(len(days), asset[0].numel() * self.prices.fills(self.trading).longest)
         ]
         combined = combine_orders(orders, torch.cat)
         return combined, combined.placed & ~held
@@ -369,7 +369,7 @@ def trade_whole_episodes(
 
 def _place_all(prices: Prices, trading: TradingConfig, days: Tensor, actions: list[Tensor]) -> Orders:
     """Place the orders of all decisions, some episodes at a time."""
-    parts = episode_parts(len(days), actions[0][0].numel())
+    parts = batch_slices(len(days), actions[0][0].numel())
     orders = [place_orders(prices, trading, days[part], *(values[part] for values in actions)) for part in parts]
     return combine_orders(orders, torch.cat)
 

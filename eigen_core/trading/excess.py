@@ -1,4 +1,4 @@
-"""Excess of trades over the market: their gain less that of all assets due to be sold on the same day."""
+"""Excess of trades and accounts over the market, and their alpha, with standard errors."""
 
 import numpy as np
 import torch
@@ -7,14 +7,19 @@ from torch import Tensor
 
 from eigen_core.common.records import Excess
 from eigen_core.config import TradingConfig
+from eigen_core.trading.equity import Values
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import PERCENT, gain_at_close, net_gain
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades
 
+# Markets whose gains differ by rounding alone explain nothing.
+_ROUNDING = 1e-12
+_FEWEST = 10
+
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return what an asset drawn at random gains: float64 `[days, longest + 1]`, NaN where none can be bought.
+    """Return the gain of a random asset: float64 `[days, longest + 1]`, NaN where none can be bought.
 
     Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold at the
     fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`. A trade is compared with the entry at
@@ -34,7 +39,7 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
 
 
 def newey_west_lags(days: int) -> int:
-    """Return the lags of a standard error over so many daily returns: 4 (days / 100)^(2 / 9) (Newey and West 1994)."""
+    """Return the lags for the standard error of daily returns: 4 (days / 100)^(2 / 9) (Newey and West 1994)."""
     return int(4.0 * (days / 100.0) ** (2.0 / 9.0))
 
 
@@ -45,23 +50,21 @@ def excess_of(
     lags: int,
     periods_per_year: float | None = None,
 ) -> Excess | None:
-    """Return the mean excess of all trades of episodes and its standard error; None with fewer than two trades.
+    """Return the mean excess of the trades of episodes and its standard error; None with fewer than two trades.
+
+    Only days are random: all decisions on one day of the calendar are one observation, whichever episode they are from,
+    and days at most `lags` apart are correlated (Driscoll and Kraay 1998, "Consistent covariance matrix estimation with
+    spatially dependent panel data", equations 5 and 6, with the kernel of Newey and West 1987). The number of trades is
+    random too, so the error is that of a ratio. Student's t of the interval has as many degrees of freedom as there are
+    stretches of `lags` days with trades, less one: the trades of one stretch say little more than one of them.
 
     Args:
-        excess: what the trades of each decision gained beyond the market, summed (fractions), `[episodes, decisions]`.
-        number: how many trades there were, `[episodes, decisions]`.
-        starts: day of each episode's first decision, `[episodes]`. Episodes may overlap.
+        excess: sum of the gains of each decision's trades beyond the market (fractions), `[episodes, decisions]`.
+        number: trades of each decision, `[episodes, decisions]`.
+        starts: day of each episode's first decision, `[episodes]`; episodes may overlap.
         lags: days after a decision whose trades overlap with its trades.
-        periods_per_year: what was counted as trades are days, of which a year has so many, and mean and error are of a
-            year. None: of a trade.
-
-    What is estimated is the excess that the same agent may expect of a trade on days like these: the sum of the excess
-    that a day is expected to bring, over the number of its trades. Only days are drawn at random. So all that episodes
-    decided on one day of the calendar is one observation, whichever episode it is from, and days that are at most
-    `lags` apart are related (Driscoll and Kraay 1998, "Consistent covariance matrix estimation with spatially dependent
-    panel data", equations 5 and 6, with the kernel of Newey and West 1987). The number of trades is random too, which
-    makes the error that of a ratio. Student's t of the interval has as many degrees of freedom as there are stretches
-    of `lags` days with trades, less one: the trades of one stretch say little more than one of them.
+        periods_per_year: the observations are days, of which a year has this many; mean and error are of a year. None:
+            of a trade.
     """
     trades = float(number.sum())
     if trades < 2:
@@ -69,9 +72,7 @@ def excess_of(
     days = starts[:, None] - starts.min() + np.arange(excess.shape[1])
     gained, traded = (np.bincount(days.ravel(), values.ravel()) for values in (excess * PERCENT, number))
     mean = float(gained.sum()) / trades
-    # The sum over all pairs of days with the weights of Bartlett's kernel is that of the squares of moving sums.
-    moving = np.convolve(gained - mean * traded, np.ones(lags + 1))
-    error = float(moving @ moving / (lags + 1)) ** 0.5 / trades
+    error = _sum_of_pairs(gained - mean * traded, lags) ** 0.5 / trades
     stretches = len(np.unique(np.flatnonzero(traded) // max(lags, 1)))
     scale = periods_per_year or 1.0
     return Excess(
@@ -83,8 +84,15 @@ def excess_of(
     )
 
 
+def _sum_of_pairs(daily: Values, lags: int) -> float:
+    """Return the sum of the products of all pairs of days with the weights of Bartlett's kernel; float64 `[days]`."""
+    # It is the sum of the squares of moving sums.
+    moving = np.convolve(daily, np.ones(lags + 1))
+    return float(moving @ moving / (lags + 1))
+
+
 def excess_of_days(returns: Tensor, benchmark: Tensor, periods_per_year: float) -> Excess | None:
-    """Return what daily returns of one account are beyond those of another a year; None with fewer than two days.
+    """Return the excess of an account over another, a year; None with fewer than two days.
 
     Args:
         returns, benchmark: float64 `[days]`, as fractions.
@@ -95,26 +103,19 @@ def excess_of_days(returns: Tensor, benchmark: Tensor, periods_per_year: float) 
     return excess_of(difference, np.ones_like(difference), first, lags, periods_per_year)
 
 
-Values = NDArray[np.float64]
-
-# Markets whose gains differ by rounding alone explain nothing.
-_ROUNDING = 1e-12
-_FEWEST = 10
-
-
 def excess_of_trades(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, *, any_day: bool = False
 ) -> tuple[Excess | None, Excess | None]:
-    """Return the mean of what trades gained beyond all assets that could be bought that day, and its alpha.
-
-    Args:
-        trades: of one or more agents, `[agents, days, K]`. What is decided on one day counts together in the errors.
-        known: prices of the span, as `prices_of_span` returns them.
-        trading: the rules.
-        any_day: beyond what is gained by buying on any day of the span instead.
+    """Return the mean excess of trades over all assets that could be bought that day, and its alpha.
 
     Both are of a trade (%), and the market's sale is due on the same day; see `market_gains`, `excess_of` and
     `alpha_of`.
+
+    Args:
+        trades: of one or more agents, `[agents, days, K]`.
+        known: prices of the span, as `prices_of_span` returns them.
+        trading: the rules.
+        any_day: the excess over buying on any day of the span instead.
     """
     days = trades.asset.shape[1]
     made, day = trades.asset >= 0, np.arange(days)[:, None]
@@ -143,10 +144,8 @@ def alpha_of(
 ) -> Excess | None:
     """Return the intercept of the excess on the market's gain, with its standard error (%).
 
-    Who prefers assets that move more than the market gains more than it while it rises; the intercept is what is left
-    (Jensen 1968). Observations of a day count together in the error, and those at most `lags` days apart are related
-    (Driscoll and Kraay 1998, "Consistent covariance matrix estimation with spatially dependent panel data", with
-    Bartlett's kernel).
+    An agent that prefers volatile assets gains more than the market while it rises; the intercept is the rest (Jensen
+    1968). The error is that of `excess_of`.
 
     Args:
         excess, market: of each trade or day, as fractions, float64 `[observations]`.
@@ -156,20 +155,17 @@ def alpha_of(
 
     Returns None where there are fewer than 10 observations, or the market does not move.
     """
-    from statsmodels.stats.sandwich_covariance import S_hac_simple
-
     if len(excess) < _FEWEST or market.std() <= _ROUNDING:
         return None
     inputs = np.column_stack([np.ones(len(market)), market])
     inverse = np.linalg.inv(inputs.T @ inputs)
     fitted = inverse @ (inputs.T @ excess)
-    moments = np.zeros((day.max() + 1, 2))
-    np.add.at(moments, day, inputs * (excess - inputs @ fitted)[:, None])
-    variance = (inverse @ S_hac_simple(moments, nlags=lags) @ inverse)[0, 0]
+    residuals = excess - inputs @ fitted
+    variance = _sum_of_pairs(np.bincount(day, inputs @ inverse[0] * residuals), lags)
     scale = PERCENT * (periods_per_year or 1.0)
     return Excess(
         mean=float(fitted[0]) * scale,
-        standard_error=max(float(variance), 0.0) ** 0.5 * scale,
+        standard_error=variance**0.5 * scale,
         trades=len(excess),
         per="trade" if periods_per_year is None else "year",
     )

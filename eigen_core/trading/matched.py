@@ -1,8 +1,8 @@
-"""Random traders and portfolios matched to an agent, and its own decisions at other times."""
+"""Random traders and portfolios that resemble an agent, and the agent's own decisions at other times."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -12,47 +12,113 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.trading.equity import Values
 from eigen_core.trading.fills import BASIS_POINTS, fill_offset
+from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.portfolio import equal_weights_like
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades, trade_accounts
 from eigen_core.trading.weights import weights_accounts
 
-TRADERS = "random traders with the same days, sizes and holding times"
-# Decisions of random traders drawn at a time, which bounds memory.
-_DECISIONS = 2**20
+FEWEST_SHIFTS = 19
+"""Fewer than these cannot show that luck has a probability of 5 %."""
+
+_TRADERS = "random traders with the same days, sizes and holding times"
+_PORTFOLIOS = "random portfolios with the same weights in other assets"
+_SHIFTS = "shifts of its own decisions in time"
+
+V = TypeVar("V", bound=np.generic)
+
+
+@dataclass(frozen=True)
+class MatchedTraders:
+    """Earnings of traders that resemble an agent.
+
+    Attributes:
+        total_returns: last equity / capital - 1, float64 `[draws]`.
+        description: which traders they are, in words.
+    """
+
+    total_returns: Values
+    description: str
+
+    @property
+    def median_return(self) -> float | None:
+        """Median of the total returns; None without any trader."""
+        return float(np.median(self.total_returns)) if len(self.total_returns) else None
+
+    def quantile_of(self, total_return: float) -> float | None:
+        """Return the share of the traders that earned less, half of those that earned as much; None without any."""
+        if not len(self.total_returns):
+            return None
+        below, equal = self.total_returns < total_return, self.total_returns == total_return
+        return float(below.mean() + equal.mean() / 2.0)
+
+
+def _play(
+    groups: Iterable[DecidedTrades] | Iterable[Values],
+    agents: int,
+    known: Prices,
+    dates: NDArray[np.datetime64],
+    config: Config,
+    description: str,
+) -> MatchedTraders:
+    """Return the earnings of groups of trades or weights, `[draws x agents, ...]` or `[draws, agents, ...]`."""
+    settings = share_of_capital(config.account, agents)
+    closes = known.last_close[: len(dates)].cpu().numpy()
+    finals = [np.empty(0)]
+    for group in groups:
+        if isinstance(group, DecidedTrades):
+            equity = trade_accounts(group, closes, dates, config.trading, settings).equity
+        else:
+            flat = group.reshape(-1, *group.shape[-2:])
+            equity = weights_accounts(flat, known, dates, config.trading, settings).equity
+        finals.append(equity[:, -1].reshape(-1, agents).sum(axis=1))
+    return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, description)
+
+
+def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
+    """Return the settings of one of several accounts that share the capital equally."""
+    return settings.model_copy(update={"capital": settings.capital / agents})
+
+
+def play_matched_traders(
+    trades: DecidedTrades, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
+) -> MatchedTraders:
+    """Return the earnings of random traders with the accounts of the agents.
+
+    A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on
+    the same days; only the assets are random. So the market's own move, and how often and how long one is invested,
+    earn both the same.
+
+    Args:
+        trades: of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
+        known: prices of the span, as `prices_of_span` returns them.
+        dates: datetime64[D] `[days]`.
+        config: trading rules, account, seed.
+        draws: traders to draw.
+        key: names the agents in the random numbers.
+    """
+    groups = matched_traders(trades, known, config.trading, draws, config.seed, key)
+    return _play(groups, len(trades.asset), known, dates, config, _TRADERS)
 
 
 def matched_traders(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
 ) -> Iterator[DecidedTrades]:
-    """Yield random traders matched to each agent of `trades`, some at a time: `[traders x agents, days, K]`.
+    """Yield random traders for each agent of `trades`, some at a time: `[traders x agents, days, K]`.
 
-    Args:
-        trades: of the agents, `[agents, days, K]`.
-        known: prices of the span, as `prices_of_span` returns them.
-        trading: the rules.
-        draws: traders to draw.
-        seed: of the run.
-        key: whom they are matched to.
-
-    For each trade of the agent a trader buys, on the day of its decision, an asset drawn from those that are tradable
-    that day, that an order is filled for, and that the trader does not hold; where there is none, it buys nothing. Its
-    sale is due at the close of the day on which the agent's sale was due (`DecidedTrades.due_day`). Agents that buy the
-    same asset on the same day have traders that buy the same asset, if both may: accounts of agents that trade alike
-    vary as much together as those of their traders.
+    For each trade of the agent a trader buys, on the day of its decision, a random one of the assets that are tradable
+    that day, whose order is filled, and that the trader does not hold; without any, it buys nothing. Its sale is due at
+    the close of the day on which the agent's sale was due (`DecidedTrades.due_day`). Agents that buy the same asset on
+    the same day have traders that buy the same asset, if both may: accounts of agents that trade alike vary as much
+    together as those of their traders.
     """
-    group = max(1, _DECISIONS // trades.asset.size)
-    for first in range(0, draws, group):
-        generator = keyed_generator(seed, first, "backtest", key, "matched traders")
-        yield _draw(trades, known, trading, min(group, draws - first), generator)
+    for part in batch_slices(draws, trades.asset.size):
+        generator = keyed_generator(seed, part.start, "backtest", key, "matched traders")
+        yield _draw_traders(trades, known, trading, len(range(draws)[part]), generator)
 
 
-def _draw(
-    trades: DecidedTrades,
-    known: Prices,
-    trading: TradingConfig,
-    traders: int,
-    generator: np.random.Generator,
+def _draw_traders(
+    trades: DecidedTrades, known: Prices, trading: TradingConfig, traders: int, generator: np.random.Generator
 ) -> DecidedTrades:
     fills = known.fills(trading)
     entries, sale_days = fills.entry.cpu().numpy(), fills.sale_day.cpu().numpy()
@@ -75,35 +141,27 @@ def _draw(
             buys = (bought >= 0) & free.any(axis=2)
             asset[:, :, day, purchase] = np.where(buys, chosen, -1)
             sold = sale_days[due[:, day, purchase], chosen]
-            held_until = np.where(buys, sold, free_from[rows, agent, chosen])
-            free_from[rows, agent, chosen] = held_until
-    return trades_at_close(asset, due_day, trades.coefficient, known, trading)
+            free_from[rows, agent, chosen] = np.where(buys, sold, free_from[rows, agent, chosen])
+    return _trades_at_close(asset, due_day, trades.coefficient, known, trading)
 
 
-def trades_at_close(
-    asset: NDArray[np.int64],
-    due_day: NDArray[np.int64],
-    coefficient: NDArray[np.float64],
-    known: Prices,
-    trading: TradingConfig,
+def _trades_at_close(
+    asset: NDArray[np.int64], due_day: NDArray[np.int64], coefficient: Values, known: Prices, trading: TradingConfig
 ) -> DecidedTrades:
     """Return trades without a target, whose sale is due at a close (`Fills`): `[traders x agents, days, K]`.
 
     Args:
         asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
         due_day, coefficient: of each, or of each agent's; -1: none.
-        known: prices of the span, as `prices_of_span` returns them.
+        known: prices of the span.
         trading: the rules.
     """
     fills = known.fills(trading)
     entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
     shape = asset.shape
-    days, purchases = shape[-2:]
-    decided, due = np.arange(days)[:, None], np.clip(due_day, 0, known.days - 1)
+    decided, due = np.arange(shape[-2])[:, None], np.clip(due_day, 0, known.days - 1)
     column = np.maximum(asset, 0)
-    opened = (
-        ~torch.isnan(known.open).cpu().numpy() if trading.fill == "next_open" else np.zeros(entries.shape, np.bool_)
-    )
+    opened = ~torch.isnan(known.open).cpu().numpy() & (trading.fill == "next_open")
     columns: dict[str, NDArray[Any]] = {
         "asset": asset,
         "exit_day": np.where(due_day < 0, -1, sale_days[due, column]),
@@ -115,131 +173,51 @@ def trades_at_close(
         "delisted": fills.sale_delisted.cpu().numpy()[due, column],
         "at_open": opened[decided + fill_offset(trading), column],
     }
-    return DecidedTrades(**{name: values.reshape(-1, days, purchases) for name, values in columns.items()})
+    return DecidedTrades(**{name: values.reshape(-1, *shape[-2:]) for name, values in columns.items()})
 
 
-@dataclass(frozen=True)
-class MatchedTraders:
-    """Earnings of random traders matched to an agent.
-
-    Attributes:
-        total_returns: last equity / capital - 1, float64 `[draws]`.
-        description: what they have in common with the agent, in words.
-    """
-
-    total_returns: Values
-    description: str
-
-    @property
-    def median_return(self) -> float | None:
-        """Median of the total returns; None without any trader."""
-        return float(np.median(self.total_returns)) if len(self.total_returns) else None
-
-    def quantile_of(self, total_return: float) -> float | None:
-        """Return the share of the traders that earned less, half of those that earned as much; None without any."""
-        if not len(self.total_returns):
-            return None
-        below, equal = self.total_returns < total_return, self.total_returns == total_return
-        return float(below.mean() + equal.mean() / 2.0)
-
-
-def play_matched_traders(
-    trades: DecidedTrades,
-    known: Prices,
-    dates: NDArray[np.datetime64],
-    config: Config,
-    draws: int,
-    key: str,
+def play_permuted_weights(
+    weights: Values, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
 ) -> MatchedTraders:
-    """Return what matched traders earn with the agents' accounts, of which each has an equal share of the capital.
+    """Return the earnings of an agent's weights in other assets, with the accounts of the agents.
+
+    A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of
+    prices; only which assets have which weights is random.
 
     Args:
-        trades: of the agents, `[agents, days, K]`.
-        known: prices of the span, as `prices_of_span` returns them.
-        dates: datetime64[D] `[days]`.
-        config: trading rules, account, seed.
-        draws: traders to draw.
-        key: whom they are matched to.
+        weights: of the agents, float64 `[agents, days, assets]`; each agent has an equal share of the capital.
+        known, dates, config, draws, key: as in `play_matched_traders`.
     """
-    agents, days, _ = trades.asset.shape
-    settings = share_of_capital(config.account, agents)
-    finals = [np.empty(0)]
-    for group in matched_traders(trades, known, config.trading, draws, config.seed, key):
-        closes = known.last_close[:days].cpu().numpy()
-        accounts = trade_accounts(group, closes, dates, config.trading, settings)
-        finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
-    return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, TRADERS)
-
-
-def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
-    """Return the settings of one of several accounts that share the capital equally."""
-    return settings.model_copy(update={"capital": settings.capital / agents})
-
-
-PORTFOLIOS = "random portfolios with the same weights in other assets"
-# Weights of random portfolios held at a time, which bounds memory.
-_WEIGHTS = 2**20
+    groups = permuted_weights(weights, known.tradable[: len(dates)].cpu().numpy(), draws, config.seed, key)
+    return _play(groups, len(weights), known, dates, config, _PORTFOLIOS)
 
 
 def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, seed: int, key: str) -> Iterator[Values]:
     """Yield weights with the assets permuted, some draws at a time: float64 `[draws, agents, days, assets]`.
 
-    Args:
-        weights: of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
-        tradable: bool `[days, assets]`.
-        draws: permutations to draw.
-        seed: of the run.
-        key: whom they are matched to.
-
     A draw is one permutation of all assets, for all days and agents. On days on which some assets are not tradable,
     each of the others has the weight of the first tradable one that the permutation leads to, step by step: this too is
     a permutation, and as few weights as possible change their asset when an asset begins or ends.
-    """
-    sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
-    group = max(1, _WEIGHTS // weights.size)
-    for first in range(0, draws, group):
-        generator = keyed_generator(seed, first, "backtest", key, "permuted assets")
-        orders = generator.permuted(np.tile(np.arange(weights.shape[2]), (min(group, draws - first), 1)), axis=1)
-        permuted = np.empty((len(orders), *weights.shape))
-        for index, tradable_set in enumerate(sets):
-            days = np.flatnonzero(of_day == index)
-            permuted[:, :, days] = np.moveaxis(weights[:, days][:, :, _sources(orders, tradable_set)], 2, 0)
-        yield permuted
-
-
-def _sources(orders: NDArray[np.int64], tradable: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return the asset whose weight each asset has, int64 `[draws, assets]`."""
-    sources = orders
-    while True:
-        unusable = tradable & ~tradable[sources]
-        if not unusable.any():
-            return np.where(tradable, sources, np.arange(len(tradable)))
-        sources = np.where(unusable, np.take_along_axis(orders, sources, axis=1), sources)
-
-
-def play_permuted_weights(
-    weights: Values,
-    known: Prices,
-    dates: NDArray[np.datetime64],
-    config: Config,
-    draws: int,
-    key: str,
-) -> MatchedTraders:
-    """Return what permuted weights earn with the agents' accounts, of which each has an equal share of the capital.
 
     Args:
-        weights, draws, key: see `permuted_weights`.
-        known, dates: see `weights_accounts`.
-        config: trading rules, account, seed.
+        weights: of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
+        tradable: bool `[days, assets]`.
+        draws, seed, key: of the random numbers.
     """
-    agents, days, assets = weights.shape
-    settings, finals = share_of_capital(config.account, agents), [np.empty(0)]
-    tradable = known.tradable[:days].cpu().numpy()
-    for group in permuted_weights(weights, tradable, draws, config.seed, key):
-        flat = group.reshape(-1, days, assets)
-        accounts = weights_accounts(flat, known, dates, config.trading, settings)
-        finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
-    return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, PORTFOLIOS)
+    sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
+    assets = np.arange(weights.shape[2])
+    for part in batch_slices(draws, weights.size):
+        generator = keyed_generator(seed, part.start, "backtest", key, "permuted assets")
+        orders = generator.permuted(np.tile(assets, (len(range(draws)[part]), 1)), axis=1)
+        permuted = np.empty((len(orders), *weights.shape))
+        for index, tradable_set in enumerate(sets):
+            sources = orders
+            while (unusable := tradable_set & ~tradable_set[sources]).any():
+                sources = np.where(unusable, np.take_along_axis(orders, sources, axis=1), sources)
+            sources = np.where(tradable_set, sources, assets)
+            days = np.flatnonzero(of_day == index)
+            permuted[:, :, days] = np.moveaxis(weights[:, days][:, :, sources], 2, 0)
+        yield permuted
 
 
 def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
@@ -252,30 +230,23 @@ def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
     return float(np.abs(weights - equal).sum(axis=2).mean() / 2.0)
 
 
-SHIFTS = "shifts of its own decisions in time"
-FEWEST_SHIFTS = 19
-"""Fewer than these cannot show that luck has a probability of 5 %."""
-# Decisions or weights of shifted agents at a time, which bounds memory.
-_VALUES = 2**20
-
-
 def has_choice(tradable: NDArray[np.bool_]) -> bool:
     """Return whether there is a day with two assets or more to choose from: bool `[days, assets]`."""
     return bool((tradable.sum(axis=1) > 1).any())
 
 
 def fewest_days(trading: TradingConfig) -> int:
-    """Return how many days must be judged so that there are enough shifts."""
+    """Return how many days a backtest must have so that there are enough shifts."""
     return 2 * trading.holding_days + 1 + FEWEST_SHIFTS
 
 
 def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]:
-    """Return by how many days decisions are shifted: by more than the holding time, forward and back around the end.
+    """Return the shifts of decisions in days: more than the holding time, forward, and back around the end.
 
     Args:
         days: of the span.
         trading: the rules.
-        most: where there are more, so many of them at equal distances.
+        most: with more shifts than these, this many at equal distances.
     """
     every = np.arange(trading.holding_days + 1, days - trading.holding_days)
     if len(every) <= most:
@@ -283,10 +254,22 @@ def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]
     return every[np.linspace(0, len(every) - 1, most).round().astype(np.int64)]
 
 
+def _shift(values: NDArray[V], shifts: NDArray[np.int64]) -> NDArray[V]:
+    """Return decisions `[agents, days, ...]` at other times, those of the last days first: `[shifts, agents, ...]`."""
+    days = np.arange(values.shape[1])
+    return np.moveaxis(values[:, (days - shifts[:, None]) % len(days)], 0, 1)
+
+
 def play_shifted_trades(
     trades: DecidedTrades, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
 ) -> MatchedTraders:
-    """Return what the agents' trades earn at other times, with sales that are due at the close after as many days.
+    """Return the earnings of the agents' trades at other times, which tests their timing.
+
+    Decisions are shifted in time against the prices: exposure, turnover and what decisions have in common with those
+    before them stay; whether they came at the right time is lost. This also judges an agent of one asset, which has
+    nothing to choose among (a rotation test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo
+    method for hypothesis testing", section 2). Sales are due at the close after as many days as the agent's; a trade
+    whose order is not filled at the other time is not made.
 
     Args:
         trades: of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
@@ -294,54 +277,41 @@ def play_shifted_trades(
         dates: datetime64[D] `[days]`.
         config: trading rules, account.
         most: shifts.
-
-    A trade whose order is not filled at the other time is not made.
     """
-    agents, days, _ = trades.asset.shape
-    fills = known.fills(config.trading)
-    entries, due_day = fills.entry.cpu().numpy(), trades.due_day(fills)
-    closes = known.last_close[:days].cpu().numpy()
-    settings, finals = share_of_capital(config.account, agents), [np.empty(0)]
-    decided = np.arange(days)[:, None]
-    for shifts in _groups(shifts_of(days, config.trading, most), trades.asset.size):
-        moved = (decided[:, 0] - shifts[:, None]) % days
-        # [shifts, agents, days, K]
-        asset, held = (np.moveaxis(values[:, moved], 0, 1) for values in (trades.asset, due_day - decided))
-        coefficient = np.moveaxis(trades.coefficient[:, moved], 0, 1)
+    fills, decided = known.fills(config.trading), np.arange(len(dates))[:, None]
+    entries, held = fills.entry.cpu().numpy(), trades.due_day(fills) - decided
+    shifts = shifts_of(len(dates), config.trading, most)
+
+    def shifted(part: NDArray[np.int64]) -> DecidedTrades:
+        asset = _shift(trades.asset, part)
         filled = (asset >= 0) & ~np.isnan(entries[decided, np.maximum(asset, 0)])
-        asset, due = np.where(filled, asset, -1), np.where(filled, decided + held, -1)
-        shifted = trades_at_close(asset, due, coefficient, known, config.trading)
-        accounts = trade_accounts(shifted, closes, dates, config.trading, settings)
-        finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
-    return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, SHIFTS)
+        due_day = np.where(filled, decided + _shift(held, part), -1)
+        coefficient = _shift(trades.coefficient, part)
+        return _trades_at_close(np.where(filled, asset, -1), due_day, coefficient, known, config.trading)
+
+    groups = (shifted(shifts[part]) for part in batch_slices(len(shifts), trades.asset.size))
+    return _play(groups, len(trades.asset), known, dates, config, _SHIFTS)
 
 
 def play_shifted_weights(
     weights: Values, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
 ) -> MatchedTraders:
-    """Return what the agents' weights earn at other times.
+    """Return the earnings of the agents' weights at other times, as `play_shifted_trades` does.
+
+    The weights of assets that are not tradable at the other time go to those that are, in equal parts.
 
     Args:
         weights: of the agents, float64 `[agents, days, assets]`; each agent has an equal share of the capital.
-        known, dates: see `weights_accounts`.
-        config: trading rules, account.
-        most: shifts.
-
-    The weights of assets that are not tradable at the other time go to those that are, in equal parts.
+        known, dates, config, most: as in `play_shifted_trades`.
     """
-    agents, days, assets = weights.shape
-    settings, finals = share_of_capital(config.account, agents), [np.empty(0)]
-    tradable = known.tradable[:days].cpu().numpy()
-    for shifts in _groups(shifts_of(days, config.trading, most), weights.size):
-        moved = np.moveaxis(weights[:, (np.arange(days) - shifts[:, None]) % days], 0, 1)
+    tradable = known.tradable[: len(dates)].cpu().numpy()
+    shifts = shifts_of(len(dates), config.trading, most)
+
+    def shifted(part: NDArray[np.int64]) -> Values:
+        moved = _shift(weights, part)
         lost = np.where(tradable, 0.0, moved).sum(axis=-1, keepdims=True)
-        usable = np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)
-        flat = usable.reshape(-1, days, assets)
-        accounts = weights_accounts(flat, known, dates, config.trading, settings)
-        finals.append(accounts.equity[:, -1].reshape(-1, agents).sum(axis=1))
-    return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, SHIFTS)
+        usable: Values = np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)
+        return usable
 
-
-def _groups(shifts: NDArray[np.int64], size: int) -> list[NDArray[np.int64]]:
-    each = max(1, _VALUES // size)
-    return [shifts[first : first + each] for first in range(0, len(shifts), each)]
+    groups = (shifted(shifts[part]) for part in batch_slices(len(shifts), weights.size))
+    return _play(groups, len(weights), known, dates, config, _SHIFTS)
