@@ -1,4 +1,4 @@
-"""The equity of accounts over a span of days, and what a year of these days is."""
+"""Equity of accounts over a span of days, and the length of a year in these days."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,11 @@ from numpy.typing import NDArray
 from eigen_core.config import AccountConfig
 
 Values = NDArray[np.float64]
+
+DAYS_OF_YEAR = 365.25
+_CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
+_NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # by which holidays and closures move the count of a year's days, or of several
+_LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps are missing days
 
 
 @dataclass(frozen=True)
@@ -21,7 +26,7 @@ class EquityCurve:
         equity: float64 `[days]`, cash and positions at their last known close (money); an account that has lost all
             stays at 0.
         exposure: float64 `[days]`, value of the positions at the close as a share of the equity.
-        traded: float64 `[days]`, what was bought and sold on the day, at the prices of the fills (money).
+        traded: float64 `[days]`, value of the day's purchases and sales at their fills (money).
         costs: float64 `[days]`, transaction costs and slippage of the day (money).
     """
 
@@ -35,7 +40,8 @@ class EquityCurve:
     @property
     def returns(self) -> Values:
         """Return of each day as a fraction of the equity before it, float64 `[days]`; 0 where nothing was left."""
-        return daily_returns(self.equity, self.capital)
+        before = np.concatenate([[self.capital], self.equity[:-1]])
+        return share_of(self.equity, before, nothing=1.0) - 1.0
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,6 @@ class Accounts:
     interest: Values
 
     def curve(self, trader: int) -> EquityCurve:
-        """Return the equity of one trader."""
         daily = (self.equity, self.exposure, self.traded, self.costs)
         return EquityCurve(self.dates, self.capital, *(values[trader] for values in daily))
 
@@ -67,12 +72,6 @@ class Accounts:
         equity, traded, costs = (values.sum(axis=0) * share for values in (self.equity, self.traded, self.costs))
         exposure = share_of((self.exposure * self.equity).sum(axis=0) * share, equity)
         return EquityCurve(self.dates, self.capital * len(self.equity) * share, equity, exposure, traded, costs)
-
-
-def daily_returns(equity: Values, capital: float) -> Values:
-    """Return of each day as a fraction of the equity before it, 0 where nothing was left; float64 `[..., days]`."""
-    before = np.concatenate([np.full_like(equity[..., :1], capital), equity[..., :-1]], axis=-1)
-    return share_of(equity, before, nothing=1.0) - 1.0
 
 
 def share_of(part: Values, whole: Values, nothing: float = 0.0) -> Values:
@@ -84,10 +83,10 @@ def share_of(part: Values, whole: Values, nothing: float = 0.0) -> Values:
 
 
 def one_after_another(curves: Sequence[EquityCurve]) -> EquityCurve:
-    """Return the account that trades span after span, each with all that the one before it has left.
+    """Return the account that trades span after span, each with all money of the one before it.
 
-    What an account holds at the end of its span counts at its last known close and becomes cash, without costs. Whole
-    shares are those of each curve's own capital.
+    Positions at the end of a span become cash at their last known close, without costs. Whole shares are those of each
+    curve's own capital.
 
     Raises:
         ValueError: the spans are not in the order of their days.
@@ -114,7 +113,7 @@ def one_after_another(curves: Sequence[EquityCurve]) -> EquityCurve:
 
 
 def side_by_side(curves: Sequence[EquityCurve]) -> EquityCurve:
-    """Return the mean of accounts over the same days with the same capital: an equal share of it is in each."""
+    """Return the mean of accounts over the same days with the same capital: each has an equal share of it."""
     equity = np.stack([curve.equity for curve in curves])
     positions = np.stack([curve.exposure for curve in curves]) * equity
     return EquityCurve(
@@ -127,18 +126,10 @@ def side_by_side(curves: Sequence[EquityCurve]) -> EquityCurve:
     )
 
 
-DAYS_OF_YEAR = 365.25
-_CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
-_NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # by which holidays and closures move the count of a year's days, or of several
-_LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps are missing days
-
-
 def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
-    """Return what a rate of a year earns since the day before, compounded by calendar time; float64 `[days]`.
+    """Return an annual rate (a fraction) since the day before, compounded by calendar time: float64 `[days]`.
 
-    Args:
-        rate: a year (a fraction).
-        dates: datetime64[D] `[days]`. On the first day an account begins, and nothing is earned.
+    It is 0 on the first of the `dates`, datetime64[D] `[days]`, on which an account begins.
     """
     years = np.diff(dates, prepend=dates[:1]) / np.timedelta64(1, "D") / DAYS_OF_YEAR
     rates: Values = (1.0 + rate) ** years - 1.0
@@ -146,12 +137,11 @@ def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
 
 
 def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span: range | None = None) -> int:
-    """Return how many days of a market make a year: `account.periods_per_year`, or as many as there are.
+    """Return how many days of a market make a year: `account.periods_per_year`, or the count of its days.
 
-    Days of the span, and of the years before it that make it five, are counted and divided by the calendar time that
-    they take: the calendar may change, as where coins, which trade every day, join stocks. Gaps of more than two weeks
-    are left out of both. The number is 252 or 365 where the days are as many as that but for holidays; else it is
-    rounded.
+    Counted are the days of the span and of the years before it that make it five, because the calendar may change, as
+    where coins, which trade every day, join stocks. Gaps of more than two weeks are left out. The number is 252 or 365
+    where the days are as many but for holidays.
 
     Args:
         dates: datetime64[D] `[days]`, increasing; fewer than two raise ValueError.

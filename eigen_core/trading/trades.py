@@ -1,4 +1,4 @@
-"""Accounts that make trades: each trade gets a size, the cash pays for it, its sale gives cash back."""
+"""Accounts of traders that buy assets, hold them for some days and sell them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,19 +19,13 @@ from eigen_core.trading.prices import CLAIMS, Prices
 
 @dataclass(frozen=True)
 class Fees:
-    """Fractions of a price.
-
-    Attributes:
-        cost: transaction cost of each side.
-        slippage: how much worse an order at the market is filled.
-    """
+    """Transaction cost of each side, and slippage of an order at the market, as fractions of a price."""
 
     cost: float
     slippage: float
 
     @classmethod
     def of(cls, trading: TradingConfig) -> Self:
-        """Return those of the trading rules."""
         return cls(trading.cost_bps / BASIS_POINTS, trading.slippage_bps / BASIS_POINTS)
 
     def of_purchase(self, entry: Values) -> Values:
@@ -55,19 +49,19 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class DecidedTrades:
-    """The trades that each trader decides on, without their sizes; `[traders, days, K]` of a span.
+    """The trades of each trader over a span, without their sizes; `[traders, days of decisions, K]`.
 
-    K is `trading.purchases_per_day`; those of a day are in the order in which the cash pays for them. As the market
-    does not react, the end of a trade is known from the prices; an account uses it on the day of the exit, not before.
+    K is `trading.purchases_per_day`; the trades of a day are in the order in which the cash pays for them. As the
+    market does not react, the end of a trade is known from the prices; an account uses it on the day of the exit.
 
     Attributes:
-        asset: int64, what a decision of the day buys; -1: nothing.
+        asset: int64, asset that is bought; -1: none.
         exit_day: int64, day of the sale, counted from the span's first; it may be after the last.
         entry, exit: float64, prices of one share, slippage included.
-        target: float64, price of one share at which it is sold before its last day; NaN: it waits for that day.
+        target: float64, price of one share at which it is sold before its last day; NaN: none.
         coefficient: float64, the agent's.
         at_target: bool, the sale is at the target, which costs no slippage.
-        delisted: bool, the sale is that of an asset that has ended (`Fills`).
+        delisted: bool, the asset has ended (`Fills`).
         at_open: bool, the fill is at the open: sales of its day come after it.
     """
 
@@ -83,7 +77,7 @@ class DecidedTrades:
 
     @classmethod
     def none(cls, traders: int, days: int, purchases: int = 1) -> "DecidedTrades":
-        """Return decisions that buy nothing, to be filled in."""
+        """Return decisions that buy nothing, to be overwritten."""
         shape = (traders, days, purchases)
         return cls(
             asset=np.full(shape, -1),
@@ -98,11 +92,7 @@ class DecidedTrades:
         )
 
     def due_day(self, fills: Fills) -> Indices:
-        """Return the day on which each sale was due, counted as `exit_day` is; see `Fills.due_after`.
-
-        Args:
-            fills: of the prices and rules by which the trades were filled.
-        """
+        """Return the day on which each sale was due, counted as `exit_day` is; see `Fills.due_after`."""
         day = torch.arange(self.asset.shape[1], device=fills.due_offset.device)[:, None]
         asset, exit_day = (torch.tensor(values, device=day.device) for values in (self.asset, self.exit_day))
         due: Indices = (day + fills.due_after(day, asset.clamp(min=0), exit_day - day)).cpu().numpy()
@@ -114,11 +104,10 @@ class TradedAccounts(Accounts):
     """The accounts of traders over a span.
 
     Attributes:
-        trades: what they decided.
+        trades: their decisions.
         fill_offset: days from a decision to its fill.
         shares: float64 `[traders, days, K]`, bought by the decisions of each day; 0: nothing.
-        paid, received: float64 `[traders, days, K]`, money out and in for them, costs included; what is not sold by the
-            last day has received nothing.
+        paid, received: float64 `[traders, days, K]`, money out and in for them, costs included; 0 until the sale.
         trade_costs: float64 `[traders, days, K]`, transaction costs and slippage of both sides.
         last_close: float64 `[assets]`, known at the end of the last day.
     """
@@ -133,7 +122,7 @@ class TradedAccounts(Accounts):
 
     @property
     def gain(self) -> Values:
-        """Gain of each trade, float64 `[traders, days, K]` (money): what is held counts at its last known close."""
+        """Gain of each trade, float64 `[traders, days, K]` (money); open positions count at the last known close."""
         held = (self.shares > 0.0) & (self.trades.exit_day >= len(self.dates))
         worth = self.shares * self.last_close[np.maximum(self.trades.asset, 0)]
         return self.received - self.paid + np.where(held, worth, 0.0)
@@ -142,8 +131,8 @@ class TradedAccounts(Accounts):
         """Return the trades of one trader that were filled, one a row, by day of decision.
 
         Columns: symbol, decision, fill, exit (dates; no exit where a position is still held), entry, exit_price (of
-        one share, slippage included), shares, coefficient, paid, received, costs, gain (money; of what is still held,
-        at its last known close), gain_percent (of what was paid), reason (target, time, delisted or held).
+        one share, slippage included), shares, coefficient, paid, received, costs, gain (money), gain_percent (of the
+        money paid), reason (target, time, delisted or held).
         """
         day, purchase = np.nonzero(self.shares[trader] > 0.0)
         made = (trader, day, purchase)
@@ -182,146 +171,132 @@ def trade_accounts(
 ) -> TradedAccounts:
     """Keep the accounts of traders day by day, all traders at once.
 
+    A day: cash earns interest, orders at the open are filled, positions are sold, orders at the close are filled.
+    The size of a position is that of `account.sizing`, from the equity after the sales of the decision's day, or the
+    cash at the fill if that is less. Of the orders of a day that are filled together, the first takes it first.
+
     Args:
-        trades: what they decide.
+        trades: their decisions.
         last_close: float64 `[days, assets]`, the last known close at the end of each day.
         dates: datetime64[D] `[days]`.
         trading: the rules: when an order is filled, what it costs.
         settings: capital, sizes, shares, interest.
-
-    A day: cash earns interest, orders at the open are filled, positions are sold, orders at the close are filled.
-    The size of a position is that of `account.sizing`, from the equity after the sales of the decision's day; where the
-    cash at the fill is less, it is the cash. Of the orders of a day that are filled together, the first takes it first.
     """
-    keeper = _Keeper(trades, last_close, dates, trading, settings)
+    shape = trades.asset.shape
+    accounts = TradedAccounts(
+        dates=dates,
+        capital=settings.capital,
+        interest=np.zeros(shape[0]),
+        trades=trades,
+        fill_offset=fill_offset(trading),
+        last_close=last_close[-1],
+        **{name: np.zeros(shape[:2]) for name in ("equity", "exposure", "traded", "costs")},
+        **{name: np.zeros(shape) for name in ("shares", "paid", "received", "trade_costs")},
+    )
+    keeper = _Keeper(accounts, last_close, trading, settings)
     for day in range(len(dates)):
         keeper.keep_day(day)
-    return keeper.accounts()
+    return accounts
 
 
-@dataclass
 class _Keeper:
-    """The accounts so far."""
+    """Writes accounts day after day."""
 
-    trades: DecidedTrades
-    last_close: Values
-    dates: NDArray[np.datetime64]
-    trading: TradingConfig
-    settings: AccountConfig
-
-    def __post_init__(self) -> None:
-        shape = self.trades.asset.shape
-        self._offset = fill_offset(self.trading)
-        self._fees = Fees.of(self.trading)
-        self._rates = daily_rates(self.settings.interest, self.dates)
-        self._cash = np.full(shape[0], self.settings.capital)
-        self._interest = np.zeros(shape[0])
-        self._decision_equity = np.zeros(shape[:2])
-        self._per_day = {name: np.zeros(shape[:2]) for name in ("equity", "exposure", "traded", "costs")}
-        self._per_trade = {name: np.zeros(shape) for name in ("shares", "paid", "received", "trade_costs")}
-        decided = np.arange(shape[1])[:, None]
-        made = self.trades.asset >= 0
-        self._longest = int(np.where(made, self.trades.exit_day - decided, 0).max(initial=0))
-        self._share = np.where(made, self._shares_of_equity(), 0.0)
-
-    def _shares_of_equity(self) -> Values:
-        """Return what each position takes, as a share of the equity."""
-        share = np.full(self.trades.asset.shape, 1.0 / (self.trading.holding_days * self.trading.purchases_per_day))
-        if self.settings.sizing == "coefficient" and self.trading.max_coefficient is not None:
-            share *= self.trades.coefficient / self.trading.max_coefficient
-        return share
+    def __init__(
+        self, accounts: TradedAccounts, last_close: Values, trading: TradingConfig, settings: AccountConfig
+    ) -> None:
+        self._accounts, self._trades = accounts, accounts.trades
+        self._last_close, self._settings = last_close, settings
+        self._fees = Fees.of(trading)
+        self._rates = daily_rates(settings.interest, accounts.dates)
+        self._cash = np.full(len(accounts.equity), settings.capital)
+        self._decision_equity = np.zeros_like(accounts.equity)
+        self._holding_days = trading.holding_days
+        asset, decided = self._trades.asset, np.arange(self._trades.asset.shape[1])[:, None]
+        self._longest = int(np.where(asset >= 0, self._trades.exit_day - decided, 0).max(initial=0))
+        share = np.full(asset.shape, 1.0 / (trading.holding_days * trading.purchases_per_day))
+        if settings.sizing == "coefficient" and trading.max_coefficient is not None:
+            share *= self._trades.coefficient / trading.max_coefficient
+        self._share_of_equity = np.where(asset >= 0, share, 0.0)
 
     def keep_day(self, day: int) -> None:
         earned = self._cash * self._rates[day]
-        self._interest += earned
+        self._accounts.interest[:] += earned
         self._cash = self._cash + earned
-        decided = day - self._offset
+        decided = day - self._accounts.fill_offset
         if decided >= 0:
-            at_open = self.trades.at_open[:, decided]
+            at_open = self._trades.at_open[:, decided]
             self._buy(day, decided, at_open)
         self._sell(day)
         self._decision_equity[:, day] = self._cash + self._worth(day)
         if decided >= 0:
             self._buy(day, decided, ~at_open)
-            # What is bought at the close of its last day is sold at that close.
+            # A position that is bought at the close of its last day is sold at that close.
             self._sell(day)
         worth = self._worth(day)
         equity = self._cash + worth
-        self._per_day["equity"][:, day] = equity
-        self._per_day["exposure"][:, day] = share_of(worth, equity)
+        self._accounts.equity[:, day] = equity
+        self._accounts.exposure[:, day] = share_of(worth, equity)
 
     def _buy(self, day: int, decided: int, at_this_time: NDArray[np.bool_]) -> None:
+        accounts, settings = self._accounts, self._settings
         for purchase in range(at_this_time.shape[1]):
-            self._buy_one(day, (slice(None), decided, purchase), at_this_time[:, purchase])
-
-    def _buy_one(self, day: int, order: tuple[slice, int, int], at_this_time: NDArray[np.bool_]) -> None:
-        wanted = self._share[order] * self._decision_equity[order[:2]]
-        if self.settings.sizing == "fixed":
-            wanted = np.where(self._share[order] > 0.0, self.settings.fixed_amount, 0.0)
-        entry = self.trades.entry[order]
-        price = entry * (1.0 + self._fees.cost)
-        buys = at_this_time & (wanted > 0.0) & (self._cash > ROUNDING * self.settings.capital)
-        shares = np.zeros_like(wanted)
-        np.divide(np.minimum(wanted, self._cash), price, out=shares, where=buys)
-        if self.settings.shares == "whole":
-            shares = np.floor(shares)
-        bought = shares > 0.0
-        shares, entry, price = (np.where(bought, values, 0.0) for values in (shares, entry, price))
-        paid = shares * price
-        costs = shares * self._fees.of_purchase(entry)
-        self._cash = self._cash - paid
-        self._per_trade["shares"][order] += shares
-        self._per_trade["paid"][order] += paid
-        self._per_trade["trade_costs"][order] += costs
-        self._per_day["traded"][:, day] += shares * entry
-        self._per_day["costs"][:, day] += costs
+            order = (slice(None), decided, purchase)
+            wanted = self._share_of_equity[order] * self._decision_equity[order[:2]]
+            if settings.sizing == "fixed":
+                wanted = np.where(self._share_of_equity[order] > 0.0, settings.fixed_amount, 0.0)
+            entry = self._trades.entry[order]
+            price = entry * (1.0 + self._fees.cost)
+            buys = at_this_time[:, purchase] & (wanted > 0.0) & (self._cash > ROUNDING * settings.capital)
+            shares = np.zeros_like(wanted)
+            np.divide(np.minimum(wanted, self._cash), price, out=shares, where=buys)
+            if settings.shares == "whole":
+                shares = np.floor(shares)
+            bought = shares > 0.0
+            shares, entry, price = (np.where(bought, values, 0.0) for values in (shares, entry, price))
+            paid = shares * price
+            costs = shares * self._fees.of_purchase(entry)
+            self._cash = self._cash - paid
+            accounts.shares[order] += shares
+            accounts.paid[order] += paid
+            accounts.trade_costs[order] += costs
+            accounts.traded[:, day] += shares * entry
+            accounts.costs[:, day] += costs
 
     def _open(self, day: int) -> slice:
-        """Decisions whose positions may be open on a day."""
+        """Return the decisions whose positions may be open on a day."""
         return slice(max(0, day - self._longest), day + 1)
 
     def _sell(self, day: int) -> None:
-        decided = self._open(day)
-        shares, received = (self._per_trade[name][:, decided] for name in ("shares", "received"))
-        sold = (self.trades.exit_day[:, decided] == day) & (shares > 0.0) & (received == 0.0)
-        exit_price = np.where(sold, self.trades.exit[:, decided], 0.0)
+        accounts, decided = self._accounts, self._open(day)
+        shares, received = accounts.shares[:, decided], accounts.received[:, decided]
+        sold = (self._trades.exit_day[:, decided] == day) & (shares > 0.0) & (received == 0.0)
+        exit_price = np.where(sold, self._trades.exit[:, decided], 0.0)
         value = np.where(sold, shares, 0.0) * exit_price
-        costs = shares * self._fees.of_sale(exit_price, self.trades.at_target[:, decided])
+        costs = shares * self._fees.of_sale(exit_price, self._trades.at_target[:, decided])
         gained = value * (1.0 - self._fees.cost)
         received += gained
-        self._per_trade["trade_costs"][:, decided] += costs
+        accounts.trade_costs[:, decided] += costs
         self._cash = self._cash + self._of_trader(gained)
-        self._per_day["traded"][:, day] += self._of_trader(value)
-        self._per_day["costs"][:, day] += self._of_trader(costs)
+        accounts.traded[:, day] += self._of_trader(value)
+        accounts.costs[:, day] += self._of_trader(costs)
 
     def _worth(self, day: int) -> Values:
-        """Return what the positions are worth at the last known close, float64 `[traders]`."""
+        """Return the value of the positions at the last known close, float64 `[traders]`."""
         decided = self._open(day)
-        asset, shares = self.trades.asset[:, decided], self._per_trade["shares"][:, decided]
-        held = (shares > 0.0) & (self.trades.exit_day[:, decided] > day)
-        return self._of_trader(np.where(held, shares * self.last_close[day][np.maximum(asset, 0)], 0.0))
+        asset, shares = self._trades.asset[:, decided], self._accounts.shares[:, decided]
+        held = (shares > 0.0) & (self._trades.exit_day[:, decided] > day)
+        return self._of_trader(np.where(held, shares * self._last_close[day][np.maximum(asset, 0)], 0.0))
 
     def _of_trader(self, values: Values) -> Values:
         """Sum `[traders, days, K]` for each trader.
 
         Decisions whose sales wait are added one by one: the bits do not depend on how long any sale waits.
         """
-        recent = min(self._longest, self.trading.holding_days) + 1
+        recent = min(self._longest, self._holding_days) + 1
         before, newest = np.split(values.reshape(len(values), -1), [-recent * values.shape[2]], axis=1)
         total: Values = newest.sum(axis=1)
         return total + before.cumsum(axis=1)[:, -1] if before.shape[1] else total
-
-    def accounts(self) -> TradedAccounts:
-        return TradedAccounts(
-            trades=self.trades,
-            fill_offset=self._offset,
-            dates=self.dates,
-            capital=self.settings.capital,
-            interest=self._interest,
-            last_close=self.last_close[-1],
-            **self._per_day,
-            **self._per_trade,
-        )
 
 
 Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
@@ -355,14 +330,14 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
 
 
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:
-    """Let traders decide after the close of each day, by the rules of `TradingEnvironment`.
+    """Let traders decide after the close of each day, by the rules of `TradingEnvironment`, without a settlement.
 
     Args:
         known: prices of the span, as `prices_of_span` returns them with `trading.holding_days` days after it.
-        trading: the rules. Positions may be opened on every day; there is no settlement.
+        trading: the rules.
         days: days of the span.
         traders: number of traders.
-        decide: gives each day's actions.
+        decide: returns the actions of a day.
     """
     as_one = {"trading_days": days, "settlement_days": trading.holding_days, "credit": "decision"}
     environment = TradingEnvironment(known, trading.model_copy(update=as_one), record_trades=True)
