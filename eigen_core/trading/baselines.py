@@ -1,4 +1,4 @@
-"""Simple rules that an agent is measured against: they know prices alone, and trade with the same costs and fills.
+"""Baselines: simple rules that know prices alone and trade with the same costs and fills as agents.
 
 A month is 21 days of trading and a year 252 on stock exchanges; as many as the data's own calendar has elsewhere.
 
@@ -73,7 +73,7 @@ def baseline_curves(
 
 
 def _returns(last_close: Values, span: range, since: int, until: int) -> Values:
-    """Return what each asset returned from `since` to `until` days before each day of a span; NaN where unknown."""
+    """Return each asset's return from `since` to `until` days before each day of a span; NaN where unknown."""
     days = np.arange(span.start, span.stop)
     start = np.maximum(days - since, 0)
     change = last_close[np.maximum(days - until, 0)] / last_close[start] - 1.0
@@ -90,8 +90,7 @@ def equal_weights(chosen: NDArray[np.bool_]) -> Values:
 def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: range) -> Values:
     """Return weights that buy each asset at its first fill, float64 `[days, assets]`; NaN: it stays as it is.
 
-    The assets are those that are known on the first day, and have not ended; if there are none, on the first day with
-    some.
+    The assets are those that have begun and not ended on the first day on which there are any.
     """
     priced, session = (values[: span.stop].cpu() for values in (prices.tradable, prices.session))
     begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_days)
@@ -114,7 +113,6 @@ def _top_third(score: Values, tradable: NDArray[np.bool_]) -> Values:
 
 
 def _classic_trades(known: Prices, trading: TradingConfig, indicator: Values) -> DecidedTrades:
-    """Return the trades of the rule `classic`."""
     coefficient = trading.max_coefficient or max(trading.buy_threshold, 1.0)
     scores = torch.tensor(indicator, device=known.close.device)
     targets = torch.full((1, known.assets), trading.max_target, device=known.close.device)

@@ -24,7 +24,7 @@ _DAY = np.timedelta64(1, "D")
 
 @dataclass(frozen=True)
 class Figures:
-    """Figures of one account; None where undefined, such as a ratio whose denominator is 0.
+    """Metrics of one account; None where undefined, such as a ratio whose denominator is 0.
 
     `r` are the daily returns, `e` those in excess of the risk-free rate since the day before (`daily_rates`), `P` the
     periods per year, `std` the standard deviation with N - 1, drawdown the equity as a fraction of its highest value so
@@ -34,8 +34,8 @@ class Figures:
         total_return: last equity / capital - 1.
         cagr: (1 + total_return)^(P / days) - 1.
         volatility: std(r) sqrt(P).
-        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994); undefined where interest is all
-            that was earned.
+        sharpe: mean(e) / std(e) sqrt(P) (Sharpe, Journal of Portfolio Management 1994); undefined if the account earned
+            interest alone.
         probabilistic_sharpe: probability that the true Sharpe ratio is above 0, from the length, skewness and kurtosis
             of e (Bailey and Lopez de Prado, Journal of Risk 2012, equation 9).
         sortino: mean(e) / sqrt(mean(min(e, 0)^2)) sqrt(P) (Sortino and Price, Journal of Investing 1994).
@@ -78,19 +78,19 @@ def figures_of(
     periods_per_year: float,
     risk_free: float = 0.0,
 ) -> Figures:
-    """Return the figures of an account.
+    """Return the metrics of an account.
 
     Args:
         curve: its equity.
-        benchmark: what it is measured against, on the same days; None: beta, alpha and information ratio are undefined.
+        benchmark: on the same days; None: beta, alpha and information ratio are undefined.
         periods_per_year: days of trading a year.
-        risk_free: what is earned without risk, a year.
+        risk_free: annual rate (a fraction).
 
     Raises:
         ValueError: there is no day, an equity is below 0, or the benchmark has other days.
     """
     if not len(curve.dates) or not (curve.equity >= 0.0).all():
-        raise ValueError("figures need at least one day, and no equity below 0")
+        raise ValueError("metrics need at least one day, and no equity below 0")
     returns, days = curve.returns, len(curve.dates)
     daily_risk_free = daily_rates(risk_free, curve.dates)
     excess, drawdown = returns - daily_risk_free, drawdowns(curve)
@@ -132,7 +132,7 @@ def drawdowns(curve: EquityCurve) -> Values:
 def _against(
     curve: EquityCurve, benchmark: EquityCurve | None, risk_free: Values, periods_per_year: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Return beta, alpha and information ratio; `risk_free` is that of each day."""
+    """Return beta, alpha and information ratio, with the risk-free rate of each day."""
     if benchmark is None:
         return None, None, None
     if not np.array_equal(curve.dates, benchmark.dates):
@@ -155,7 +155,7 @@ def _spread(values: Values) -> float:
 
 
 def _is_interest(curve: EquityCurve) -> bool:
-    """Return whether the account grew by the same rate of calendar time all along: more on a Monday is no risk."""
+    """Return whether the account always grew by the same rate of calendar time: more on a Monday is no risk."""
     grown, elapsed = curve.equity / curve.capital, (curve.dates - curve.dates[0]) / _DAY
     if len(grown) < 2 or grown[-1] <= 0.0:
         return False
@@ -179,7 +179,7 @@ def _longest(dates: NDArray[np.datetime64], below: NDArray[np.bool_]) -> int:
 
 
 def gain_by_asset(trades: pd.DataFrame) -> pd.DataFrame:
-    """Return what each asset gave, one row each, the highest gain first.
+    """Return the gain of each asset, one row each, the highest first.
 
     Args:
         trades: rows of `TradedAccounts.table` or `WeightsAccounts.table`.
@@ -196,11 +196,7 @@ def gain_by_asset(trades: pd.DataFrame) -> pd.DataFrame:
 
 
 def gain_by_month(curve: EquityCurve, trades: pd.DataFrame) -> pd.DataFrame:
-    """Return what each month gave, one row each.
-
-    Args:
-        curve: the account.
-        trades: rows of `TradedAccounts.table` or `WeightsAccounts.table`.
+    """Return the gain of each month, one row each; `trades` as in `gain_by_asset`.
 
     Columns: month (2013-01), return (a fraction of the equity before it), gain, traded, costs (money), bought (number
     of purchases).

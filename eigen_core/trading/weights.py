@@ -1,4 +1,4 @@
-"""Accounts that hold shares of their equity in assets, and bring them back to these shares on some days."""
+"""Accounts of traders that hold target weights: shares of the equity in assets, restored on some days."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ class WeightsAccounts(Accounts):
 
     Attributes:
         fill_offset: days from a decision to its fill.
-        prices: float64 `[decisions, assets]`, of one share at the fill of each day's decision, slippage left out.
+        prices: float64 `[decisions, assets]`, of one share at the fill of each day's decision, without slippage.
         worth: float64 `[days, assets]`, of one share at the close: the last known close, less
             `trading.delisting_loss` once the asset counts as ended.
         shares: float64 `[traders, days, assets]`, held at the close; below 0: sold short.
@@ -38,19 +38,16 @@ class WeightsAccounts(Accounts):
     order_costs: Values
 
     def held_weights(self) -> Values:
-        """Return the share of the equity that is in each asset at each close, all accounts together: `[days, assets]`.
-
-        What is left to 1 is cash.
-        """
+        """Return the share of the equity in each asset at each close, all accounts together: `[days, assets]`."""
         worth = values_of(self.shares, self.worth).sum(axis=0)
         return share_of(worth, self.equity.sum(axis=0)[:, None])
 
     def table(self, trader: int, symbols: tuple[str, ...]) -> pd.DataFrame:
         """Return the orders of one trader that were filled, one a row, by day and asset.
 
-        Columns: symbol, decision, fill (dates), shares (below 0: sold), price (of one share, slippage left out), paid,
-        received, costs (money), gain (money: what the shares are worth at the end less what was paid for them), so that
-        the gains and the interest add up to the account's gain.
+        Columns: symbol, decision, fill (dates), shares (below 0: sold), price (of one share, without slippage), paid,
+        received, costs (money), gain (money: worth of the shares at the end less the money paid for them). The gains
+        and the interest add up to the account's gain.
         """
         changes = np.diff(self.shares[trader], axis=0, prepend=0.0)
         paid, costs = self.paid[trader], self.order_costs[trader]
@@ -78,8 +75,8 @@ def weights_accounts(
     """Keep accounts whose positions are brought to target weights, all of them at once.
 
     Args:
-        weights: float64 `[traders, days, assets]`, decided on after the close of each day; below 0: sold short; what is
-            left to 1 is cash. NaN: the position stays as it is.
+        weights: float64 `[traders, days, assets]`, decided on after the close of each day; below 0: sold short; the
+            rest to 1 is cash. NaN: the position stays as it is.
         known: prices of the span, as `prices_of_span` returns them.
         dates: datetime64[D] `[days]`.
         trading: costs, and when an order is filled.
@@ -87,7 +84,7 @@ def weights_accounts(
 
     Orders are filled as `rebalanced` says, so that with fractional shares and without interest an account grows as the
     rewards of training say. An asset that counts as ended is paid out at the next fill. An account whose equity is not
-    above 0 at a close has lost all: it ends there with nothing.
+    above 0 at a close ends there with nothing.
     """
     offset, rates, fills = fill_offset(trading), daily_rates(settings.interest, dates), known.fills(trading)
     traders, days, assets = weights.shape
@@ -138,7 +135,7 @@ def weights_accounts(
 
 
 def values_of(shares: Values, price: Values) -> Values:
-    """Return what shares are worth; none are worth 0 where there is no price."""
+    """Return the value of shares; 0 for no shares also without a price."""
     values: Values = np.where(shares != 0.0, shares * price, 0.0)
     return values
 
@@ -152,12 +149,12 @@ def changes_to_weights(
     trading: TradingConfig,
     settings: AccountConfig,
 ) -> tuple[Values, Values]:
-    """Return how many shares to buy of each asset, below 0: to sell, to bring accounts to weights, and the costs.
+    """Return the shares to buy of each asset, below 0: to sell, to bring accounts to weights, and the costs.
 
     Args:
-        weights, shares: float64 `[traders, assets]`, targets and what is held.
+        weights, shares: float64 `[traders, assets]`, targets and holdings.
         cash: float64 `[traders]`.
-        price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, slippage left out.
+        price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, without slippage.
         stays: bool `[traders, assets]`, the position stays as it is; all do where the equity is not above 0.
         trading: costs and slippage.
         settings: whether parts of a share can be bought.
@@ -180,7 +177,7 @@ def changes_to_weights(
         return target - shares, costs
     changes = np.where(stays, 0.0, np.trunc(target) - shares)
     bought, sold = np.maximum(changes, 0.0) * price, np.maximum(-changes, 0.0) * price
-    # What is sold beyond the plan to be whole shares costs more than was planned.
+    # Whole shares may need more sales than planned, which cost more.
     borrowed = np.maximum((left * (after.sum(axis=1, keepdims=True) - 1.0))[:, 0], 0.0)
     needed, available = bought.sum(axis=1) * (1.0 + buying), cash + borrowed + sold.sum(axis=1) * (1.0 - selling)
     short_of_cash = ((needed > 0.0) & (needed > available * (1.0 + ROUNDING)))[:, None]
