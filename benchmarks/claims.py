@@ -12,7 +12,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.verdicts import Evidence, Verdict, judge
 from eigen_core.market import Panel, build_panel
-from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts
+from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
@@ -80,7 +80,7 @@ def run() -> Section:
 def _year(panel: Panel, config: Config, first: int) -> _Year:
     span, holding = range(first, first + _DAYS), config.trading.holding_days
     known = prices_of_span(Prices.of_panel(panel, torch.device("cpu")), span, holding)
-    entries, closes = entry_prices(known, config.trading).numpy()[:_DAYS], known.last_close.numpy()
+    entries, closes = known.fills(config.trading).entry.numpy()[:_DAYS], known.last_close.numpy()
     last = np.minimum(np.arange(_DAYS) + holding, len(closes) - 1)
     returns = np.nan_to_num(np.diff(closes[:_DAYS], axis=0, prepend=closes[:1]) / closes[:_DAYS])
     market = returns.mean(axis=1)

@@ -15,7 +15,7 @@ from eigen_core.judging.portfolio import PortfolioMarket
 from eigen_core.judging.verdicts import Evidence, Verdict, judge, verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
-from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts
+from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
@@ -104,7 +104,7 @@ def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: s
     trading, prices = config.trading, Prices.of_panel(panel, torch.device("cpu"))
     known = prices_of_span(prices, span, trading.holding_days)
     dates, closes = panel.dates[span.start : span.stop], known.last_close.numpy()
-    entries, trades, free_from = entry_prices(known, trading).numpy(), DecidedTrades.none(1, _DAYS), 0
+    entries, trades, free_from = known.fills(trading).entry.numpy(), DecidedTrades.none(1, _DAYS), 0
     for day in range(_DAYS - 1):
         if day < free_from or not scores[span.start + day] > _BUYS_ABOVE or np.isnan(entries[day, 0]):
             continue

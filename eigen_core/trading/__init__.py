@@ -12,7 +12,6 @@ from eigen_core.trading.episodes import EpisodeSummary
 from eigen_core.trading.equity import EquityCurve
 from eigen_core.trading.excess import excess_of, excess_of_days, market_gains, newey_west_lags
 from eigen_core.trading.fills import Fills
-from eigen_core.trading.orders import entry_prices
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades, TradedAccounts, trade_accounts
@@ -30,7 +29,6 @@ __all__ = [
     "Prices",
     "TradedAccounts",
     "TradingEnvironment",
-    "entry_prices",
     "episode_times",
     "excess_of",
     "excess_of_days",

@@ -10,7 +10,7 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.machine.gpu import on_device
-from eigen_core.trading.episodes import EpisodeSummary, account, book
+from eigen_core.trading.episodes import EpisodeSummary, book_episodes
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import (
     Orders,
@@ -18,20 +18,19 @@ from eigen_core.trading.orders import (
     choose_assets,
     combine_orders,
     orders_of,
-    place_orders,
     target_price,
 )
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices, Positions
 from eigen_core.trading.prices import Prices
 
 EPISODE_TIME_VALUES = 2
-"""Values of a day's time in its episode: share of the days passed, whether positions may be opened."""
+"""Values of `episode_times` for each step."""
 
 
 def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
     """Return the time in the episode that agents see at every step and at the end: float32 `[episode days + 1, 2]`.
 
-    The share of the episode that has passed, and 1 while positions may be opened, else 0. Both are 0 if
+    The share of the episode that is over, and 1 while positions may be opened, else 0. Both are 0 if
     `trading.observe_portfolio` is false.
     """
     days = trading.episode_days
@@ -42,7 +41,7 @@ def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
 def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
     """Return the first days of episodes, int64 `[episodes]`, on the prices' device.
 
-    They are checked where they are: on the host, nothing waits for the device.
+    On the host the check waits for no device.
 
     Raises:
         InputError: an episode would leave the prices.
@@ -74,7 +73,7 @@ def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor,
 
 
 class DecisionInputs(NamedTuple):
-    """Inputs of a decision beside the actions; inputs of a CUDA graph.
+    """Inputs of a decision beside the actions; a CUDA graph can take them.
 
     Attributes:
         days: int64 `[E, 1]`, the day of the decision.
@@ -87,7 +86,7 @@ class DecisionInputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """Assets that a day's decision chose, and whether they were held already: each `[E, K]`."""
+    """The chosen assets of a day, and whether they were held already: each `[E, K]`."""
 
     asset: Tensor
     coefficient: Tensor
@@ -101,25 +100,25 @@ class TradingEnvironment:
     Episode e starts at day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) the agent decides after the close of
     day t = f + s. On steps before `trading.trading_days` each of the `trading.purchases_per_day` tradable assets with
     the highest ranks (`choose_assets`) is ordered if its coefficient reaches `trading.buy_threshold` and it is not
-    held; there is no other choice in place of one that is. `resolve_orders` says how an order fills and closes. An
-    asset may be bought again on the day it closed.
+    held; no other asset takes the place of one that is. `resolve_orders` has the rules of fills and exits. An asset may
+    be bought again on the day it closed.
 
-    Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`.
-    `trading.credit` says when that is booked: `decision` at the step of the decision, `realized` at the step whose day
-    is the exit's, `marked` day by day from the fill to the exit, the change of what closing at the day's last known
-    close would be worth. Each of the T days that ends without an open position (after the exits, the fills and a
-    purchase at the close of that day) takes `trading.idle_penalty`, with classic bookkeeping unless a position closed
-    on it; an episode without a trade takes `trading.no_trade_penalty` at `trading.no_trade_step`. The sum over an
-    episode does not depend on `trading.credit`, up to rounding.
+    Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`,
+    booked by `trading.credit`: `decision` at the step of the decision, `realized` at the step whose day is the exit's,
+    `marked` day by day from the fill to the exit, the change of its worth if it closed at the day's last known close.
+    Each of the T days that ends without an open position (after the exits, the fills and a purchase at the close of
+    that day) takes `trading.idle_penalty`, with classic bookkeeping unless a position closed on it; an episode without
+    a trade takes `trading.no_trade_penalty` at `trading.no_trade_step`. The sum over an episode does not depend on
+    `trading.credit`, up to rounding.
 
-    Nothing is read back from the device except at the last step, and at `reset` what the first days are if they are
-    there. Nothing is kept of an episode but its rewards and its summary, unless `record_trades`.
+    Nothing is read back from the device except at the last step, and at `reset` the first days if they are there.
+    Only the rewards and the summary of an episode are kept, unless `record_trades`.
 
     Args:
         prices: prices of all days.
         trading: the rules.
-        record_trades: keep what `trades` needs.
-        held_prices: `HeldPrices.of` these prices and rules, where it is known already; None: it is computed.
+        record_trades: make `trades` available.
+        held_prices: `HeldPrices.of` these prices and rules; None: it is computed.
     """
 
     def __init__(
@@ -139,7 +138,7 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def reset(self, first_days: Tensor) -> None:
-        """Start episodes at `first_days`, int64 `[E]` on any device; former ones are dropped.
+        """Start episodes at `first_days`, int64 `[E]` on any device.
 
         Raises:
             InputError: an episode would leave the prices.
@@ -167,13 +166,12 @@ class TradingEnvironment:
         return self._step_index >= self.trading.episode_days
 
     def portfolio(self) -> Tensor:
-        """Return what agents see of their portfolio after the close of `days`, before the decision.
+        """Return the observed portfolios after the close of `days`, before the decision: float16 `[E, A, 4]`.
 
-        float16 `[E, A, 4]`: held (0 or 1), days since the decision / `holding_days` (at most 1), unrealised gain (last
-        known close / entry price - 1, a fraction within plus or minus 5), coefficient / `max_coefficient` (the
-        coefficient itself if unbounded). Zero for an asset that is not held, for all of them when the episodes are
-        over, and always if `trading.observe_portfolio` is false. A position that closes on day t is not held on it any
-        more.
+        Held (0 or 1), days since the decision / `holding_days` (at most 1), unrealised gain (last known close / entry
+        price - 1, a fraction within plus or minus 5), coefficient / `max_coefficient` (the coefficient itself if
+        unbounded). Zero for an asset that is not held, for all of them when the episodes are over, and always if
+        `trading.observe_portfolio` is false. A position that closes on day t is no longer held on it.
         """
         if self._positions is not None and self.trading.observe_portfolio:
             return self._positions.observed(self._step_index)
@@ -201,9 +199,9 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def decision_inputs(self) -> DecisionInputs | None:
-        """Return what the coming decision depends on; None on days on which nothing is bought any more.
+        """Return the inputs of the coming decision; None on days on which nothing is bought any more.
 
-        `step` is this, `decide` and `end_day`, one after the other; `decide` can be captured as a CUDA graph.
+        `step` is this, `decide` and `end_day`, one after the other; a CUDA graph can capture `decide`.
 
         Raises:
             RuntimeError: the episodes are over.
@@ -261,7 +259,7 @@ class TradingEnvironment:
         return self._summary
 
     def trades(self) -> pd.DataFrame:
-        """Return all trades of the episodes, one a row, ordered by episode, decision and rank.
+        """Return all trades of the episodes, one a row, by episode, decision and rank.
 
         Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
         slippage included), target (price of its sale before the last day), coefficient, gain (net, a fraction), value
@@ -316,11 +314,8 @@ class TradingEnvironment:
 
     @torch.no_grad()
     def _finish(self) -> None:
-        """Make the account after the last step."""
         self._positions = None
-        orders, bought = self._orders()
-        self._rewards, idle = book(self.prices, self.trading, self._decided_days(), orders, bought)
-        self._summary = account(self.trading, orders, bought, idle.sum(dim=1), self._rewards.sum(dim=1))
+        self._rewards, self._summary = book_episodes(self.prices, self.trading, self._decided_days(), *self._orders())
         if not self._record_trades:
             self._decisions = []
 
@@ -334,10 +329,10 @@ def trade_whole_episodes(
     targets: Tensor,
     ranks: Tensor | None = None,
 ) -> tuple[Tensor, EpisodeSummary]:
-    """Trade E episodes of T = `trading.episode_days` days whose actions are all known beforehand.
+    """Trade E episodes of T = `trading.episode_days` days whose actions do not depend on the portfolio.
 
-    The rules are those of `TradingEnvironment`. As the market does not react, every order is resolved over all days at
-    once; only what is already held has to be followed from step to step.
+    The rules are those of `TradingEnvironment`. As the market does not react, all orders are resolved at once; only
+    the assets held are followed from step to step.
 
     Args:
         prices: prices of all days.
@@ -360,18 +355,26 @@ def trade_whole_episodes(
     check_actions(shape, coefficients, targets, ranks)
     steps = torch.arange(decisions, device=first_days.device)
     days = first_days.unsqueeze(1) + steps
-    actions = [coefficients, targets] if ranks is None else [coefficients, targets, ranks]
-    orders = _place_all(prices, trading, days, [values[:, :decisions] for values in actions])
-    bought = _leave_out_held(orders, steps, prices.assets)
-    rewards, idle = book(prices, trading, days, orders, bought)
-    return rewards, account(trading, orders, bought, idle.sum(dim=1), rewards.sum(dim=1))
+    orders = []
+    # Some episodes at a time.
+    for part in batch_slices(len(days), coefficients[0, :decisions].numel()):
+        acted = (values[part, :decisions] for values in (coefficients, targets, ranks) if values is not None)
+        orders.append(_place_orders(prices, trading, days[part], *acted))
+    combined = combine_orders(orders, torch.cat)
+    return book_episodes(prices, trading, days, combined, _leave_out_held(combined, steps, prices.assets))
 
 
-def _place_all(prices: Prices, trading: TradingConfig, days: Tensor, actions: list[Tensor]) -> Orders:
-    """Place the orders of all decisions, some episodes at a time."""
-    parts = batch_slices(len(days), actions[0][0].numel())
-    orders = [place_orders(prices, trading, days[part], *(values[part] for values in actions)) for part in parts]
-    return combine_orders(orders, torch.cat)
+def _place_orders(
+    prices: Prices,
+    trading: TradingConfig,
+    days: Tensor,
+    coefficients: Tensor,
+    targets: Tensor,
+    ranks: Tensor | None = None,
+) -> Orders:
+    """Return the orders of decisions, `[..., assets]`, whether or not the asset is already held."""
+    asset, coefficient = choose_assets(prices, trading, days, coefficients, ranks)
+    return orders_of(prices, trading, days, asset, coefficient, targets.gather(-1, asset).to(torch.float64))
 
 
 def _leave_out_held(orders: Orders, steps: Tensor, assets: int) -> Tensor:

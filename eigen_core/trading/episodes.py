@@ -6,31 +6,100 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.fills import fill_offset
-from eigen_core.trading.orders import Orders, gain_at_close, is_win, sum_of_day, trade_fees, trade_value
+from eigen_core.trading.fills import BASIS_POINTS, fill_offset
+from eigen_core.trading.orders import PERCENT, Orders, gain_at_close, sum_of_day, trade_value
 from eigen_core.trading.prices import Prices
 
 
-def book(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rewards of whole episodes, float64 `[episodes, steps]`, and which days were idle, bool of this shape.
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """The account of each episode, `[episodes]`; K is `trading.purchases_per_day`.
+
+    Attributes:
+        trades: int64, orders that were filled.
+        wins: int64, trades with a net gain above zero; with classic bookkeeping also those with one of zero.
+        losses: int64, trades with a net gain below zero.
+        idle_days: int64, days of the whole episode that ended without an open position; with classic bookkeeping only
+            those that also began without one.
+        fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
+        reward: float64, sum of the episode's rewards.
+        bought: bool `[episodes, decisions, K]`, orders that became trades.
+        asset: int64 `[episodes, decisions, K]`, the asset; -1 where there was no trade.
+        exit_offset, gain: `[episodes, decisions, K]`, days from decision to exit, and net gain; 0 where there was no
+            trade.
+    """
+
+    trades: Tensor
+    wins: Tensor
+    losses: Tensor
+    idle_days: Tensor
+    fees: Tensor
+    reward: Tensor
+    bought: Tensor
+    asset: Tensor
+    exit_offset: Tensor
+    gain: Tensor
+
+    @property
+    def win_rate(self) -> Tensor:
+        """Share of the trades that won, float64 `[episodes]`; 0 where there was no trade."""
+        return self.wins.to(torch.float64) / self.trades.clamp(min=1)
+
+
+def book_episodes(
+    prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor
+) -> tuple[Tensor, EpisodeSummary]:
+    """Return the rewards of whole episodes, float64 `[episodes, steps]`, and their account.
 
     Args:
         prices: prices of all days.
         trading: the rules.
-        days: int64 `[episodes, decisions]`, days of consecutive decisions, the first on the first day of the episode.
+        days: int64 `[episodes, decisions]`, consecutive days of decisions, the first on the first day of the episode.
         orders: `[episodes, decisions, K]`.
-        bought: bool `[episodes, decisions, K]`, which of them became trades.
+        bought: bool `[episodes, decisions, K]`, orders that became trades.
+
+    Raises:
+        FloatingPointError: a coefficient or target that counted, or a reward, is not a finite number.
     """
     rewards = _trade_rewards(prices, trading, days, orders, bought)
     idle = _idle(trading, orders, bought, prices.fills(trading).longest)
     rewards -= idle.to(torch.float64) * trading.idle_penalty
     traded = bought.flatten(1).any(dim=1)
     rewards[:, trading.no_trade_step] -= (~traded).to(torch.float64) * trading.no_trade_penalty
-    return rewards, idle
+    reward = rewards.sum(dim=1)
+    _require_finite(orders, reward)
+    # In percent of the entry's value times the coefficient: the unit of the reward before `loss_multiplier`.
+    fees = orders.coefficient * PERCENT * (trading.cost_bps / BASIS_POINTS) * (1.0 + orders.exit / orders.entry)
+    wins = orders.gain >= 0.0 if trading.bookkeeping == "classic" else orders.gain > 0.0
+    return rewards, EpisodeSummary(
+        trades=bought.sum(dim=(1, 2)),
+        wins=(bought & wins).sum(dim=(1, 2)),
+        losses=(bought & (orders.gain < 0.0)).sum(dim=(1, 2)),
+        idle_days=idle.sum(dim=1),
+        fees=sum_of_day(torch.where(bought, fees, 0.0)).sum(dim=1),
+        reward=reward,
+        bought=bought,
+        asset=torch.where(bought, orders.asset, -1),
+        exit_offset=torch.where(bought, orders.exit_offset, 0),
+        gain=torch.where(bought, orders.gain, 0.0),
+    )
+
+
+def _require_finite(orders: Orders, reward: Tensor) -> None:
+    if not bool((torch.isfinite(orders.coefficient) & torch.isfinite(orders.target)).all()):
+        raise FloatingPointError(
+            "An agent's coefficient or sale target is not a finite number: its network has diverged, lower the "
+            "learning rates or learner.gradient_clip."
+        )
+    if not bool(torch.isfinite(reward).all()):
+        raise FloatingPointError(
+            "The reward of an episode is not a finite number although the actions are: look for prices of zero or "
+            "infinity in the data, or bound trading.max_coefficient."
+        )
 
 
 def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> Tensor:
-    """Return what trades book as `trading.credit` says, float64 `[episodes, steps]`."""
+    """Return the rewards of trades by `trading.credit`, float64 `[episodes, steps]`."""
     episodes, decisions = days.shape
     steps = trading.episode_days
     longest = prices.fills(trading).longest
@@ -68,78 +137,3 @@ def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, longest: int) 
     for offset in range(fill_offset(trading), longest + 1):
         active[:, offset : offset + decisions] |= (bought & (last_offset >= offset)).any(dim=2)
     return ~active[:, :steps]
-
-
-@dataclass(frozen=True)
-class EpisodeSummary:
-    """The account of each episode, `[episodes]`; K is `trading.purchases_per_day`.
-
-    Attributes:
-        trades: int64, orders that were filled.
-        wins: int64, trades with a net gain above zero; with classic bookkeeping also those with one of zero.
-        losses: int64, trades with a net gain below zero.
-        idle_days: int64, days of the whole episode that ended without an open position; with classic bookkeeping only
-            those that also began without one.
-        fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
-        reward: float64, sum of the episode's rewards.
-        bought: bool `[episodes, decisions, K]`, which orders became trades.
-        asset: int64 `[episodes, decisions, K]`, what was bought; -1 where there was no trade.
-        exit_offset, gain: `[episodes, decisions, K]`, days from decision to exit, and net gain; 0 where there was no
-            trade.
-    """
-
-    trades: Tensor
-    wins: Tensor
-    losses: Tensor
-    idle_days: Tensor
-    fees: Tensor
-    reward: Tensor
-    bought: Tensor
-    asset: Tensor
-    exit_offset: Tensor
-    gain: Tensor
-
-    @property
-    def win_rate(self) -> Tensor:
-        """Share of the trades that won, float64 `[episodes]`; 0 where there was no trade."""
-        return self.wins.to(torch.float64) / self.trades.clamp(min=1)
-
-
-def account(
-    trading: TradingConfig, orders: Orders, bought: Tensor, idle_days: Tensor, reward: Tensor
-) -> EpisodeSummary:
-    """Make the account of episodes that are over.
-
-    Args:
-        trading: the rules.
-        orders: the orders of all decisions `[episodes, trading_days, K]`.
-        bought: bool `[episodes, trading_days, K]`, which of them became trades.
-        idle_days: int64 `[episodes]`.
-        reward: float64 `[episodes]`, sum of the rewards.
-
-    Raises:
-        FloatingPointError: a coefficient or target that counted, or a reward, is not a finite number.
-    """
-    if not bool((torch.isfinite(orders.coefficient) & torch.isfinite(orders.target)).all()):
-        raise FloatingPointError(
-            "An agent's coefficient or sale target is not a finite number: its network has diverged, lower the "
-            "learning rates or learner.gradient_clip."
-        )
-    if not bool(torch.isfinite(reward).all()):
-        raise FloatingPointError(
-            "The reward of an episode is not a finite number although the actions are: look for prices of zero or "
-            "infinity in the data, or bound trading.max_coefficient."
-        )
-    fees = trade_fees(trading, orders.coefficient, orders.entry, orders.exit)
-    return EpisodeSummary(
-        trades=bought.sum(dim=(1, 2)),
-        wins=(bought & is_win(trading, orders.gain)).sum(dim=(1, 2)),
-        losses=(bought & (orders.gain < 0.0)).sum(dim=(1, 2)),
-        idle_days=idle_days,
-        fees=sum_of_day(torch.where(bought, fees, 0.0)).sum(dim=1),
-        reward=reward,
-        bought=bought,
-        asset=torch.where(bought, orders.asset, -1),
-        exit_offset=torch.where(bought, orders.exit_offset, 0),
-        gain=torch.where(bought, orders.gain, 0.0),
-    )

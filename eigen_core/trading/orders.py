@@ -1,9 +1,8 @@
-"""The rules of a trade: what is ordered, at which price it fills, when and at what price it closes, its worth."""
+"""The rules of a trade: its order, its fill, its exit, its gain and its reward."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache, reduce
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -21,13 +20,12 @@ _ASSET = PLACES - 1
 
 @dataclass(frozen=True)
 class Trades:
-    """How orders fill and close once they are placed. Where `filled` is false, the rest has no meaning.
+    """Fills and exits of orders. Where `filled` is false, the rest has no meaning.
 
     Attributes:
         filled: bool `[...]`, there was a price to fill the order.
         exit_offset: int64 `[...]`, days from the decision to the exit, 1 to `Fills.longest`.
-        entry: float64 `[...]`, price paid for one share, slippage included.
-        exit: float64 `[...]`, price got for one share, slippage included.
+        entry, exit: float64 `[...]`, prices of one share, slippage included.
         at_target: bool `[...]`, sold at the target, not at the end of the holding time.
     """
 
@@ -40,15 +38,15 @@ class Trades:
 
 @dataclass(frozen=True)
 class Orders:
-    """The orders that decisions ask for, and how they would fill and close.
+    """Orders of decisions, and how they would fill and close.
 
-    The last dimension has the K = `trading.purchases_per_day` orders of a decision, that of the highest rank first.
-    Where `placed` is false, only the first three have a meaning.
+    The last dimension has the K = `trading.purchases_per_day` orders of a decision, the highest rank first. Where
+    `placed` is false, only the first three have a meaning.
 
     Attributes:
-        asset: int64 `[..., K]`, the asset; those of a decision's placed orders are different.
-        coefficient: float64 `[..., K]`, its coefficient within the bounds; -1 if no more assets are tradable.
-        target: float64 `[..., K]`, its sale target as the agent gave it.
+        asset: int64 `[..., K]`, the asset; a decision's placed orders are of different assets.
+        coefficient: float64 `[..., K]`, within the bounds; -1 if no more assets are tradable.
+        target: float64 `[..., K]`, the agent's sale target.
         placed: bool `[..., K]`, the coefficient reaches `trading.buy_threshold` and there is a price to fill the order.
         exit_offset, entry, exit, at_target: as in `Trades`.
         gain: float64 `[..., K]`, net gain of the trade as a fraction.
@@ -79,19 +77,16 @@ def batch_slices(count: int, cells: int) -> list[slice]:
 
 
 def sum_of_day(values: Tensor) -> Tensor:
-    """Return what the orders of each decision come to together: `[..., K]` to `[...]`.
-
-    They are added one after the other, so that the bits do not depend on how many decisions there are.
-    """
+    """Sum the orders of each decision one by one, `[..., K]` to `[...]`: the bits do not depend on their number."""
     return reduce(torch.add, values.unbind(-1))
 
 
 def choose_assets(
     prices: Prices, trading: TradingConfig, days: Tensor, coefficients: Tensor, ranks: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Choose the assets that each decision is about: the tradable ones with the highest ranks.
+    """Choose the tradable assets with the highest ranks for each decision.
 
-    Ranks are compared as float32. Of equals the one with the highest `Prices.precedence` comes first, so that no
+    Ranks are compared as float32. Among equals the one with the highest `Prices.precedence` comes first, so that no
     column is favoured. With classic bookkeeping the first column of equals does, and assets that are not tradable take
     part.
 
@@ -105,8 +100,8 @@ def choose_assets(
 
     Returns:
         K = `trading.purchases_per_day` assets, int64 `[..., K]`, the highest rank first, and their coefficients,
-        float64 `[..., K]`: -1 if no more assets take part, not a number if the rank of any asset that does is not a
-        number, so that it cannot go unseen.
+        float64 `[..., K]`: -1 if no more assets take part, NaN if the rank of any asset that does is NaN, so that it
+        cannot go unseen.
     """
     most = trading.max_coefficient
     if trading.bookkeeping == "classic":
@@ -127,15 +122,14 @@ def choose_assets(
 
 
 def _claims(prices: Prices, days: Tensor, wanted: Tensor, limit: float | None) -> Tensor:
-    """Return numbers that are in the order of rank and then precedence, int64 `[..., assets]`; below 0: no claim.
+    """Return numbers in the order of rank and then precedence, int64 `[..., assets]`; below 0: no claim.
 
-    One maximum then finds what comes first, and its last digits are the asset. The bits of a float32 that is not
-    negative, read as an integer, are in the order of the numbers, with what is not a number at the end; precedence
-    takes the digits below.
+    One maximum then finds the first, and its last digits are the asset. The bits of a float32 that is not negative,
+    read as an integer, are in the order of the numbers, with NaN at the end; precedence takes the digits below.
     """
     # The smallest float32 that is not below the limit, so that the same values are equal as in float64.
     bounded = wanted.to(torch.float32).clamp(min=0.0, max=None if limit is None else _float32_from(limit))
-    # No sign may be left, neither of a zero nor of what is not a number.
+    # No sign may be left, neither of a zero nor of NaN.
     bits = bounded.abs_().view(torch.int32)
     return prices.precedence.index_select(0, days.flatten()).view(bits.shape).add_(bits, alpha=PLACES**2)
 
@@ -147,40 +141,19 @@ def _float32_from(value: float) -> float:
     return float(nearest if float(nearest) >= value else np.nextafter(nearest, np.float32(np.inf)))
 
 
-def place_orders(
-    prices: Prices,
-    trading: TradingConfig,
-    days: Tensor,
-    coefficients: Tensor,
-    targets: Tensor,
-    ranks: Tensor | None = None,
-) -> Orders:
-    """Turn decisions into orders and resolve them; whether the asset is already held is left to the caller.
-
-    Args:
-        prices: prices of all days.
-        trading: the rules.
-        days: int64 `[...]`, days of the decisions.
-        coefficients: any float dtype `[..., assets]`.
-        targets: any float dtype `[..., assets]`, sale targets as fractions of the entry price.
-        ranks: as in `choose_assets`.
-    """
-    asset, coefficient = choose_assets(prices, trading, days, coefficients, ranks)
-    return orders_of(prices, trading, days, asset, coefficient, targets.gather(-1, asset).to(torch.float64))
-
-
 def orders_of(
     prices: Prices, trading: TradingConfig, days: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
 ) -> Orders:
-    """Return the orders of decisions, given what is chosen, `[..., K]`: see `Orders`; days int64 `[...]`."""
+    """Return the orders of decisions, `[..., K]` on `days`, int64 `[...]`; the caller leaves out assets it holds."""
     days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)
     gain = net_gain(trading, trades.entry, trades.exit)
+    wanted = (coefficient >= trading.buy_threshold) & prices.tradable.take(days * prices.assets + asset)
     return Orders(
         asset=asset,
         coefficient=coefficient,
         target=target,
-        placed=is_placed(prices, trading, days, asset, coefficient) & trades.filled,
+        placed=wanted & trades.filled,
         exit_offset=trades.exit_offset,
         entry=trades.entry,
         exit=trades.exit,
@@ -190,13 +163,8 @@ def orders_of(
     )
 
 
-def is_placed(prices: Prices, trading: TradingConfig, days: Tensor, asset: Tensor, coefficient: Tensor) -> Tensor:
-    """Return which orders are placed if they can be filled, bool `[..., K]`; days int64 `[..., 1]`."""
-    return (coefficient >= trading.buy_threshold) & prices.tradable.take(days * prices.assets + asset)
-
-
 def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets: Tensor, targets: Tensor) -> Trades:
-    """Resolve orders from their opening to their end; the market does not react, so all of it is known from the prices.
+    """Resolve orders from fill to exit; the market does not react, so all of it is known from the prices.
 
     Args:
         prices: prices of all days.
@@ -215,47 +183,9 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         is due then (`Fills`), times (1 - slippage). With classic bookkeeping the first day without any price ends the
         holding time, and a last day without a close closes at the entry price.
     """
-    columns = prices.assets
-    positions = open_positions(prices, trading, days, assets, targets)
-    cell = days * columns + assets
-    left = 1.0 - trading.slippage_bps / BASIS_POINTS
-    if trading.bookkeeping == "classic":
-        last_close = prices.close.take(cell + positions.latest * columns)
-        at_the_latest = torch.where(torch.isnan(last_close), positions.entry, last_close * left)
-    else:
-        at_the_latest = prices.fills(trading).exit.take(cell) * left
-    return Trades(
-        filled=positions.filled,
-        exit_offset=positions.exit_offset,
-        entry=positions.entry,
-        exit=torch.where(positions.at_target, positions.target, at_the_latest),
-        at_target=positions.at_target,
-    )
-
-
-class Positions(NamedTuple):
-    """Facts about orders once they are filled.
-
-    Attributes:
-        filled, exit_offset, entry, at_target: as in `Trades`.
-        target: float64, price of the sale before the last day.
-        latest: days from the decision to the exit if the target is not reached before.
-    """
-
-    filled: Tensor
-    exit_offset: Tensor
-    entry: Tensor
-    at_target: Tensor
-    target: Tensor
-    latest: Tensor
-
-
-def open_positions(prices: Prices, trading: TradingConfig, days: Tensor, assets: Tensor, targets: Tensor) -> Positions:
-    """Open positions: arguments and rules are those of `resolve_orders`."""
-    fills, holding, columns = prices.fills(trading), trading.holding_days, prices.assets
+    fills, columns = prices.fills(trading), prices.assets
     cell = days * columns + assets
     entry = fills.entry.take(cell)
-    filled = ~entry.isnan()
     target = target_price(trading, entry, targets)
     # Days are the first dimension, along which a maximum is fast.
     longest = fills.longest
@@ -269,36 +199,38 @@ def open_positions(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     # The days that are left from the first day reached; 0 if none is.
     left = (reached * days_left).amax(dim=0)
     first_reached = longest + 1 - left.to(torch.int64)
+    after_slippage = 1.0 - trading.slippage_bps / BASIS_POINTS
     if trading.bookkeeping == "exact":
         latest = fills.exit_offset.take(cell)
         at_target = (left > 0) & (first_reached <= fills.target_offset.take(cell))
+        last_price = fills.exit.take(cell) * after_slippage
     else:
-        latest = torch.where(prices.missing.take(cell + cells_later), offsets, holding).amin(dim=0)
+        latest = torch.where(prices.missing.take(cell + cells_later), offsets, trading.holding_days).amin(dim=0)
         at_target = first_reached <= latest
-    return Positions(filled, torch.where(at_target, first_reached, latest), entry, at_target, target, latest)
+        close = prices.close.take(cell + latest * columns)
+        last_price = torch.where(close.isnan(), entry, close * after_slippage)
+    return Trades(
+        filled=~entry.isnan(),
+        exit_offset=torch.where(at_target, first_reached, latest),
+        entry=entry,
+        exit=torch.where(at_target, target, last_price),
+        at_target=at_target,
+    )
 
 
 @cache
 def _days_held(holding: int, columns: int, dimensions: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the days after a decision, how many prices they lie after its own, and the days left on them.
+    """Return the days after a decision, the distance of their prices from its own, and the days left on them.
 
-    Each `[holding, 1, ...]` with so many dimensions more. The last are of the smallest type, which is the fastest.
+    Each `[holding, 1, ...]` with `dimensions` more. The last is of the smallest type, which is the fastest.
     """
     offsets = torch.arange(1, holding + 1, device=device).view(-1, *[1] * dimensions)
     small = torch.uint8 if holding < torch.iinfo(torch.uint8).max else torch.int32
     return offsets, offsets * columns, (holding + 1 - offsets).to(small)
 
 
-def entry_prices(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return what one share costs that is bought by the decision of a day, slippage included.
-
-    float64 `[days, assets]`; NaN where the asset is not tradable on the day, or the order is not filled.
-    """
-    return prices.fills(trading).entry
-
-
 def target_price(trading: TradingConfig, entry: Tensor, targets: Tensor) -> Tensor:
-    """Return the price at which a position is sold before its last day; `targets` as in `resolve_orders`."""
+    """Return the price of a sale before the last day; `targets` as in `resolve_orders`."""
     return entry * (1.0 + targets.clamp(trading.min_target, trading.max_target))
 
 
@@ -317,16 +249,3 @@ def trade_value(trading: TradingConfig, coefficient: Tensor, gain: Tensor) -> Te
     """Return the reward of a trade: coefficient times gain in percent, a loss times `trading.loss_multiplier`."""
     plain = coefficient * gain * PERCENT
     return torch.where(gain < 0.0, plain * trading.loss_multiplier, plain)
-
-
-def is_win(trading: TradingConfig, gain: Tensor) -> Tensor:
-    """Return which trades count as won, bool: those with a net gain, with classic bookkeeping those without a loss."""
-    return gain >= 0.0 if trading.bookkeeping == "classic" else gain > 0.0
-
-
-def trade_fees(trading: TradingConfig, coefficient: Tensor, entry: Tensor, exit_price: Tensor) -> Tensor:
-    """Return the transaction costs of a trade, both sides, without slippage.
-
-    In percent of the entry's value times the coefficient: the unit of the reward before `loss_multiplier`.
-    """
-    return coefficient * PERCENT * (trading.cost_bps / BASIS_POINTS) * (1.0 + exit_price / entry)

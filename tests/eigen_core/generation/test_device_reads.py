@@ -20,7 +20,7 @@ import eigen_core.learning.pbt
 import eigen_core.learning.ppo
 import eigen_core.task.market
 import eigen_core.task.replay
-import eigen_core.trading.environment
+import eigen_core.trading.episodes
 import eigen_core.trading.portfolio
 import eigen_core.trading.prices
 from eigen_core.config import Config, values
@@ -40,7 +40,7 @@ META = torch.device("meta")
 
 def read_back(patch: pytest.MonkeyPatch) -> None:
     """Leave out what is read back on purpose; `READS` of `test_phase_reads.py` has the reasons of what phases read."""
-    patch.setattr(eigen_core.trading.environment, "account", lambda *_: "the account")
+    patch.setattr(eigen_core.trading.episodes, "_require_finite", lambda *_: None)
     patch.setattr(eigen_core.task.market, "_totals", lambda *_: None)
     patch.setattr(eigen_core.learning.cem, "_mean_deviation", lambda _: 1.0)
     patch.setattr(
@@ -73,7 +73,7 @@ def test_a_rollout_of_the_market_reads_nothing_back_between_its_steps(
     noise = torch.empty((3, *computer.task.noise_shape(2)), device=META)
     assert isinstance(computer.task, MarketTask)
     rollout: Any = computer.task.evaluator.roll_out(weights, np.array([[70, 75]] * 3), noise, record=True)
-    assert rollout.summary == "the account"
+    assert rollout.summary.gain.device == META
     assert rollout.episodes.actions.device == META
 
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from trading_cases import prices_of, random_panel, suspended_market
 
 from eigen_core.config import Config, TradingConfig
-from eigen_core.trading import Prices, entry_prices
+from eigen_core.trading import Prices
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.matched import matched_traders, play_matched_traders
 from eigen_core.trading.trades import DecidedTrades, prices_of_span, trade_accounts, trade_day_by_day
@@ -64,7 +64,7 @@ def test_a_matched_trader_differs_from_the_agent_in_the_assets_alone(purchases: 
     trading = with_purchases(purchases)
     trades, known = agents_trades(2, trading)
     drawn = next(matched_traders(trades, known, trading, 20, 1, "champion"))
-    entries = entry_prices(known, CONFIG.trading).numpy()
+    entries = known.fills(CONFIG.trading).entry.numpy()
     made = drawn.asset >= 0
     expected = np.tile(trades.asset >= 0, (20, 1, 1))
     assert made.sum() > 0.9 * expected.sum()
@@ -148,7 +148,7 @@ def test_each_free_asset_is_drawn_as_often(purchases: int, purchase: int) -> Non
     trades, known = agents_trades(1, with_purchases(purchases))
     day = int(np.flatnonzero((trades.asset[0] >= 0).all(axis=1))[0])
     drawn = next(matched_traders(trades, known, CONFIG.trading, 4_000, 1, "champion"))
-    entries = entry_prices(known, CONFIG.trading).numpy()
+    entries = known.fills(CONFIG.trading).entry.numpy()
     assert (trades.asset[0, :day] < 0).all()
     often = np.bincount(drawn.asset[:, day, purchase], minlength=known.assets)
     free = ~np.isnan(entries[day])

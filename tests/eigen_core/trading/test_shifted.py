@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trading_cases import panel_of, prices_of
 
 from eigen_core.config import Config, TradingConfig
-from eigen_core.trading import DecidedTrades, Prices, entry_prices, trade_accounts
+from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.matched import fewest_days, play_shifted_trades, play_shifted_weights, shifts_of
 from eigen_core.trading.trades import prices_of_span, trade_day_by_day
 from eigen_core.trading.weights import weights_accounts
@@ -27,7 +27,7 @@ def market(closes: np.ndarray) -> tuple[Prices, np.ndarray]:
 
 
 def trades_on(days: list[int], known: Prices, asset: int = 0) -> DecidedTrades:
-    entries, closes = entry_prices(known, CONFIG.trading).numpy(), known.last_close.numpy()
+    entries, closes = known.fills(CONFIG.trading).entry.numpy(), known.last_close.numpy()
     trades = DecidedTrades.none(1, DAYS)
     for day in days:
         trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = asset, day + HOLDING, True

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from test_matched import CONFIG, agents_trades, due_days, trades_of_one_asset
 
-from eigen_core.trading import entry_prices, market_gains
+from eigen_core.trading import market_gains
 from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
 from eigen_core.trading.trades import DecidedTrades
 
@@ -56,7 +56,7 @@ def test_without_a_market_that_moves_or_with_few_trades_there_is_no_alpha() -> N
 def test_excess_of_trades_is_that_of_each_trade() -> None:
     trades, known = agents_trades(1)
     excess, alpha = excess_of_trades(trades, known, CONFIG.trading)
-    entries, market = entry_prices(known, CONFIG.trading).numpy(), market_gains(known, CONFIG.trading).numpy()
+    entries, market = known.fills(CONFIG.trading).entry.numpy(), market_gains(known, CONFIG.trading).numpy()
     cost = CONFIG.trading.cost_bps / 1e4
     gains = []
     due = due_days(trades, known, CONFIG.trading)
