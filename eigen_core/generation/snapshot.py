@@ -98,7 +98,7 @@ def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *
         newest: the newest record.
         take_memory: the replay may go on in the ring's own memory.
     """
-    wrong = state.task.wrong_rows(ring)
+    wrong = state.task.check_rows(ring)
     require(wrong is None, "replay", str(wrong))
     floating = {name: column for name, column in ring.columns.items() if column.is_floating_point()}
     require_finite("replay", {name: column[: ring.size] for name, column in floating.items()})

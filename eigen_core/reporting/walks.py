@@ -19,7 +19,7 @@ from eigen_core.reporting.report import NAMES
 from eigen_core.reporting.report_plots import colour_of, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote
 from eigen_core.trading import EquityCurve
-from eigen_core.trading.equity import daily_rates, one_after_another, side_by_side
+from eigen_core.trading.equity import concat_curves, daily_rates, mean_curve
 from eigen_core.trading.metrics import Figures, figures_of
 
 Values = NDArray[np.float64]
@@ -55,21 +55,21 @@ class WalkResult:
     def curves(self) -> Mapping[int, EquityCurve]:
         """The joined account of each seed."""
         seeds = self.walk.all_seeds
-        return {seed: one_after_another([played.curve for played in self.of_seed(seed)]) for seed in seeds}
+        return {seed: concat_curves([played.curve for played in self.of_seed(seed)]) for seed in seeds}
 
     @cached_property
     def curve(self) -> EquityCurve:
         """The joined account with an equal share of the capital for each seed."""
-        return side_by_side(list(self.curves.values()))
+        return mean_curve(list(self.curves.values()))
 
     @cached_property
     def baselines(self) -> Mapping[str, EquityCurve]:
         """Joined baselines by name, each as it is played in each fold; those that depend on the seed are shared too."""
         names = self.played[0].played.baselines
-        return {name: side_by_side([self._baseline(name, seed) for seed in self.walk.all_seeds]) for name in names}
+        return {name: mean_curve([self._baseline(name, seed) for seed in self.walk.all_seeds]) for name in names}
 
     def _baseline(self, name: str, seed: int) -> EquityCurve:
-        return one_after_another([played.baselines[name] for played in self.of_seed(seed)])
+        return concat_curves([played.baselines[name] for played in self.of_seed(seed)])
 
     @cached_property
     def matched_returns(self) -> Values:

@@ -208,9 +208,9 @@ class GymnasiumTask:
         """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
         return self._network.values(critic, encoding.values, actions)
 
-    def wrong_rows(self, ring: Ring) -> str | None:
+    def check_rows(self, ring: Ring) -> str | None:
         """Return why no episodes can have left the rows of a ring, as the rest of a sentence; None if they can."""
-        return wrong_rows(ring, self.episode_steps)
+        return check_rows(ring, self.episode_steps)
 
     def facts(self) -> dict[str, JsonValue]:
         """Return what is needed beside weights and configuration to use an agent."""
@@ -225,7 +225,7 @@ class GymnasiumTask:
         return facts
 
 
-def wrong_rows(ring: Ring, episode_steps: int) -> str | None:
+def check_rows(ring: Ring, episode_steps: int) -> str | None:
     """Return what is wrong with the rows of a replay's ring as a part of a sentence, None if nothing is.
 
     Rows are whole episodes, step after step; the oldest may have lost its first steps.

@@ -1,4 +1,4 @@
-"""Interface of a task: observations and their storage, networks that fit, and playing episodes."""
+"""Interface of a task (environment): observations and their storage, networks, and episodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,11 +25,11 @@ class TaskData:
     """Opened data of a task.
 
     Attributes:
-        content: what the task is built from, its own; None: it needs no data.
-        size: how much it is, in words.
-        lines: what was read and what was found in it, sentences for users.
-        facts: its size in numbers, a dataclass of the task's own; None: there are none.
-        parts: what of it is for training, validation and holdout: rows of a table.
+        content: argument `data` of the task; None: it needs no data.
+        size: its size in words.
+        lines: findings in the data, sentences for users.
+        facts: its size in numbers, a dataclass; None: there are none.
+        parts: the parts for training, validation and holdout: rows of a table.
     """
 
     content: Any = None
@@ -45,9 +45,9 @@ class Rollout:
 
     Attributes:
         rewards: sum of each episode's rewards, float64 `[agents, episodes of an agent]`, on the host.
-        counts: what the task counts in each episode, float64 `[agents * episodes of an agent, ...]`, on the host.
+        counts: the task's own counts of each episode, float64 `[agents * episodes of an agent, ...]`, on the host.
         transitions: the rows to store, in the order of episodes and steps: each of the task's columns, on the device;
-            None unless they were recorded.
+            None unless recorded.
     """
 
     rewards: NDArray[np.float64]
@@ -71,7 +71,7 @@ class Rollout:
         return Rollout(np.hstack([self.rewards, others.rewards]), counts, self.transitions)
 
     def part(self, agents: slice, episodes: slice) -> "Rollout":
-        """Return what some agents did in some of the episodes of each, without transitions."""
+        """Return the results of some agents and some of their episodes, without transitions."""
         counts = {
             name: values[agents, episodes].reshape(-1, *values.shape[2:]) for name, values in self._of_agents().items()
         }
@@ -83,15 +83,15 @@ class Rollout:
 
 
 def joined_counts(rollouts: Sequence[Rollout]) -> dict[str, NDArray[np.float64]]:
-    """Return what was counted in the episodes of all rollouts, one after the other."""
+    """Return the counts of the episodes of all rollouts, one after the other."""
     return {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in rollouts[0].counts}
 
 
 class Encoding(Protocol):
-    """Observations, encoded; made and read by one task."""
+    """Encoded observations of a task."""
 
     def detached(self) -> Self:
-        """The same, without a gradient."""
+        """Return the same, without a gradient."""
 
 
 Observed = TypeVar("Observed")
@@ -103,11 +103,10 @@ class Transitions(Generic[Observed]):
     """Transitions to learn from, `[agents, batch, ...]`: each spans up to `Heads.return_steps` steps of an episode.
 
     Attributes:
-        observations, next_observations: what was observed before the first step and after the last, in the task's own
-            form.
+        observations, next_observations: before the first step and after the last, in the task's own form.
         actions: float32 `[agents, batch, ...]`, of the first step, as the policy stored them (`Played.stored`).
         rewards: float32 `[agents, batch, return steps]`; zeros after the last step.
-        steps: int64 `[agents, batch]`, how many there are, at least 1.
+        steps: int64 `[agents, batch]`, number of steps, at least 1.
         terminal: bool `[agents, batch]`, the episode ends with the last step.
     """
 
@@ -130,23 +129,22 @@ class BatchSampler(Protocol):
 
 
 class Task(Protocol[Observed, Encoded]):
-    """A task on a device. Networks are given as parameters: views into rows of a population, `[agents, ...]`.
+    """A task on a device. Parameters of networks are views into rows of a population, `[agents, ...]`.
 
     Attributes:
         critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
         box: the actions.
-        columns: what one stored transition consists of.
+        columns: the values of a stored transition.
         episode_steps: most steps of an episode.
         min_episode_steps: fewest steps of an episode.
         episode_end: the column, bool, of an episode's last step; whether the step is terminal or not.
-        fingerprint: hash of the data that are played.
-        block_bytes: of the largest block of values that learning from a batch makes for one agent, by which groups are
-            chosen.
-        play_bytes: of what one agent holds while it plays the episodes of a generation, by which the groups are chosen
-            that play together.
-        state: what the task has learned from what was played, which observations are normalised by; tensors that are
-            never written to. Phases set it from the training state. A generation learns by the state that it has played
-            by; the first one, which plays without, learns by what its own episodes give.
+        fingerprint: hash of the data.
+        block_bytes: size of the largest array that learning from a batch makes for one agent; it decides how many
+            agents learn together.
+        play_bytes: memory of one agent while it plays the episodes of a generation; it decides how many play together.
+        state: running moments that normalise observations; tensors that are never written to. Phases set it from the
+            training state. A generation learns by the state that it has played by; the first one, which plays without,
+            learns by the state after its own episodes.
     """
 
     def __init__(
@@ -159,15 +157,15 @@ class Task(Protocol[Observed, Encoded]):
 
     @staticmethod
     def open_data(config: Config) -> TaskData:
-        """Open what is played on, where the configuration says it is; nothing else reads it.
+        """Open the data that the configuration names.
 
         Raises:
-            InputError: it cannot be used, or does not fit the configuration.
+            InputError: they cannot be used, or do not fit the configuration.
         """
 
     @staticmethod
     def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:
-        """Return random data of the shape of a panel that is not there.
+        """Return random data of the shape of a panel.
 
         Raises:
             InputError: no run could be trained on it, or the task is not played on a panel.
@@ -187,22 +185,22 @@ class Task(Protocol[Observed, Encoded]):
 
     @property
     def training_starts(self) -> range:
-        """Where training episodes may start."""
+        """Starts of training episodes: days of a panel, or seeds."""
 
     @property
     def validation_starts(self) -> range:
-        """Where the episodes may start by which the champion is chosen."""
+        """Starts of the episodes that choose the champion."""
 
     @property
     def holdout_starts(self) -> range:
-        """Where the episodes may start that are played once, at the end; none if nothing is held out."""
+        """Starts of the episodes that are played once, at the end; empty if nothing is held out."""
 
     @property
     def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:
-        """First and last day (YYYY-MM-DD) held out, and the symbols traded; None where there are no such days."""
+        """First and last day (YYYY-MM-DD) held out, and the traded symbols; None without such days."""
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
-        """Return the shape of the exploration noise of one agent in so many episodes."""
+        """Return the shape of the exploration noise of one agent."""
 
     def roll_out(
         self,
@@ -217,25 +215,25 @@ class Task(Protocol[Observed, Encoded]):
         Args:
             weights: float32 `[agents, parameters]`.
             starts: int64 `[agents, episodes]`.
-            noise: what the policy plays with, float32 `[agents, *noise_shape]` (`Policy.play`); None: none.
+            noise: float32 `[agents, *noise_shape]` (`Policy.play`); None: none.
             record: return the transitions.
-            fixed: so many of each agent's last episodes are played without noise and not recorded.
+            fixed: number of each agent's last episodes that are played without noise and not recorded.
         """
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return what `state` becomes once a generation's transitions are recorded; this object stays as it is."""
+        """Return the next `state` after a generation's recorded transitions; this object stays as it is."""
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Return what the episodes of rollouts come to."""
+        """Return statistics of the episodes for users, by name."""
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
-        """Return what the trades of rollouts gained beyond the market; None where there are none, or no market."""
+        """Return the excess of the trades over the market; None where there are too few, or no market."""
 
     def sampler(self, replay: Replay, batch_size: int) -> BatchSampler | None:
-        """Return what draws batches from a replay as it is now; None while there are too few transitions for one."""
+        """Return a sampler of the replay as it is now; None while there are too few transitions for a batch."""
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Observed]:
-        """Return the transitions in `slots`, int64 `[agents, batch]`, which were drawn from a block."""
+        """Return the transitions in `slots`, int64 `[agents, batch]`, of a block."""
 
     def encode(self, critic: Parameters, observations: Observed) -> Encoded:
         """Encode observations with the encoder that the critic's loss trains."""
@@ -244,36 +242,36 @@ class Task(Protocol[Observed, Encoded]):
         """Return the actor's policy for observations; its actions are float32 `[agents, batch, ...]`."""
 
     def values(self, critic: Parameters, encoding: Encoded, actions: Tensor | None) -> Tensor:
-        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`.
+        """Return each critic's value of actions in natural units, None: of observations alone.
 
-        `actions` are in natural units; None where critics value observations alone.
+        float32 `[critics, agents, batch]`.
         """
 
-    def wrong_rows(self, ring: Ring) -> str | None:
-        """Return why no episodes can have left the rows of a ring, as the rest of a sentence; None if they can."""
+    def check_rows(self, ring: Ring) -> str | None:
+        """Return why the rows of a ring cannot be whole episodes, as the rest of a sentence; None if they can."""
 
     def facts(self) -> dict[str, JsonValue]:
-        """Return what is needed beside weights and configuration to use an agent."""
+        """Return the facts that a user of an agent needs beside weights and configuration."""
 
 
 @runtime_checkable
 class DifferentiableGrowth(Protocol):
-    """The rewards of a stretch of days are a differentiable function of an agent's weights."""
+    """A task whose rewards over a stretch of days are a differentiable function of an agent's weights."""
 
     @property
     def growth_days(self) -> range:
-        """The training days on which agents can decide, and whose rewards are known before the training days end."""
+        """The training days whose rewards are known before the training days end."""
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
-        """Return what agents without noise reach in a stretch of days that begins as an episode does.
+        """Return the rewards of agents without noise in a stretch of days that begins as an episode does.
 
         Args:
-            weights: float32 `[agents, parameters]`; the result can be differentiated by them.
+            weights: float32 `[agents, parameters]`; rewards have a gradient by them.
             first_day: the first day.
-            days: how many.
+            days: number of days.
 
         Returns:
-            Rewards, and what is traded as a share of the equity, without a gradient: float32 `[agents, days]` each.
+            Rewards, and turnover as a share of the equity, without a gradient: float32 `[agents, days]` each.
         """
 
 
@@ -283,7 +281,7 @@ class Outcomes:
 
     Attributes:
         rewards: float32, in the units of the task's rewards.
-        shares: float32, of the longest time, for which the candidate would have been blocked.
+        shares: float32, time for which the candidate would have been blocked, as a share of the longest.
         known: bool `[agents, batch, candidates]`, it could have been taken and its end is known.
     """
 
@@ -294,17 +292,17 @@ class Outcomes:
 
 @runtime_checkable
 class KnownOutcomes(Protocol):
-    """At each step one of several candidates may be taken, with one of some settings, and is blocked until it ends.
+    """A task whose alternatives all have known outcomes.
 
-    As nothing else depends on that, what every candidate would have come to with every setting is known without being
-    played: `Heads.outcomes` says of how many settings.
+    At each step an agent may take one of several candidates, with one of `Heads.outcomes` settings, and the candidate
+    is blocked until it ends. Nothing else depends on that, so the outcome of each is known without being played.
     """
 
     def outcome_sampler(self, batch_size: int) -> BatchSampler | None:
-        """Return what draws different moments of the training part; None while there are too few for a batch."""
+        """Return a sampler of different moments of the training part; None while there are too few for a batch."""
 
     def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[Any, Outcomes]:
-        """Return what is observed at moments, int64 `[agents, batch]`, drawn from a block, and what would have come."""
+        """Return observations at moments of a block, int64 `[agents, batch]`, and the outcomes."""
 
     def expected_outcomes(self, actor: Parameters, encoding: Any) -> ExpectedOutcomes:  # noqa: ANN401 - the task's own
-        """Return what the actor expects of the alternatives."""
+        """Return the actor's expectations of the alternatives."""

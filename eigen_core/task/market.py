@@ -56,7 +56,7 @@ class _Day(NamedTuple):
     Attributes:
         rows, time: of `EncodedEpisodes.of_step`.
         portfolio: float16 `[agents, slices, assets, values]`.
-        noise: what the policy plays with, float32 `[agents, slices, assets, values]`; None: none.
+        noise: of the policy, float32 `[agents, slices, assets, values]`; None: none.
         decision: of the environment; None: nothing is bought any more.
     """
 
@@ -72,7 +72,7 @@ class Evaluator:
 
     Args:
         network: forward passes.
-        prices: what trades are settled with.
+        prices: of all days.
         config: trading rules.
         device: where everything is computed.
     """
@@ -101,10 +101,10 @@ class Evaluator:
         Args:
             weights: float32 `[agents, parameters]`.
             starts: first day of each episode, `[agents, slices]`.
-            noise: what the policy plays with in episodes that are not fixed, float32 `[agents, slices, days, assets,
-                values]`; None: none.
+            noise: of the policy in episodes that are not fixed, float32 `[agents, slices, days, assets, values]`;
+                None: none.
             record: keep the transitions of episodes that are not fixed.
-            fixed: how many of an agent's last episodes are.
+            fixed: number of each agent's last episodes that are fixed.
         """
         recorded = starts.shape[1] - fixed if record else 0
         encoded = EncodedEpisodes(self._network, weights, starts, self._episode_times)
@@ -167,7 +167,7 @@ class Evaluator:
         portfolios: Tensor,
         stored: Tensor,
     ) -> MarketRollout:
-        """Return the rollout, with the transitions of the episodes of which portfolios and actions are kept."""
+        """Return the rollout, with the transitions of the episodes that have portfolios and actions."""
         agents, recorded = stored.shape[:2]
         batch = None
         if recorded:
@@ -185,12 +185,12 @@ def _totals(rewards: Tensor, agents: int) -> NDArray[np.float64]:
     return totals
 
 
+# Prices that the table is built from at a time: a few tens of megabytes.
 _CELLS_AT_A_TIME = 1 << 20
-"""Prices looked at together while the table is built: a few tens of megabytes."""
 
 
 def sale_targets(trading: TradingConfig, count: int, device: torch.device) -> Tensor:
-    """Return `count` sale targets, evenly spread from the smallest to the largest: float64 `[targets]`."""
+    """Return evenly spread sale targets: float64 `[count]`."""
     return torch.linspace(trading.min_target, trading.max_target, count, dtype=torch.float64, device=device)
 
 
@@ -211,14 +211,7 @@ class OutcomeTable:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig, days: range, targets: Tensor) -> "OutcomeTable":
-        """Return the table of those of some days whose positions end on these days too, whatever their target.
-
-        Args:
-            prices: prices of all days.
-            trading: the rules.
-            days: nothing after them is looked at.
-            targets: float64 `[targets]`.
-        """
+        """Return the table of decisions whose positions end within `days`; targets float64 `[targets]`."""
         decided = days[: -trading.holding_days]
         shape = (len(decided), prices.assets, len(targets))
         table = cls(
@@ -244,11 +237,9 @@ class OutcomeTable:
 
     @property
     def days(self) -> range:
-        """The days of the decisions."""
         return range(self.first_day, self.first_day + len(self.rewards))
 
     def of_rows(self, rows: Tensor) -> Outcomes:
-        """Return the outcomes of the decisions in some rows, int64 `[agents, batch]`."""
         rewards, shares = self.rewards[rows], self.shares[rows]
         known = ~rewards[..., 0].isnan()
         return Outcomes(rewards.nan_to_num(), shares.float(), known)
@@ -258,14 +249,7 @@ _COUNTED = ("trades", "wins", "idle_days", "fees")
 
 
 class MarketTask(PanelTask):
-    """Implements `Task`.
-
-    Args:
-        config: trading rules, networks, days.
-        panel: the market.
-        device: where everything is computed.
-        heads: what the learner needs of the networks.
-    """
+    """Implements `Task` and `KnownOutcomes`: agents buy and sell assets (`TradingEnvironment`)."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
         super().__init__(config, panel, device, heads, market_actions(config, device))
@@ -276,12 +260,10 @@ class MarketTask(PanelTask):
 
     @staticmethod
     def steps(config: Config) -> int:
-        """Return the days of an episode that are stored; see `ReplayConfig.settlement_days`."""
         return stored_steps(config)
 
     @staticmethod
     def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
-        """Say where so few assets are traded that agents can hardly choose among them."""
         held, purchases = config.trading.holding_days, config.trading.purchases_per_day
         judged = PanelTask.cautions(config, facts)
         if facts.assets == 1 or facts.assets > held * purchases:
@@ -305,7 +287,6 @@ class MarketTask(PanelTask):
         record: bool = False,
         fixed: int = 0,
     ) -> Rollout:
-        """Play one episode for each agent and start; see `Task.roll_out`."""
         played = self.evaluator.roll_out(weights, starts, noise, record, fixed)
         counts = self.counts(starts, played.summary)
         return Rollout(
@@ -315,14 +296,14 @@ class MarketTask(PanelTask):
         )
 
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        """Return the assets that each decision buys, if any, each with the same share; see `PanelTask.decisions`."""
+        """Return the assets of each decision, with equal shares; see `PanelTask.decisions`."""
         summary = self.evaluator.roll_out(weights, starts).summary
         bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
         shares = bought.sum(dim=2) / self._config.trading.purchases_per_day
         return shares, self._excess_of(self.counts(starts, summary))
 
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
-        """Return what is counted in episodes that start on days, `[agents, episodes]`: see `Rollout`."""
+        """Return the counts of episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
         day, fills = days.unsqueeze(-1), self.evaluator.prices.fills(self._config.trading)
         market = self._market_gains[day, fills.due_after(day, summary.asset.clamp(min=0), summary.exit_offset)]
@@ -332,7 +313,7 @@ class MarketTask(PanelTask):
         return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Return means over the episodes: trades, share of trades with a gain, days without a position, fees."""
+        """Return means over the episodes: trades, share of winning trades, days without a position, fees."""
         counts = joined_counts(rollouts)
         return {
             "trades": float(counts["trades"].mean()),
@@ -340,10 +321,6 @@ class MarketTask(PanelTask):
             "idle_days": float(counts["idle_days"].mean()),
             "fees": float(counts["fees"].mean()),
         }
-
-    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
-        """Return what the trades of rollouts gained beyond the market; None with fewer than two trades or assets."""
-        return self._excess_of(joined_counts(rollouts))
 
     def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
         if self.panel.assets == 1:
@@ -358,17 +335,15 @@ class MarketTask(PanelTask):
         return OutcomeTable.of(prices, trading, days, sale_targets(trading, targets, prices.close.device))
 
     def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
-        """Return what draws batches of different days, as rows of the table of outcomes."""
+        """Return a sampler of rows of the table of outcomes."""
         assert self._outcomes is not None
         days = self._outcomes.days
         return self.day_sampler(np.asarray(days, dtype=np.int32), days.stop, batch_size)
 
     def outcomes(self, moments: Tensor, block: FirstDay) -> tuple[MarketObservation, Outcomes]:
-        """Return what is observed on days, int64 `[agents, batch]`, and what each purchase would have come to."""
         assert self._outcomes is not None
         days = moments + self._outcomes.first_day
         return MarketObservation(days, None, self._episode_times[:1], block), self._outcomes.of_rows(moments)
 
     def expected_outcomes(self, actor: Parameters, encoding: MarketEncoding) -> ExpectedOutcomes:
-        """Return what the actor expects of the purchases."""
         return self.network.expected(actor, self.network.prepare_actor(actor, encoding.market, encoding.episode_time))

@@ -1,4 +1,4 @@
-"""Shared by tasks on a panel of prices: days of a panel, its networks, and transitions that name days."""
+"""Base of the tasks on a panel of prices: its days, its networks, and transitions that name days."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -24,16 +24,16 @@ from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbeddi
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
 from eigen_core.networks.population import agent_groups
-from eigen_core.task.interface import TaskData, Transitions
+from eigen_core.task.interface import Rollout, TaskData, Transitions, joined_counts
 from eigen_core.task.replay import Column, Replay
 from eigen_core.task.transitions import (
     EPISODE_END,
     DayBlocks,
     DistinctDaySampler,
+    check_rows,
     picked,
     stored_columns,
     stored_days,
-    wrong_rows,
 )
 from eigen_core.trading import episode_times
 from eigen_core.trading.equity import periods_per_year
@@ -59,14 +59,13 @@ class MarketObservation:
 
 @dataclass(frozen=True)
 class MarketEncoding:
-    """An observation whose market is encoded."""
+    """Observations whose market is encoded."""
 
     market: MarketEmbedding
     portfolio: Tensor | None
     episode_time: Tensor
 
     def detached(self) -> "MarketEncoding":
-        """The same, without a gradient."""
         return MarketEncoding(self.market.detached(), self.portfolio, self.episode_time)
 
 
@@ -80,24 +79,14 @@ class BlockSampler:
     batch_size: int
 
     def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        """Draw the first day of each batch's block: int64 of this shape."""
         return self.admissible[generator.integers(0, len(self.admissible), shape)]
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        """Draw the slots of a batch from the block that starts on a day: int64 `[batch]`."""
         return self.days.draw(generator, self.batch_size, block, self.blocks.last_drawn(block))
 
 
 class PanelTask(ABC):
-    """The part of `Task` that is the same for all tasks on a panel.
-
-    Args:
-        config: trading rules, networks, days.
-        panel: the market.
-        device: where everything is computed.
-        heads: what the learner needs of the networks.
-        actions: what agents decide for each asset.
-    """
+    """The part of `Task` that all tasks on a panel share; `actions` are those of an agent for each asset."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads, actions: AssetActions) -> None:
         require_scale(config, panel.days, self.steps(config))
@@ -149,23 +138,29 @@ class PanelTask(ABC):
     @staticmethod
     @abstractmethod
     def steps(config: Config) -> int:
-        """Return the steps of an episode, which are days."""
+        """Return the days of an episode that are stored."""
 
     @abstractmethod
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        """Return what agents without noise decide in episodes, and what they gain beyond the market by it.
+        """Return the decisions of agents without noise in episodes, and their excess over the market.
 
         Args:
             weights: float32 `[agents, parameters]`.
             starts: int64 `[agents, episodes]`.
 
         Returns:
-            What each decision gives each asset, as a share, `[agents * episodes, days, assets]`; and the excess.
+            Share of each asset in each decision, `[agents * episodes, days, assets]`; and the excess.
         """
+
+    @abstractmethod
+    def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+        """Return the excess of episodes with these counts; see `Rollout`."""
+
+    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
+        return self._excess_of(joined_counts(rollouts))
 
     @classmethod
     def open_data(cls, config: Config) -> TaskData:
-        """Build the panel that `config.market` describes, or take it from the cache."""
         panel, report = build_panel(config)
         require_scale(config, panel.days, cls.steps(config))
         facts = PanelFacts.of(panel)
@@ -176,7 +171,7 @@ class PanelTask(ABC):
 
     @staticmethod
     def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
-        """Return what of the rules does not go with the data, although both can be used: sentences for users."""
+        """Return warnings to users about rules that do not suit the data."""
         needed, holdout = fewest_days(config.trading), config.market.holdout_days
         if facts.assets > 1 or not holdout:
             return ()
@@ -191,29 +186,24 @@ class PanelTask(ABC):
 
     @classmethod
     def data_of_shape(cls, config: Config, days: int, columns: int, assets: int) -> TaskData:
-        """Return a panel of random numbers; see `Task.data_of_shape`."""
         require_scale(config, days, cls.steps(config))
         facts = PanelFacts.of_shape(config, days, columns, assets)
         return TaskData(random_panel(config.market, facts), str(facts), facts=facts)
 
     @property
     def training_starts(self) -> range:
-        """Days on which a training episode may start."""
         return self.panel.training_starts(self._config)
 
     @property
     def validation_starts(self) -> range:
-        """Days on which a validation episode may start."""
         return self.panel.validation_starts(self._config)
 
     @property
     def holdout_starts(self) -> range:
-        """Days on which a holdout episode may start; none if no days are held out."""
         return self.panel.holdout_starts(self._config) if self._config.market.holdout_days else range(0)
 
     @property
     def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:
-        """First and last day held out, and the symbols traded; None if no days are held out."""
         days = self.panel.splits.holdout
         if not days:
             return None
@@ -222,32 +212,28 @@ class PanelTask(ABC):
 
     @property
     def block_days(self) -> int:
-        """Days of the blocks that batches are drawn from."""
+        """Days of the blocks that batches are from."""
         last_day = self.panel.splits.train.stop
         block_days = block_days_of(self._config.learner)
         return min(block_days or last_day, last_day) if self.network.block_bound else last_day
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
-        """Return the shape of the exploration noise of one agent in so many episodes."""
         return (episodes, self.episode_steps, self.panel.assets, self.box.values)
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """Return the state, which stays empty."""
         return self.state
 
     def sampler(self, replay: Replay, batch_size: int) -> BlockSampler | None:
-        """Return what draws batches of different days; None while no block has enough of them."""
         return self.day_sampler(stored_days(replay), self.panel.splits.train.stop, batch_size)
 
     def day_sampler(self, of_rows: NDArray[np.int32], stop: int, batch_size: int) -> BlockSampler | None:
-        """Return what draws batches of rows whose days, int32 `[rows]`, all before `stop`, are different."""
+        """Return a sampler of rows of different days, int32 `[rows]`, before `stop`; None while a block has too few."""
         days = DistinctDaySampler(of_rows)
         blocks = DayBlocks(min(self.block_days, stop), stop, self._return_steps)
         admissible = days.block_starts(blocks, batch_size)
         return BlockSampler(days, blocks, admissible, batch_size) if len(admissible) else None
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[MarketObservation]:
-        """Return the transitions in `slots`, int64 `[agents, batch]`, whose days are in one block."""
         rows = picked(replay, slots, self._return_steps)
         observes = bool(self.network.portfolio_values)
         return Transitions(
@@ -267,25 +253,20 @@ class PanelTask(ABC):
         )
 
     def encode(self, critic: Parameters, observations: MarketObservation) -> MarketEncoding:
-        """Encode the market of each day."""
         market = self.network.encode_days(critic, observations.days, observations.block, self.block_days)
         return MarketEncoding(market, observations.portfolio, observations.episode_time)
 
     def policy(self, actor: Parameters, encoding: MarketEncoding) -> SquashedGaussian:
-        """Return the policy over the values of each asset's action: float32 `[agents, batch, assets, values]`."""
         prepared = self.network.prepare_actor(actor, encoding.market, encoding.episode_time)
         return self.network.policy(actor, prepared, encoding.portfolio)
 
     def values(self, critic: Parameters, encoding: MarketEncoding, actions: Tensor | None) -> Tensor:
-        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
         return self.network.values(critic, encoding.market, encoding.portfolio, encoding.episode_time, actions)
 
-    def wrong_rows(self, ring: Ring) -> str | None:
-        """Return why no training episodes can have left the rows of a ring, as the rest of a sentence; None if any."""
-        return wrong_rows(ring, self.training_starts, self.episode_steps)
+    def check_rows(self, ring: Ring) -> str | None:
+        return check_rows(ring, self.training_starts, self.episode_steps)
 
     def facts(self) -> dict[str, JsonValue]:
-        """Return what is needed beside weights and configuration to trade with an agent."""
         return {
             "symbols": list(self.panel.symbols),
             "assets": self.panel.assets,
@@ -296,7 +277,7 @@ class PanelTask(ABC):
 
 
 def _require_encoder(config: Config, heads: Heads) -> None:
-    """Refuse an encoder that cannot encode the days of any batch where batches are of whole episodes."""
+    """Refuse an encoder that cannot encode the days of whole episodes for a learner that needs them."""
     if encoder_class(config.network).block_bound and heads.whole_episodes:
         raise InputError(
             f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
@@ -305,7 +286,7 @@ def _require_encoder(config: Config, heads: Heads) -> None:
 
 
 def days_of(panel: Panel) -> list[dict[str, str | int]]:
-    """Return which days are for training, validation and holdout, as rows of a table."""
+    """Return the days for training, validation and holdout, as rows of a table."""
     splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
     return [
         {"days": name, "number": len(days), "first": str(panel.dates[days[0]]), "last": str(panel.dates[days[-1]])}
@@ -315,16 +296,7 @@ def days_of(panel: Panel) -> list[dict[str, str | int]]:
 
 
 def require_scale(config: Config, days: int, steps: int) -> None:
-    """Refuse a configuration that cannot be trained on a panel of `days` days; nothing is computed.
-
-    Args:
-        config: the run.
-        days: of the panel.
-        steps: of an episode.
-
-    Raises:
-        InputError: days, replay, batches or blocks do not go together with the panel.
-    """
+    """Raise InputError if replay, batches or blocks do not suit a panel of `days` days and episodes of `steps`."""
     config.require_days(days)
     per_generation = config.population.size * config.evaluation.slices * steps
     if per_generation > config.replay.capacity:
@@ -352,9 +324,10 @@ def require_scale(config: Config, days: int, steps: int) -> None:
 
 
 def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[range]:
-    """Return the runs of consecutive days that are encoded for episodes of so many steps.
+    """Return the runs of consecutive days to encode for episodes.
 
-    Where fewer days lie between two episodes than are computed before a run anyway, they are encoded too.
+    Days between two episodes are encoded too where they are at most `days_before`, the days that each run needs before
+    it.
 
     Args:
         starts: first day of each episode, int64 `[episodes]`.
@@ -371,7 +344,7 @@ def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[ra
 
 
 class EncodedEpisodes:
-    """Observations of the market in the episodes of agents.
+    """The market in the episodes of agents; each day is encoded once, however many episodes have it.
 
     Args:
         network: forward passes.
@@ -400,7 +373,7 @@ class EncodedEpisodes:
         self._rows = torch.tensor(rows[..., None] + np.arange(len(times)), device=weights.device)
 
     def _encode(self, weights: Tensor, runs: list[range], days: MarketEmbedding) -> None:
-        """Write the days of agents that play the same episodes."""
+        """Encode the days of agents that play the same episodes."""
         network, done = self._network, 0
         for run in runs:
             agents_at_once, days_at_once = network.encoded_at_once(len(weights), len(run), len(self._times))
@@ -412,20 +385,20 @@ class EncodedEpisodes:
             done += len(run)
 
     def of_step(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return what `prepared` needs to know of a step: numbers of encoded days, and the time in the episode."""
+        """Return the arguments of `prepared` for a step: numbers of encoded days, and the time in the episode."""
         return self._rows[:, :, step], self._times[step]
 
     def of_all_steps(self) -> Tensor:
-        """Return what is `prepared` for all steps, float32 `[agents, episodes, steps, assets, width]`."""
+        """Return `prepared` for all steps, float32 `[agents, episodes, steps, assets, width]`."""
         shape = (*self._rows.shape, self._network.assets, self._network.prepared_width)
         prepared = torch.empty(shape, device=self._rows.device)
-        # An episode at a time: what is picked of the days takes little memory beside them.
+        # An episode at a time, so that the picked days take little memory.
         for episode, rows in enumerate(self._rows.unbind(1)):
             prepared[:, episode] = self.prepared(rows, self._times)
         return prepared
 
     def prepared(self, rows: Tensor, times: Tensor) -> Tensor:
-        """Return what `AgentNetwork.prepare_actor` makes of encoded days, float32 `[agents, days, assets, width]`.
+        """Return `AgentNetwork.prepare_actor` of encoded days, float32 `[agents, days, assets, width]`.
 
         Args:
             rows: numbers of the days, int64 `[agents, days]`.

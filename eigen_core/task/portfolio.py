@@ -26,7 +26,7 @@ from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, moved_
 
 @dataclass(frozen=True)
 class DecidedScores:
-    """Decisions, and the scores that they lead to.
+    """Decisions and the resulting scores.
 
     Attributes:
         scores: float32 `[agents, ..., assets]`, after the decision.
@@ -107,12 +107,6 @@ class PortfolioTask(PanelTask):
     asset, which move the scores of its portfolio; it observes the market and these scores. The reward is the logarithm
     of the growth of its account in percent, from the fill of the decision to that of the next (`Rebalancing`).
 
-    Args:
-        config: trading rules, bounds of the weights, networks, days.
-        panel: the market.
-        device: where everything is computed.
-        heads: what the learner needs of the networks.
-
     Raises:
         InputError: some asset does not trade on some day, and the rules are those of a run from before.
     """
@@ -131,7 +125,6 @@ class PortfolioTask(PanelTask):
 
     @staticmethod
     def steps(config: Config) -> int:
-        """Return the days of an episode: those on which is decided."""
         return config.trading.trading_days
 
     @torch.no_grad()
@@ -143,7 +136,6 @@ class PortfolioTask(PanelTask):
         record: bool = False,
         fixed: int = 0,
     ) -> Rollout:
-        """Play one episode for each agent and start; see `Task.roll_out`."""
         decided, days, targets = self._decided(weights, starts, noise)
         rewards, turnover = self._rebalancing.on(days).grown(targets)
         counts = {
@@ -186,30 +178,26 @@ class PortfolioTask(PanelTask):
         return targets.flatten(0, 1), self._excess_of(of_episodes)
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Return means over the episodes: what is traded, as a multiple of the equity; its share in assets; the
-        largest weight."""
-        return {name: float(np.concatenate([rollout.counts[name] for rollout in rollouts]).mean()) for name in _COUNTED}
+        """Return means over the episodes: turnover as a multiple of the equity, exposure, the largest weight."""
+        counts = joined_counts(rollouts)
+        return {name: float(counts[name].mean()) for name in _COUNTED}
 
     def _excess_counts(self, rewards: Tensor, targets: Tensor, days: Tensor) -> dict[str, Tensor]:
-        """Return what `excess` needs to know of each episode; its returns are those from fill to fill."""
+        """Return the counts of `excess` for each episode; returns are those from fill to fill."""
         equal = equal_weights_like(targets, self._tradable[days])
         returns, market = (
             torch.exp(growth / PERCENT) for growth in (rewards, self._rebalancing.on(days).grown(equal)[0])
         )
         return {"first_day": days[..., 0].double(), "excess_of_days": returns - market}
 
-    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
-        """Return what rollouts gained beyond equal weight of the same exposure, a year."""
-        return self._excess_of(joined_counts(rollouts))
-
     def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
+        """Return the excess over equal weight of the same exposure, a year."""
         first, gained = counts["first_day"].astype(np.int64), counts["excess_of_days"]
         year = periods_per_year(self.panel.dates, self._config.account)
         return excess_of(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
 
     @property
     def growth_days(self) -> range:
-        """The training days on which agents can decide; see `DifferentiableGrowth`."""
         train = self.panel.splits.train
         # The fill of the last decision, and the one after it.
         return range(
@@ -217,7 +205,6 @@ class PortfolioTask(PanelTask):
         )
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
-        """Return what agents reach in a stretch of days; see `DifferentiableGrowth`."""
         critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
         actor = self.actor_layout.views(weights[:, self.critic_layout.size :])
         market = self.network.encode_block(critic, first_day, days)

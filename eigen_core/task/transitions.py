@@ -145,7 +145,7 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
     return days
 
 
-def wrong_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
+def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
     """Return what is wrong with the rows of a replay's ring as a part of a sentence, None if nothing is.
 
     Rows are whole episodes, step after step from row 0 on: a row's number determines its step.

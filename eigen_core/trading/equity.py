@@ -82,7 +82,7 @@ def share_of(part: Values, whole: Values, nothing: float = 0.0) -> Values:
     return shares
 
 
-def one_after_another(curves: Sequence[EquityCurve]) -> EquityCurve:
+def concat_curves(curves: Sequence[EquityCurve]) -> EquityCurve:
     """Return the account that trades span after span, each with all money of the one before it.
 
     Positions at the end of a span become cash at their last known close, without costs. Whole shares are those of each
@@ -112,7 +112,7 @@ def one_after_another(curves: Sequence[EquityCurve]) -> EquityCurve:
     )
 
 
-def side_by_side(curves: Sequence[EquityCurve]) -> EquityCurve:
+def mean_curve(curves: Sequence[EquityCurve]) -> EquityCurve:
     """Return the mean of accounts over the same days with the same capital: each has an equal share of it."""
     equity = np.stack([curve.equity for curve in curves])
     positions = np.stack([curve.exposure for curve in curves]) * equity

@@ -161,7 +161,8 @@ def alpha_of(
     inverse = np.linalg.inv(inputs.T @ inputs)
     fitted = inverse @ (inputs.T @ excess)
     residuals = excess - inputs @ fitted
-    variance = _sum_of_pairs(np.bincount(day, inputs @ inverse[0] * residuals), lags)
+    daily: Values = np.bincount(day, inputs @ inverse[0] * residuals)  # type: ignore[assignment] # float64 by weights
+    variance = _sum_of_pairs(daily, lags)
     scale = PERCENT * (periods_per_year or 1.0)
     return Excess(
         mean=float(fitted[0]) * scale,

@@ -157,7 +157,7 @@ class PointerTask:
         hidden = [torch.relu(linear(critic, f"hidden{index}", inputs)) for index in range(self._heads.critics)]
         return torch.stack([linear(critic, f"value{index}", one)[..., 0] for index, one in enumerate(hidden)])
 
-    def wrong_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
+    def check_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
         return None
 
     def facts(self) -> dict[str, JsonValue]:

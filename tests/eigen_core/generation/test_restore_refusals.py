@@ -18,7 +18,7 @@ from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.generation import TrainingState, restore, snapshot, snapshot_form, start_training
-from eigen_core.task.transitions import wrong_rows
+from eigen_core.task.transitions import check_rows
 
 GENERATIONS = 3
 Change = Callable[["Content"], object]
@@ -293,7 +293,7 @@ def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypa
     assert ring is not None
     for pieces in (1, 3, 50, 1 << 18):
         monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
-        assert wrong_rows(ring, starts, days) is None
+        assert check_rows(ring, starts, days) is None
     for slot in range(0, ring.capacity, 23):
         changed = Content.of(saved[-1])
         fill("columns.day", float(ring.columns["day"][slot]) - 1, slot)(changed)
@@ -301,4 +301,4 @@ def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypa
         assert wrong is not None
         for pieces in (1, 50, 1 << 18):
             monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
-            assert wrong_rows(wrong, starts, days) is not None, (slot, pieces)
+            assert check_rows(wrong, starts, days) is not None, (slot, pieces)

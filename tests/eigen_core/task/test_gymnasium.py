@@ -32,7 +32,7 @@ from eigen_core.generation import (
 from eigen_core.learning import Champion
 from eigen_core.learning.method import spread_starts
 from eigen_core.task import open_data
-from eigen_core.task.gymnasium import wrong_rows
+from eigen_core.task.gymnasium import check_rows
 
 UNEVEN = "gym:uneven_environment:UnevenEnvironment"
 OTHER_UNITS = "gym:uneven_environment:OtherUnitsEnvironment"
@@ -231,7 +231,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
 def test_rows_that_episodes_can_leave_are_taken_and_others_are_not() -> None:
     state = advance(begin(uneven()), 3)
     assert state.replay.written > state.replay.capacity
-    assert wrong_rows(ring_of(state), 9) is None
+    assert check_rows(ring_of(state), 9) is None
     slot = next(index for index in range(state.replay.cursor, 95) if not ring_of(state).columns["ends"][index])
     last = (state.replay.cursor - 1) % 95
     for name, index, value, what in (
@@ -242,11 +242,11 @@ def test_rows_that_episodes_can_leave_are_taken_and_others_are_not() -> None:
     ):
         ring = ring_of(state)
         ring.columns[name][index] = value
-        assert wrong_rows(ring, 9) is not None, name
+        assert check_rows(ring, 9) is not None, name
         with pytest.raises(AssertionError, match=what):
-            assert wrong_rows(ring, 9) is None, wrong_rows(ring, 9)
+            assert check_rows(ring, 9) is None, check_rows(ring, 9)
     longest = int(max(np.diff(np.flatnonzero(ring_of(state).columns["ends"].numpy()))))
-    assert "more than 1 steps" in str(wrong_rows(ring_of(state), 1))
+    assert "more than 1 steps" in str(check_rows(ring_of(state), 1))
     assert longest > 1
 
 
