@@ -2,7 +2,7 @@
 
 import heapq
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from eigen_core.checkpoint.integrity import LOCK_NAME, Damage
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.lock import FileLock
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.store import Store, check_run_name, gcs_location, store_folder
+from eigen_core.checkpoint.store import Store, check_run_name, gcs_location, is_remote, run_root, store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
 
@@ -42,46 +42,6 @@ def _refuse_pickled_tokens() -> None:
             f"{path} holds tokens of an old login in a form that can run code when it is read: remove it, and name a "
             "key file with GOOGLE_APPLICATION_CREDENTIALS instead."
         )
-
-
-def is_remote(url: str) -> bool:
-    """Whether a store is not on this machine, so that runs reach it through a run directory on this machine.
-
-    Raises:
-        InputError: it is not a store.
-    """
-    return gcs_location(url) is not None
-
-
-def run_root(url: str, local: str) -> Path:
-    """Return the absolute folder of this machine that contains the run directories of a store.
-
-    Args:
-        url: the store.
-        local: the folder (`checkpoint.local`) for the run directories of remote stores.
-
-    Raises:
-        InputError: `url` is not a store, or `local` not a folder.
-    """
-    location = gcs_location(url)
-    if location is None:
-        return store_folder(url)
-    return store_folder(local).joinpath(".remote", "gs", location.bucket, *location.prefix.split("/"))
-
-
-def store_from_environment(environ: Mapping[str, str]) -> str | None:
-    """Return the store that EIGEN_STORE names, None if it names none.
-
-    Raises:
-        InputError: CLOUD_BUCKET alone names one, as in the system that Eigen replaces.
-    """
-    store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
-    if bucket and not store:
-        raise InputError(
-            f"CLOUD_BUCKET is set, which Eigen does not read: set EIGEN_STORE=gs://{bucket.removeprefix('gs://')} to "
-            "keep runs there, or unset it."
-        )
-    return store or None
 
 
 @dataclass(frozen=True)

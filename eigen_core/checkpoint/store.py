@@ -2,7 +2,7 @@
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -339,3 +339,43 @@ def _scheme(store: str) -> str:
     """Return the scheme of a URL in lower case, "" for a path."""
     match = _SCHEME.match(store)
     return match[0].removesuffix("://").lower() if match else ""
+
+
+def is_remote(url: str) -> bool:
+    """Whether a store is not on this machine, so that runs reach it through a run directory on this machine.
+
+    Raises:
+        InputError: it is not a store.
+    """
+    return gcs_location(url) is not None
+
+
+def run_root(url: str, local: str) -> Path:
+    """Return the absolute folder of this machine that contains the run directories of a store.
+
+    Args:
+        url: the store.
+        local: the folder (`checkpoint.local`) for the run directories of remote stores.
+
+    Raises:
+        InputError: `url` is not a store, or `local` not a folder.
+    """
+    location = gcs_location(url)
+    if location is None:
+        return store_folder(url)
+    return store_folder(local).joinpath(".remote", "gs", location.bucket, *location.prefix.split("/"))
+
+
+def store_from_environment(environ: Mapping[str, str]) -> str | None:
+    """Return the store that EIGEN_STORE names, None if it names none.
+
+    Raises:
+        InputError: CLOUD_BUCKET alone names one, as in the system that Eigen replaces.
+    """
+    store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
+    if bucket and not store:
+        raise InputError(
+            f"CLOUD_BUCKET is set, which Eigen does not read: set EIGEN_STORE=gs://{bucket.removeprefix('gs://')} to "
+            "keep runs there, or unset it."
+        )
+    return store or None

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 
-from eigen_core.checkpoint.location import is_remote
+from eigen_core.checkpoint.store import is_remote
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from eigen_core.config import Config

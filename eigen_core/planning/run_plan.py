@@ -7,8 +7,7 @@ from pathlib import Path
 
 import torch
 
-from eigen_core.checkpoint.location import run_root
-from eigen_core.checkpoint.store import ANOTHER_STORE
+from eigen_core.checkpoint.store import ANOTHER_STORE, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import nearest_there
 from eigen_core.common.text import size

@@ -7,7 +7,7 @@ from math import prod
 import torch
 
 from eigen_core.checkpoint.contents import kept_generations
-from eigen_core.checkpoint.location import is_remote
+from eigen_core.checkpoint.store import is_remote
 from eigen_core.config import Config
 from eigen_core.learning import learner_class, method_class
 from eigen_core.machine.allocation import owned_bytes

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError, holdout_name, parse_checksummed
 from eigen_core.checkpoint.lease import is_live
-from eigen_core.checkpoint.location import RunLocation, is_remote, list_runs, newest_of, no_such_run, open_store
+from eigen_core.checkpoint.location import RunLocation, list_runs, newest_of, no_such_run, open_store
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, is_remote
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (

@@ -16,7 +16,6 @@ from typing import IO, Any, Self
 import dask
 from distributed import LocalCluster, Scheduler, SchedulerPlugin, Security
 
-from eigen_core.checkpoint.lock import FileLock
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.runtime import stop_with_this_process
 from eigen_core.workers.connection import OWN_SECURITY

@@ -17,10 +17,8 @@ from rich.console import Console, JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
-from eigen_core.checkpoint.location import store_from_environment
-from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError
-from eigen_core.config.market import absolute_data
 from flows.server.environment import Stopped, StoppedByMemory
 
 if TYPE_CHECKING:
@@ -102,6 +100,9 @@ class RunOptions:
 
     def settings(self) -> list[str]:
         """Return the options but preset and run as `key=value`; the path of data is absolute."""
+        # Imported here because help does without.
+        from eigen_core.config.market import absolute_data
+
         options = {
             "generations": self.generations,
             "seed": self.seed,

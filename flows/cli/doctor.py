@@ -16,12 +16,10 @@ import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import is_remote, open_store, run_root
-from eigen_core.checkpoint.store import ANOTHER_STORE, StoreUnavailableError, within
+from eigen_core.checkpoint.store import ANOTHER_STORE, StoreUnavailableError, is_remote, run_root, within
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import nearest_there
 from eigen_core.common.text import DISTRIBUTION, size
-from eigen_core.config.values import has_prices
 from flows.cli.common import (
     EXIT_OTHER,
     Json,
@@ -143,6 +141,7 @@ class Doctor:
         return Finding("TA-Lib", "ok", f"TA-Lib {talib.__version__}, C library {library}")
 
     def _data(self) -> Finding:
+        from eigen_core.config.values import has_prices
 
         task = self._config.task
         source = (self._config.market.data or "the bundled prices") if has_prices(task) else task
@@ -188,6 +187,8 @@ class Doctor:
         return Finding("Prefect's API", "ok", "none is configured: trainings are no flow runs; `eigen up` starts one")
 
     def _store(self) -> Finding:
+        from eigen_core.checkpoint.location import open_store
+
         url = self._config.checkpoint.store
         if is_remote(url):
             store = open_store(url)

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.location import is_remote
-from eigen_core.checkpoint.store import check_run_name, store_folder
+from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration
 from flows.cli.common import (
@@ -398,9 +397,10 @@ def launch(*, options: RunOptions) -> None:
     from eigen_core.training.runs import Run, require_store
     from flows.cli.training import refused_with_its_plan, require_trainable
     from flows.server.environment import default_run_name
-    from flows.server.launching import as_worker_sees, require_free, require_same_run_here
     from flows.server.launching import launch as launch_run
+    from flows.server.launching import require_free, require_same_run_here
     from flows.server.servers import known_server
+    from flows.server.state_directory import as_worker_sees
 
     home = Home.of(os.environ)
     if options.store is not None and not is_remote(options.store):

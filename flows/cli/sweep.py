@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.location import is_remote, run_root
-from eigen_core.checkpoint.store import check_run_name
+from eigen_core.checkpoint.store import check_run_name, is_remote, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
 from flows.cli.common import (

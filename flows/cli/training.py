@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.location import is_remote, open_store
-from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name
+from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, is_remote
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.common.progress import progress_to
 from eigen_core.training.listener import Listener, observed_by
@@ -164,6 +163,8 @@ def prepared_to_train(
         require_addresses()
         check_run_name(name)
         if is_remote(settings.store):
+            from eigen_core.checkpoint.location import open_store
+
             open_store(settings.store).check()
         announce(display, "loading")
         yield display, signals

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from eigen_core.checkpoint.location import is_remote
+from eigen_core.checkpoint.store import is_remote
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import environment_without_instructions, stop_with_this_process
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY

@@ -14,7 +14,7 @@ from pydantic import Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from eigen_core.checkpoint.location import store_from_environment
+from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
 from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, LearnerConfig, preset_values

@@ -14,11 +14,8 @@ from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCol
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectHTTPStatusError
 
-from eigen_core.checkpoint.location import is_remote, store_from_environment
-from eigen_core.checkpoint.store import store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.config.model import CheckpointConfig
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.server.environment import SCHEDULED_TAG, VARIABLE, api_at, ui_of
 from flows.server.flow_runs import (
@@ -29,7 +26,7 @@ from flows.server.flow_runs import (
     trained_run,
     waiting_flow_run,
 )
-from flows.server.state_directory import Home, ProcessRecord
+from flows.server.state_directory import Home
 
 _SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
@@ -235,42 +232,3 @@ def folder_of(environ: Mapping[str, str]) -> Path:
     raise RuntimeError(
         f"The worker does not say where its flows work: start it with `eigen up`, or set {VARIABLE} to a folder."
     )
-
-
-def placed(store: str, folder: Path) -> str:
-    """Return a store so that it means from anywhere what it means to a process in `folder`.
-
-    Raises:
-        InputError: it is no store.
-    """
-    if is_remote(store):
-        return store
-    if store.startswith("file:"):
-        return str(store_folder(store))
-    return str(folder / os.path.expanduser(store))
-
-
-def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
-    """Return a configuration with its store as it will be in a flow of a worker on this machine.
-
-    Raises:
-        InputError: its store is none.
-    """
-    given = config.checkpoint
-    store = worker.store if given.store == CheckpointConfig().store and worker.store is not None else given.store
-    located = {"store": placed(store, worker.folder), "local": placed(given.local, worker.folder)}
-    return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
-
-
-def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
-    """Return the store of a training: the one it was given, else that of its worker, else that of a command here.
-
-    Raises:
-        InputError: it is none, or the environment's variables contradict each other.
-    """
-    folder = Path.cwd() if worker is None else worker.folder
-    default = CheckpointConfig().store
-    if given is not None and given != default:
-        return placed(given, folder)
-    named = worker.store if worker is not None else store_from_environment(os.environ)
-    return placed(named or default, folder)

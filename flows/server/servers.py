@@ -11,7 +11,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -219,7 +219,7 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
     """Return the URL of the API that environment or Prefect's profile names, None if they name none."""
     if url := environ.get("PREFECT_API_URL", "").strip():
         return url.rstrip("/")
-    found = _prefects_api()
+    found = _prefects_api() if names_an_api(environ) else None
     return found.rstrip("/") if found else None
 
 
@@ -331,15 +331,18 @@ def _has_password(environ: Mapping[str, str]) -> bool:
 
 
 def names_an_api(environ: Mapping[str, str]) -> bool:
-    """Whether the environment names an API, or a profile of Prefect's may; Prefect is not imported for it."""
+    """Whether the environment names an API, or a file of Prefect's settings may; Prefect is not imported for it."""
     if environ.get("PREFECT_API_URL", "").strip():
         return True
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
     profiles = Path(os.path.expanduser(environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml")))
-    try:
-        return "PREFECT_API_URL" in profiles.read_text(encoding="utf-8")
-    except OSError:
-        return False
+    words = {profiles: "PREFECT_API_URL", Path(".env"): "PREFECT_API_URL"}
+    words |= {Path("prefect.toml"): "api", Path("pyproject.toml"): "tool.prefect"}
+    for file, word in words.items():
+        with suppress(OSError):
+            if word in file.read_text(encoding="utf-8", errors="replace"):
+                return True
+    return False
 
 
 def _port_in(environ: Mapping[str, str]) -> int | None:

@@ -17,9 +17,11 @@ import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.lock import FileLock, ProcessIdentity
-from eigen_core.checkpoint.store import check_run_name
+from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder, store_from_environment
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
+from eigen_core.config import Config
+from eigen_core.config.model import CheckpointConfig
 from flows.server.environment import Component, Stopped
 
 _POLL_SECONDS = 0.1
@@ -397,3 +399,42 @@ class Home:
     def _replace(self, path: Path, text: str) -> None:
         with self._explained(), replacing(path) as file:
             file.write(f"{text}\n".encode())
+
+
+def placed(store: str, folder: Path) -> str:
+    """Return a store so that it means from anywhere what it means to a process in `folder`.
+
+    Raises:
+        InputError: it is no store.
+    """
+    if is_remote(store):
+        return store
+    if store.startswith("file:"):
+        return str(store_folder(store))
+    return str(folder / os.path.expanduser(store))
+
+
+def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
+    """Return a configuration with its store as it will be in a flow of a worker on this machine.
+
+    Raises:
+        InputError: its store is none.
+    """
+    given = config.checkpoint
+    store = worker.store if given.store == CheckpointConfig().store and worker.store is not None else given.store
+    located = {"store": placed(store, worker.folder), "local": placed(given.local, worker.folder)}
+    return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
+
+
+def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
+    """Return the store of a training: the one it was given, else that of its worker, else that of a command here.
+
+    Raises:
+        InputError: it is none, or the environment's variables contradict each other.
+    """
+    folder = Path.cwd() if worker is None else worker.folder
+    default = CheckpointConfig().store
+    if given is not None and given != default:
+        return placed(given, folder)
+    named = worker.store if worker is not None else store_from_environment(os.environ)
+    return placed(named or default, folder)

@@ -7,17 +7,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from uuid import UUID
 
-from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    LogFilter,
-    LogFilterFlowRunId,
-    LogFilterTimestamp,
-)
-from prefect.client.schemas.objects import FlowRun
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
 from eigen_core.checkpoint.store import StoreUnavailableError
@@ -25,21 +17,13 @@ from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.journals import ABORTS, ATTEMPTS
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
-from flows.server.deploying import client_of, resume_schedule
 from flows.server.environment import run_tag, ui_of
-from flows.server.flow_runs import (
-    TRAININGS,
-    last_flow_run,
-    last_heartbeat,
-    next_flow_run,
-    running_flow_run,
-    suspended_flow_run,
-    trained_run,
-    waiting_flow_run,
-)
-from flows.server.launching import page_of, run_page_of, store_here
 from flows.server.servers import answers, configured_api, version
-from flows.server.state_directory import Home, ProcessRecord
+from flows.server.state_directory import Home, ProcessRecord, store_here
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.objects import FlowRun
 
 Moment = Annotated[
     datetime,
@@ -182,6 +166,11 @@ def status_here(home: Home) -> Status:
     server = _server(home, worker)
     flow_run = schedule = run_page = heard_of = None
     if server is not None and server.answers:
+        # Imported here because it takes seconds, and no server is asked if none answers.
+        from flows.server.deploying import client_of
+        from flows.server.flow_runs import last_heartbeat
+        from flows.server.launching import run_page_of
+
         with client_of(server.api) as client:
             heard_of = last_heartbeat(client, home.worker_name)
             flow_run = _flow_run(client, server.api, home)
@@ -225,7 +214,16 @@ def _server(home: Home, worker: ProcessRecord | None) -> ServerStatus | None:
     )
 
 
-def _flow_run(client: SyncPrefectClient, api: str, home: Home) -> FlowRunStatus | None:
+def _flow_run(client: "SyncPrefectClient", api: str, home: Home) -> FlowRunStatus | None:
+    from flows.server.flow_runs import (
+        last_flow_run,
+        running_flow_run,
+        suspended_flow_run,
+        trained_run,
+        waiting_flow_run,
+    )
+    from flows.server.launching import page_of
+
     active = running_flow_run(client)
     waiting = None if active is not None else waiting_flow_run(client)
     found = active or waiting or suspended_flow_run(client) or last_flow_run(client)
@@ -247,7 +245,10 @@ def _flow_run(client: SyncPrefectClient, api: str, home: Home) -> FlowRunStatus 
     )
 
 
-def _schedule(client: SyncPrefectClient) -> ScheduleStatus | None:
+def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
+    from flows.server.deploying import resume_schedule
+    from flows.server.flow_runs import next_flow_run
+
     try:
         schedule = resume_schedule(client)
     except InputError:
@@ -311,7 +312,7 @@ class LogLine:
     """
 
     moment: datetime
-    flow_run: FlowRun
+    flow_run: "FlowRun"
     level: str
     message: str
 
@@ -324,13 +325,15 @@ class RunLogs:
         run: the name of the run.
     """
 
-    def __init__(self, client: SyncPrefectClient, run: str) -> None:
+    def __init__(self, client: "SyncPrefectClient", run: str) -> None:
         self._client = client
         self._run = run
         self._seen: dict[UUID, datetime] = {}
 
     def new_lines(self) -> Iterator[LogLine]:
         """Yield what was logged since the last call, oldest first."""
+        from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId, LogFilterTimestamp
+
         flow_runs = {found.id: found for found in self._flow_runs()}
         since = max(self._seen.values(), default=None)
         after = None if since is None else since - _LATE
@@ -345,7 +348,11 @@ class RunLogs:
                 flow_run = flow_runs[log.flow_run_id]
                 yield LogLine(log.timestamp, flow_run, logging.getLevelName(log.level), log.message)
 
-    def _flow_runs(self) -> Iterator[FlowRun]:
+    def _flow_runs(self) -> Iterator["FlowRun"]:
+        from prefect.client.schemas.filters import FlowRunFilter
+
+        from flows.server.flow_runs import TRAININGS
+
         # One that has ended before it began has no tag: `eigen launch` has named it.
         either = {"operator": "or_", "tags": {"all_": [run_tag(self._run)]}, "name": {"any_": [self._run]}}
         theirs = FlowRunFilter.model_validate(either)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from prefect.client.orchestration import SyncPrefectClient
 
-from eigen_core.checkpoint.location import store_from_environment
+from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
 from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment

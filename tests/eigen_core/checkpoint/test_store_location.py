@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import is_remote, open_store, run_root, store_from_environment
-from eigen_core.checkpoint.store import check_run_name, store_folder
+from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.store import check_run_name, is_remote, run_root, store_folder, store_from_environment
 from eigen_core.common.errors import InputError
 
 

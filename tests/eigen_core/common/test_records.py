@@ -1,6 +1,7 @@
 """Records: frozen, exact as JSON text, and a log of them that never changes."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -8,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from record_cases import record as made_up_record
+from scipy.special import stdtrit
 
-from eigen_core.common.records import GenerationRecord, HoldoutResult, RecordLog, Telemetry
+from eigen_core.common.records import GenerationRecord, HoldoutResult, RecordLog, Telemetry, student_quantile
 
 FLOATS = st.floats(0.0, 1e9)
 TELEMETRY = st.builds(
@@ -69,3 +71,8 @@ def test_a_record_from_when_the_genetic_algorithm_was_the_only_method_is_read() 
     earlier = {name: value for name, value in document.items() if name != "evolution"} | document["evolution"]
     assert {"mutation_rate", "mutation_std"} <= earlier.keys()
     assert GenerationRecord.model_validate_json(json.dumps(earlier)) == now
+
+
+@pytest.mark.parametrize("freedom", [1.0, 1.5, 2.0, 7.3, 50.0, 999.5, 99_999.0, 2e5, math.inf])
+def test_an_interval_is_that_of_students_t(freedom: float) -> None:
+    assert student_quantile(freedom) == pytest.approx(stdtrit(freedom, 0.975), rel=1e-8)

@@ -1,20 +1,38 @@
-"""What the command line imports before it knows what is asked."""
+"""What the command line imports: nothing that a training needs before one is asked for."""
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from flow_cases import eigen_environment
+from trained_run_cases import trained
 
 SLOW = ("torch", "prefect", "pandas", "numpy", "yaml", "httpx", "psutil", "eigen_core.config")
+OF_A_TRAINING = ("torch", "scipy", "arch", "statsmodels", "pandas", "prefect")
+
+
+def ran(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """A command in a process of its own, which prints the modules that it has loaded to its standard error."""
+    code = (
+        "import sys\nfrom flows.cli.app import app\n"
+        f"try:\n    app({words})\nfinally:\n    print(*sys.modules, file=sys.stderr)"
+    )
+    command, environment = [sys.executable, "-c", code], eigen_environment(folder / "prefect")
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=folder)
 
 
 @pytest.mark.parametrize("command", [[], ["train"], ["runs"], ["up"]], ids=" ".join)
-def test_help_imports_nothing_that_takes_long(command: list[str]) -> None:
-    code = (
-        "import sys\nfrom flows.cli.app import app\n"
-        f"try:\n    app([*{command}, '--help'])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
-    )
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+def test_help_imports_nothing_that_takes_long(command: list[str], tmp_path: Path) -> None:
+    ended = ran([*command, "--help"], tmp_path)
     assert ended.returncode == 0, ended.stderr
     assert "Usage:" in ended.stdout
     assert set(SLOW) & set(ended.stderr.split()) == set()
+
+
+def test_a_table_of_runs_is_printed_without_what_a_training_loads(tmp_path: Path) -> None:
+    trained(tmp_path / "runs", "first", of=1)
+    for command in (["runs"], ["show", "first"], ["status"]):
+        ended = ran(command, tmp_path)
+        assert "first" in ended.stdout, ended.stderr
+        assert set(OF_A_TRAINING) & set(ended.stderr.split()) == set(), command

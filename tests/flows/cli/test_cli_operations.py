@@ -29,8 +29,8 @@ from flows.cli.operations import (
     print_up,
 )
 from flows.server import launching
-from flows.server.launching import Launched, as_worker_sees, store_here
-from flows.server.state_directory import Home, ProcessRecord
+from flows.server.launching import Launched
+from flows.server.state_directory import Home, ProcessRecord, as_worker_sees, store_here
 from flows.server.status import (
     FlowRunStatus,
     ScheduleStatus,
