@@ -2,19 +2,17 @@
 
 
 class InputError(ValueError):
-    """Something the user gave cannot be used.
+    """Invalid input of the user.
 
-    The message is one or two sentences: what is wrong, where, and what to do. The command line prints it
-    without a traceback and exits with code 2.
+    The message says in one or two sentences what is wrong, where, and what to do. The command line prints it without a
+    traceback and exits with code 2.
     """
 
 
 class WorkerLostError(RuntimeError):
-    """A worker ended, or sent no heartbeat, while it computed agents: the others can compute the phase again.
+    """A worker ended, or sent no heartbeat, while it computed agents: the others can repeat the phase.
 
-    Args:
-        message: what happened.
-        address: of the worker; None: it is not known which one was lost.
+    `address` is that of the worker; None if unknown.
     """
 
     def __init__(self, message: str, address: str | None = None) -> None:
@@ -23,4 +21,4 @@ class WorkerLostError(RuntimeError):
 
 
 class SchedulerLostError(RuntimeError):
-    """The scheduler of the workers cannot be reached any more. The run can be resumed once it is there again."""
+    """The workers' scheduler is unreachable. The run can be resumed once it is back."""

@@ -1,4 +1,4 @@
-"""Progress of long loops: listeners decide how to show it, checks may end the loop there."""
+"""Progress of long loops: listeners show it, checks can abort the loop."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,10 +7,10 @@ from typing import Protocol
 
 
 class ProgressListener(Protocol):
-    """Receives the steps of named loops. Implementations must be cheap and must not raise."""
+    """Receives progress. Implementations must be cheap and must not raise."""
 
     def update(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` steps of the loop `name` are finished; a loop ends at `done == total`."""
+        """Called after each step of the loop `name`; it ends at `done == total`."""
 
 
 _listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", default=None)
@@ -18,7 +18,7 @@ _listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", de
 
 @contextmanager
 def progress_to(listener: ProgressListener) -> Iterator[None]:
-    """Send the progress of everything called inside the block to `listener`."""
+    """Send all progress inside the block to `listener`."""
     token = _listener.set(listener)
     try:
         yield
@@ -27,14 +27,14 @@ def progress_to(listener: ProgressListener) -> Iterator[None]:
 
 
 Check = Callable[[], None]
-"""Called between the steps of loops; what it raises ends the loop there. Must be cheap, from any thread."""
+"""Called between the steps of loops, from any thread; must be cheap. An exception aborts the loop."""
 
 _checks: ContextVar[tuple[Check, ...]] = ContextVar("eigen_checks", default=())
 
 
 @contextmanager
 def checked_by(check: Check) -> Iterator[None]:
-    """Call `check` between the steps of every loop inside the block that reports progress, after those around it."""
+    """Call `check` between the steps of all loops inside the block, after the checks of outer blocks."""
     token = _checks.set((*_checks.get(), check))
     try:
         yield
@@ -43,11 +43,7 @@ def checked_by(check: Check) -> Iterator[None]:
 
 
 def report_progress(name: str, done: int, total: int) -> None:
-    """Report `done` of `total` steps of the loop `name` to the current listener, then run the checks.
-
-    Raises:
-        Exception: what a check raises (`checked_by`).
-    """
+    """Report `done` of `total` steps of the loop `name` to the listener, then run the checks, which may raise."""
     listener = _listener.get()
     if listener is not None:
         listener.update(name, done, total)

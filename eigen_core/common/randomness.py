@@ -1,4 +1,4 @@
-"""Keyed randomness: every draw names what it is for, so order, retries and grouping cannot change it."""
+"""Random generators keyed by their purpose, so that order, retries and grouping do not change a draw."""
 
 import hashlib
 
@@ -6,14 +6,14 @@ import numpy as np
 
 
 def keyed_generator(seed: int, *key: int | str) -> np.random.Generator:
-    """Return the generator that belongs to `key` of the run seeded by `seed`.
+    """Return the generator of `key` in the run with `seed`.
+
+    It is counter-based (Philox4x64-10; Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the
+    SHA-256 of seed and key, and draws on the host: the bits do not depend on the device.
 
     Args:
         seed: the run's seed.
-        key: what the draws are for, by convention (generation, phase, agent, purpose).
-
-    The generator is counter-based (Philox4x64-10; Salmon et al. 2011, "Parallel random numbers: as easy as
-    1, 2, 3"), keyed by the SHA-256 of its name, and always draws on the host: the bits do not depend on the device.
+        key: purpose of the draws, by convention (generation, phase, agent, purpose).
     """
     name = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, *key))
     digest = hashlib.sha256(name.encode()).digest()

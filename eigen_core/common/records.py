@@ -27,25 +27,22 @@ def _every_field(kind: type["Record"]) -> set[str]:
 
 
 class Record(BaseModel):
-    """A frozen record that refuses unknown keys, infinity and what is not a number."""
+    """A frozen record that rejects unknown keys, infinity and NaN."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     def model_post_init(self, context: object, /) -> None:  # noqa: ARG002 - pydantic's signature
-        """Share the set of given fields among all records of a class.
-
-        Which fields were given is of no use, and a set for each record would be half of what a run's history takes.
-        """
+        """Share the set of given fields: one set per record would be half of the memory of a run's history."""
         object.__setattr__(self, "__pydantic_fields_set__", _every_field(type(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A statistic of learning, of which each generation has one value: a mean over its agents and gradient steps.
+    """A learning statistic: each generation records its mean over agents and gradient steps.
 
     Attributes:
-        name: its key in the records.
-        description: a sentence that says what it is, with its unit.
+        name: key in the records.
+        description: a sentence with the unit.
     """
 
     name: str
@@ -53,24 +50,21 @@ class Curve:
 
     @property
     def label(self) -> str:
-        """Its name in a sentence: "critic loss"."""
         return self.name.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Where one agent of the next generation comes from.
-
-    A run remembers one for each agent and generation: with slots it takes 200 bytes, as a `Record` 800.
+    """Origin of one agent of the next generation; with slots it takes 200 bytes, as a `Record` 800.
 
     Attributes:
         agent: index in the new population.
-        origin: how it came to be.
-        parents: indices in the population that was bred; for the champion, its index in `champion_generation`; for a
-            sample of a distribution, the fittest agent of those that moved it; none for an immigrant, another
-            run's champion, which only runs of earlier versions have.
+        origin: how the agent was made.
+        parents: indices in the previous population; for the champion, its index in `champion_generation`; for a sample
+            of a distribution, the fittest agent that updated it; none for an immigrant, the champion of another run
+            (only in runs of earlier versions).
         blend: share of the first parent in the weights of an offspring.
-        genes: settings that are the agent's own.
+        genes: the agent's own settings.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -85,27 +79,26 @@ class Lineage:
 class Excess(Record):
     """Excess over the market on the same days.
 
-    Of trades: beyond the mean of all assets, in percent of what was paid for each. Of a portfolio: beyond equal weight
-    of the same exposure, in percent of the account a year.
+    Trades: over the mean of all assets, in percent of the price paid. Portfolios: over equal weights of the same
+    exposure, in percent of the account per year.
     """
 
     mean: float
-    """Mean over the trades, or of a year (%)."""
+    """Mean per trade, or per year (%)."""
     standard_error: Annotated[float, Field(ge=0.0)]
-    """Its standard error (%)."""
+    """Standard error of the mean (%)."""
     freedom: Annotated[float, Field(gt=0.0)] | None = None
     """Degrees of freedom of the Student's t of its interval; None (results of earlier versions): infinitely many."""
     trades: Annotated[int, Field(ge=2)]
-    """Number of trades; of days, where it is of a year."""
+    """Number of trades; of days if `per` is year."""
     per: Literal["trade", "year"] = "trade"
-    """What it is of."""
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Bounds of its 95 % interval (%).
+        """Bounds of the 95 % confidence interval (%).
 
-        With f degrees of freedom, by Student's t and the factor (f + 1) / f of the variance that is usual for errors of
-        few clusters (Cameron and Miller 2015, "A practitioner's guide to cluster-robust inference", section VI).
+        With f degrees of freedom, by Student's t and the variance factor (f + 1) / f for few clusters (Cameron and
+        Miller 2015, "A practitioner's guide to cluster-robust inference", section VI).
         """
         freedom = self.freedom or math.inf
         width = student_quantile(freedom) * (1.0 + 1.0 / freedom) ** 0.5 * self.standard_error
@@ -113,12 +106,11 @@ class Excess(Record):
 
     @property
     def short(self) -> str:
-        """Mean and half of its interval: "+0.12 ± 0.31 %"."""
+        """Mean and half the interval: "+0.12 ± 0.31 %"."""
         return f"{change(self.mean)} ± {self.interval[1] - self.mean:.2f} %"
 
     @property
     def numbers(self) -> dict[str, float]:
-        """Its values by name."""
         return {"mean": self.mean, "standard_error": self.standard_error, "trades": self.trades}
 
     def __str__(self) -> str:
@@ -127,63 +119,61 @@ class Excess(Record):
 
 
 class GenerationRecord(Record):
-    """Results of a generation. Equal runs have equal records, bit for bit: no times, no memory in here."""
+    """Results of a generation, without times and memory: equal runs have equal records, bit for bit."""
 
     generation: Annotated[int, Field(ge=1)]
     fitness: tuple[float, ...]
-    """Fitness of each agent (reward of an episode)."""
+    """Fitness of each agent (episode reward)."""
     best_fitness: float
     mean_fitness: float
     validations: tuple[float, ...]
-    """Validation fitness of each agent (reward of an episode)."""
+    """Validation fitness of each agent (episode reward)."""
     validation: float
     """Best validation fitness of this generation's agents."""
     champion_validation: float
     """Validation fitness of the champion, the agent with the best score so far."""
     champion_score: float
-    """Its score: validation fitness unless `evaluation.champion_validation_share` or `champion_standard_errors` say
-    otherwise (reward of an episode)."""
+    """The champion's score: validation fitness unless `evaluation.champion_validation_share` or
+    `champion_standard_errors` change it (episode reward)."""
     champion_generation: int
-    """Generation in which the champion was found."""
+    """Generation of the champion."""
     champion_agent: int
-    """Its index in that generation."""
+    """Index of the champion in its generation."""
     champion_excess: Excess | None = None
-    """Excess of the trades of its validation episodes over the market; None where a task has no trades."""
+    """Excess of the champion's validation episodes over the market; None if the task has no trades."""
     learning: dict[str, float] | None
-    """Gradient steps of each agent and the mean of each of the learner's curves; None where nothing was learned."""
+    """Gradient steps per agent and the means of the learner's curves; None if no agent learned."""
     trading: dict[str, float]
-    """Statistics of the training episodes, by the task's own names."""
+    """Statistics of the training episodes, by the task's names."""
     transitions: int
-    """Transitions in the replay."""
+    """Transitions in the replay buffer."""
     replay_capacity: int
-    """Transitions that the replay can hold."""
     noise_scale: float
     """Exploration noise at the generation's start (fraction of an action's range)."""
     evolution: dict[str, float]
-    """Statistics of the population method, by its own names."""
+    """Statistics of the population method, by its names."""
     descent: tuple[Lineage, ...]
-    """Lineage: where each agent of the population bred in this generation comes from."""
+    """Origin of each agent of the new population."""
     ancestors: tuple[int, ...] = ()
-    """From which agent of the first generation each agent bred in this one descends, by the parent that gave most of
-    its weights; empty in records of earlier versions, negative where it descends from another run."""
+    """Ancestor in the first generation of each agent of the new population, along the parents with the larger share of
+    the weights; empty in records of earlier versions, negative for an ancestor in another run."""
     policy_distance: float | None = None
     """Mean distance of the actions of two agents after learning, on the same stored observations (fraction of an
-    action's range); None while too little was stored."""
+    action's range); None until the replay buffer holds enough rows."""
     weights_sha256: str
-    """Hash of the bred population's weights."""
+    """Hash of the new population's weights."""
     replay_sha256: str
-    """Hash of the replay's content."""
+    """Hash of the replay buffer."""
 
     @property
     def distinct_ancestors(self) -> int | None:
-        """First agents from which the bred population descends; None where that is not known."""
+        """Number of different ancestors of the new population; None if unknown."""
         return len(set(self.ancestors)) or None
 
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Read a record of when the champion was chosen by validation fitness alone, or the genetic algorithm was the
-        only method."""
+        """Read records without a champion's score or without statistics of the population method."""
         if not isinstance(document, dict):
             return document
         document = {"champion_score": document.get("champion_validation"), **document}
@@ -201,17 +191,15 @@ class PhaseMemory(Record):
     start_bytes: Annotated[int, Field(ge=0)]
     """Resident memory of the process and its children at the phase's start."""
     peak_bytes: Annotated[int, Field(ge=0)]
-    """Its peak in the phase."""
     end_bytes: Annotated[int, Field(ge=0)]
-    """At the phase's end."""
     device_allocated_peak: Annotated[int, Field(ge=0)] = 0
-    """Most that tensors took of the GPU; 0 without one."""
+    """Peak of the GPU memory of tensors; 0 without a GPU."""
     device_reserved_peak: Annotated[int, Field(ge=0)] = 0
-    """Most that torch held of the GPU."""
+    """Peak of the GPU memory that torch reserved."""
 
 
 class Telemetry(Record):
-    """Time and memory of a generation. Equal runs differ here."""
+    """Time and memory of a generation; equal runs differ here."""
 
     generation: Annotated[int, Field(ge=1)]
     evaluate_seconds: float
@@ -224,41 +212,41 @@ class Telemetry(Record):
     rss_peak_bytes: int
     """Peak of the resident memory in the generation, of the process and its children (bytes)."""
     exchanged_bytes: int = 0
-    """Bytes of arrays that crossed between the run's process and the workers that compute its agents."""
+    """Bytes of arrays sent between the run's process and its workers."""
     phases: tuple[PhaseMemory, ...] = ()
-    """The phases that have ended, in order; those from the checkpoint on are missing in the checkpoint itself."""
+    """Finished phases, in order; a checkpoint lacks those from the checkpoint on."""
 
     @property
     def device_peak_bytes(self) -> int:
-        """Most that torch held of the GPU in the generation (bytes); 0 without one."""
+        """Peak of the GPU memory that torch reserved (bytes); 0 without a GPU."""
         return max((phase.device_reserved_peak for phase in self.phases), default=0)
 
     @property
     def seconds(self) -> float:
-        """Time of all phases that are known (seconds)."""
+        """Time of all known phases (seconds)."""
         return self.evaluate_seconds + self.train_seconds + self.evolve_seconds + (self.checkpoint_seconds or 0.0)
 
 
 class HoldoutResult(Record):
-    """The champion beside agents with random weights, on the same holdout episodes."""
+    """The champion and agents with random weights on the same holdout episodes."""
 
     generation: Annotated[int, Field(ge=0)]
-    """Generation after which it was played."""
+    """Newest generation at the time of the evaluation."""
     slices: tuple[int, ...]
     """First day of each holdout episode, evenly spread."""
     champion_rewards: tuple[float, ...]
-    """The champion's reward in each of them."""
+    """The champion's reward in each episode."""
     champion_excess: Excess | None = None
-    """Excess of its trades over the market; None where a task has no trades."""
+    """Excess of the champion's trades over the market; None if the task has no trades."""
     champion_statistics: tuple[tuple[str, float], ...]
-    """Statistics of its episodes, by the task's own names and in its order, which a sealed document keeps in a list."""
+    """Statistics of the champion's episodes, by the task's names and in its order."""
     random_rewards: tuple[float, ...]
-    """Mean reward over these episodes of each agent of the population that the run began with."""
+    """Mean reward over these episodes of each agent of the initial population."""
 
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Read a result whose statistics are fields of their own, as they were before tasks named theirs."""
+        """Read results whose statistics are separate fields."""
         if not isinstance(document, dict) or "champion_trades" not in document:
             return document
         named = ("trades", "win_rate")
@@ -268,17 +256,15 @@ class HoldoutResult(Record):
 
     @property
     def champion_reward(self) -> float:
-        """The champion's mean reward."""
         return fmean(self.champion_rewards)
 
     @property
     def random_reward(self) -> float:
-        """Mean reward of the random agents."""
         return fmean(self.random_rewards)
 
     @property
     def share_of_random_beaten(self) -> float:
-        """Share of the random agents whose mean reward is below the champion's."""
+        """Share of the random agents with a mean reward below the champion's."""
         return fmean(reward < self.champion_reward for reward in self.random_rewards)
 
 
@@ -291,13 +277,9 @@ def _packed(record: Record) -> bytes:
 
 
 class RecordLog(Sequence[R]):
-    """The records of a run in their order, kept as compressed JSON text and parsed when they are looked at.
+    """The records of a run in order, stored as compressed JSON text and parsed on access.
 
-    As objects they lie scattered between what a generation throws away, and keep its memory from being given back.
-
-    Args:
-        kind: class of the records.
-        rows: compressed JSON text of each.
+    Record objects would fragment the heap, so that the C library could not return freed memory.
     """
 
     def __init__(self, kind: type[R], rows: tuple[bytes, ...] = ()) -> None:
@@ -306,32 +288,29 @@ class RecordLog(Sequence[R]):
 
     @classmethod
     def of(cls, kind: type[R], records: Iterable[R]) -> "RecordLog[R]":
-        """The log of these records."""
         return cls(kind, tuple(_packed(record) for record in records))
 
     @classmethod
     def of_lines(cls, kind: type[R], lines: Iterable[bytes]) -> "RecordLog[R]":
-        """The log of records as JSON text, one a line; each is parsed when it is looked at."""
+        """Return the log of records that are JSON text."""
         return cls(kind, tuple(zlib.compress(line) for line in lines))
 
     def lines(self) -> Iterator[bytes]:
-        """Give each record as JSON text without a line break."""
+        """Yield each record as JSON text without a line break."""
         return map(zlib.decompress, self._rows)
 
     def followed_by(self, record: R) -> "RecordLog[R]":
-        """The log with one more record; this one stays as it is."""
+        """Return the log with one more record."""
         return RecordLog(self._kind, (*self._rows, _packed(record)))
 
     def without_last(self) -> "RecordLog[R]":
-        """The log without its last record; this one stays as it is."""
         return RecordLog(self._kind, self._rows[:-1])
 
     def json(self) -> bytes:
-        """All records as the text of a JSON array."""
+        """Return all records as a JSON array."""
         return b"[" + b",".join(self.lines()) + b"]"
 
     def __len__(self) -> int:
-        """Number of records."""
         return len(self._rows)
 
     @overload
@@ -341,7 +320,6 @@ class RecordLog(Sequence[R]):
     def __getitem__(self, index: slice) -> list[R]: ...
 
     def __getitem__(self, index: int | slice) -> R | list[R]:
-        """Parse one record, or a list of them."""
         if isinstance(index, slice):
             return [self._parsed(row) for row in self._rows[index]]
         return self._parsed(self._rows[index])
@@ -350,16 +328,14 @@ class RecordLog(Sequence[R]):
         return self._kind.model_validate_json(zlib.decompress(row))
 
     def __eq__(self, other: object) -> bool:
-        """Whether the other log holds the same records."""
         return isinstance(other, RecordLog) and self._rows == other._rows
 
     def __hash__(self) -> int:
-        """Hash of the content, which never changes."""
         return hash(self._rows)
 
 
 class UnfitRecordsError(ValueError):
-    """A document does not hold a run's records. The message is the rest of a sentence that starts with its name."""
+    """A document does not hold a run's records; the message follows the document's name."""
 
 
 _HISTORY = TypeAdapter(list[GenerationRecord])
@@ -367,10 +343,10 @@ _TELEMETRY = TypeAdapter(list[Telemetry])
 
 
 def history_in(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
-    """Return the history in a document, or in its JSON text: one record for each generation, all about as many agents.
+    """Return the history in a document or its JSON text: one record per generation, all with as many agents.
 
     Raises:
-        UnfitRecordsError: it is not the history of a run at the end of `generation`.
+        UnfitRecordsError: it is not the history of a run after `generation`.
     """
     history = parsed(_HISTORY, document)
     numbers = len(history) == generation and all(
@@ -385,7 +361,7 @@ def history_in(document: JsonValue | bytes, generation: int) -> list[GenerationR
 
 
 def _unfit(record: GenerationRecord, agents: int) -> str | None:
-    """Return what keeps a record from being one of a population of so many agents."""
+    """Return why a record cannot be one of a population of so many agents; None if it can."""
     if {len(record.fitness), len(record.validations), len(record.descent), len(record.ancestors) or agents} != {agents}:
         return f"is not about {agents} agents"
     named = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
@@ -400,10 +376,10 @@ def _unfit(record: GenerationRecord, agents: int) -> str | None:
 
 
 def telemetry_in(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
-    """Return the telemetry in a document, or in its JSON text: at most one record for each generation, in order.
+    """Return the telemetry in a document or its JSON text: at most one record per generation, in order.
 
     Raises:
-        UnfitRecordsError: it is not the telemetry of a run at the end of `generation`.
+        UnfitRecordsError: it is not the telemetry of a run after `generation`.
     """
     telemetry = parsed(_TELEMETRY, document)
     numbers = [0, *(record.generation for record in telemetry), generation + 1]
@@ -413,11 +389,7 @@ def telemetry_in(document: JsonValue | bytes, generation: int) -> list[Telemetry
 
 
 def parsed(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
-    """Return what a document, or its JSON text, is in the form of `kind`.
-
-    Raises:
-        UnfitRecordsError: it has another form.
-    """
+    """Validate a document or its JSON text; raise `UnfitRecordsError` if it does not fit `kind`."""
     try:
         return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)
     except ValidationError as error:
@@ -427,14 +399,14 @@ def parsed(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
 
 
 class Member(NamedTuple):
-    """An agent of one generation; `agent` is its index in that population."""
+    """An agent of one generation, by its index in that population."""
 
     generation: int
     agent: int
 
 
 class Link(NamedTuple):
-    """A parent and a child. A champion that is re-injected may be many generations older than its copy."""
+    """A parent and its child; a reinjected champion may be many generations older than its copy."""
 
     parent: Member
     child: Member
@@ -442,7 +414,7 @@ class Link(NamedTuple):
 
 
 def links(history: Iterable[GenerationRecord]) -> list[Link]:
-    """Return all links of a run, in the order of the generations and of the children in them."""
+    """Return all links of a run, ordered by generation and child."""
     return [
         Link(_parent(record, lineage, agent), Member(record.generation + 1, lineage.agent), lineage.origin)
         for record in history
@@ -456,19 +428,19 @@ def _parent(record: GenerationRecord, lineage: Lineage, agent: int) -> Member:
 
 
 def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int, Origin]:
-    """Return how the agents of `generation` came to be; an agent that is missing was there from the start."""
+    """Return the origins of the agents of `generation`; initial agents are missing."""
     record = record_of(history, generation - 1)
     return {} if record is None else {lineage.agent: lineage.origin for lineage in record.descent}
 
 
 def record_of(history: Sequence[GenerationRecord], generation: int) -> GenerationRecord | None:
-    """Return the record of a generation, None if it is not in `history`, whose generations follow each other."""
+    """Return the record of a generation, None if `history` (consecutive generations) does not hold it."""
     index = generation - history[0].generation if history else -1
     return history[index] if 0 <= index < len(history) else None
 
 
 def living(history: Iterable[GenerationRecord]) -> set[Member]:
-    """Return the newest population and all whose weights live on in it."""
+    """Return the newest population and all its ancestors."""
     born = links(history)
     newest = max((link.child.generation for link in born), default=0)
     alive = {link.child for link in born if link.child.generation == newest}
@@ -479,10 +451,7 @@ def living(history: Iterable[GenerationRecord]) -> set[Member]:
 
 
 def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
-    """Return the champion's ancestors and the champion, oldest first.
-
-    Of two parents, the one that gave the larger share of the weights is followed.
-    """
+    """Return the champion's ancestors and the champion, oldest first, along the parents with the larger share."""
     if not history:
         return []
     newest = history[-1]
@@ -495,16 +464,16 @@ def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
 def ancestors_after(
     history: Sequence[GenerationRecord], descent: Sequence[Lineage], generation: int, champion_generation: int
 ) -> tuple[int, ...]:
-    """Return from which agent of the first generation each agent descends that is bred in `generation`.
+    """Return the ancestor in the first generation of each agent that is bred in `generation`.
 
-    Of two parents, the one that gave the larger share of the weights is followed. Where records do not say who the
-    ancestors are, those of earlier versions, the agents of the first generation after them count as the first.
+    Of two parents it follows the one with the larger share of the weights. If the records lack ancestors (earlier
+    versions), the first generation after them counts as the first.
 
     Args:
         history: the generations before.
-        descent: of the bred agents.
-        generation: in which they are bred.
-        champion_generation: the generation of the champion.
+        descent: origins of the bred agents.
+        generation: generation in which they are bred.
+        champion_generation: generation of the champion.
     """
 
     def ancestors_of(born: int) -> tuple[int, ...]:
@@ -521,7 +490,7 @@ def ancestors_after(
 
 
 def main_parent(lineage: Lineage) -> int | None:
-    """Return the parent that gave the larger share of an agent's weights."""
+    """Return the parent with the larger share of an agent's weights."""
     if not lineage.parents:
         return None
     closer_to_second = len(lineage.parents) > 1 and lineage.blend is not None and lineage.blend < 0.5

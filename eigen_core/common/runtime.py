@@ -1,4 +1,8 @@
-"""The process and its installation: cache directory, settings of numeric libraries, code digest, child processes."""
+"""The process and its installation: settings of numeric libraries, child processes, cache directory, code digest.
+
+MKL, torch and cuBLAS read their settings when they first compute, OpenMP when torch is imported: nothing here imports
+them.
+"""
 
 import hashlib
 import os
@@ -19,15 +23,15 @@ _STRICT_AVX2 = "AVX2,STRICT"
 CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 _FIXED_WORKSPACE = ":4096:8"
 
-# What the environment had, None: nothing, before something was set here.
+# Values of the environment before this module changed them; None: the variable was missing.
 _before: dict[str, str | None] = {}
 
 
 def compute_strictly() -> None:
-    """Let products have the same bits each time, unless the user has set how the libraries compute.
+    """Make matrix products reproducible, unless the user has set the libraries' modes.
 
-    Those of MKL have them whatever is multiplied beside them. cuBLAS needs workspaces of a fixed size, without which
-    `torch.use_deterministic_algorithms` refuses its products.
+    MKL's products then do not depend on the size of the batch. cuBLAS needs workspaces of a fixed size for
+    `torch.use_deterministic_algorithms`.
     """
     for name, value in ((MKL_MODE, STRICT), (CUBLAS_WORKSPACE, _FIXED_WORKSPACE)):
         if name not in os.environ:
@@ -35,16 +39,13 @@ def compute_strictly() -> None:
 
 
 def wait_passively() -> None:
-    """Let threads of OpenMP sleep while they wait, unless the user has set how they wait.
-
-    Threads that spin while they wait stall each other where other processes compute. It has no effect on a process
-    that has imported torch already.
-    """
+    """Let OpenMP's threads sleep while they wait, unless the user has set a policy: on a busy machine, threads that
+    spin stall each other. No effect once torch is imported."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
 def compute_with(instructions: Instructions) -> None:
-    """Let MKL and torch compute with these instructions, unless the user has set others."""
+    """Make MKL and torch use these CPU instructions, unless the user has set others."""
     if instructions == "avx2":
         if os.environ[MKL_MODE] == STRICT:
             _set(MKL_MODE, _STRICT_AVX2)
@@ -53,10 +54,7 @@ def compute_with(instructions: Instructions) -> None:
 
 
 def environment_without_instructions() -> dict[str, str]:
-    """Return the environment of this process without what was set here: a process that has it chooses for itself.
-
-    A process that has computed with some instructions would else pass them on to every run that it starts.
-    """
+    """Return the environment without the changes of this module: a child process chooses its own instructions."""
     given = {name: value for name, value in os.environ.items() if name not in _before}
     return given | {name: value for name, value in _before.items() if value is not None}
 
@@ -66,9 +64,9 @@ def _set(name: str, value: str) -> None:
     os.environ[name] = value
 
 
-# The shell reads what this process writes, or that it has ended.
+# `read` returns when this process writes or ends.
 _STOP = 'read -r _ && exit 0; kill -TERM "$0" 2>/dev/null'
-# Looks each second whether the process is still there: later another one may have its number.
+# Checks each second that the process still exists: the system may reuse its number later.
 _STOP_THEN_KILL = f"""{_STOP}
 left=$1
 while kill -0 "$0" 2>/dev/null; do
@@ -79,14 +77,14 @@ done"""
 
 
 def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> Callable[[], None]:
-    """Leave a shell behind that ends process `pid` when this process has ended, however it ended.
+    """Start a shell that sends SIGTERM to process `pid` when this process has ended, however it ended.
 
     Args:
-        pid: of the process, which is asked to end (SIGTERM).
-        kill_after_seconds: if it has not ended so long after, it is killed; None: it may take its time.
+        pid: process to stop.
+        kill_after_seconds: seconds until SIGKILL follows; None: never.
 
     Returns:
-        What makes the shell end without doing so, to be called once process `pid` has ended by itself.
+        A function that ends the shell; call it once process `pid` has ended by itself.
     """
     shell = shutil.which("sh")
     if shell is None:
@@ -115,7 +113,7 @@ def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> C
 
 
 def default_cache_root() -> Path:
-    """Return the folder of the cache: EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
+    """Return the cache directory: EIGEN_CACHE, else `eigen` in XDG_CACHE_HOME, else `~/.cache/eigen`."""
     chosen = os.environ.get("EIGEN_CACHE")
     if chosen:
         return Path(os.path.expanduser(chosen))
@@ -124,12 +122,12 @@ def default_cache_root() -> Path:
 
 
 def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), beside: str = "") -> str:
-    """Return the SHA-256 of the files of packages, with their paths in them.
+    """Return the SHA-256 of the paths and contents of the files of packages.
 
     Args:
-        packages: names of packages that can be imported.
-        kinds: endings of the files that count.
-        beside: what else is to change the hash.
+        packages: names of importable packages.
+        kinds: suffixes of the files.
+        beside: further text to hash.
     """
     found = hashlib.sha256(beside.encode())
     for package in packages:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 SINGLE = 4
 """Bytes of a float32."""
 BYTES_PER_MB = 1e6
-"""A megabyte is a million bytes, in settings, tables, plots and reports."""
+"""Settings, tables, plots and reports count a megabyte as a million bytes."""
 BYTES_PER_GB = 1e9
 
 _MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
@@ -50,7 +50,7 @@ def _in_two_units(seconds: int, large: int, name: str, small: int, small_name: s
 
 
 def number(value: float) -> str:
-    """Format a value: thousands apart, M for millions, three digits where it is small."""
+    """Format a value with thousands separators, M for millions, three digits if it is small."""
     if value == 0.0:
         return "0"
     magnitude = abs(value)
@@ -78,7 +78,7 @@ def percent(fraction: float, digits: int = 1) -> str:
 
 
 def change(value: float, digits: int = 2) -> str:
-    """Format a change with so many decimals and its sign: "+0.12", "−3.00"."""
+    """Format a change with its sign: "+0.12", "−3.00"."""
     return f"{value:+,.{digits}f}".replace("-", "−")
 
 
@@ -88,12 +88,11 @@ def money(amount: float) -> str:
 
 
 def _rounded(value: float, digits: int) -> str:
-    """Format a value with so many decimals; what rounds to zero has no sign."""
+    """Format a value; zero after rounding has no sign."""
     return f"{value:z,.{digits}f}".replace("-", "−")
 
 
 def ratio(value: float) -> str:
-    """Format a ratio: two decimals."""
     return _rounded(value, 2)
 
 
@@ -103,19 +102,18 @@ def count(amount: int, noun: str) -> str:
 
 
 def reward(value: float) -> str:
-    """Format a reward: two decimals, thousands apart."""
     return f"{value:,.2f}"
 
 
 def clock(when: datetime, now: datetime) -> str:
-    """Format a moment in UTC, with the date if that is not the date of `now`: "04:12 UTC", "23 Nov 04:12 UTC"."""
+    """Format a time in UTC, with the date unless it is that of `now`: "04:12 UTC", "23 Nov 04:12 UTC"."""
     when, now = when.astimezone(UTC), now.astimezone(UTC)
     day = "" if when.date() == now.date() else f"{when.day} {when:%b} "
     return f"{day}{when:%H:%M} UTC"
 
 
 def exact_clock(when: datetime) -> str:
-    """Format a moment with date and seconds: "21 Nov 2026, 03:36:10 UTC"."""
+    """Format a time with date and seconds: "21 Nov 2026, 03:36:10 UTC"."""
     when = when.astimezone(UTC)
     return f"{when.day} {when:%b %Y, %H:%M:%S} UTC"
 
@@ -125,7 +123,7 @@ _SHOWN_BITS = 1_000
 
 
 def plain_value(text: str) -> JsonValue:
-    """Return the value that `text` is: what JSON says if it is JSON, None if it is empty, else the text itself."""
+    """Parse `text` as JSON; None if it is empty, the text itself if it is not JSON."""
     if not text:
         return None
     try:
@@ -136,14 +134,14 @@ def plain_value(text: str) -> JsonValue:
 
 
 def shown(value: object) -> str:
-    """Return any value in quotes, on one line and of at most some 40 characters."""
+    """Quote any value on one line, shortened to about 40 characters."""
     text = value if isinstance(value, str) else "" if value is None else _BOUNDED.repr(value)
     short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
     return f"'{short}'" if short.isprintable() else repr(short)
 
 
 class _Bounded(reprlib.Repr):
-    """Neither depth nor length of a value makes its text long, or fail."""
+    """`repr` that stays short, and does not fail, for deep or long values."""
 
     def repr_int(self, x: int, level: int) -> str:
         return super().repr_int(x, level) if x.bit_length() <= _SHOWN_BITS else f"a number of {x.bit_length():,} bits"
@@ -153,31 +151,30 @@ _BOUNDED = _Bounded()
 
 
 _SCHEME = r"(?<![a-z0-9+.-])[a-z][a-z0-9+.-]{0,30}://"
-# Before an at sign; a password may itself have slashes, which a port has not.
+# A password may contain slashes, unlike a port.
 _USER = rf"{_SCHEME}(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|$))[^@\s]*)@"
 _SECRET = r"(?:password|passwd|pwd|token|secret|signature|sig|credentials?|api_?key|access_?key)"
 _PARAMETER = rf"{_SCHEME}\S*[?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}="
 _LONGEST = 4_096
-"""Longer texts are no settings; the time to search grows with the square of their length."""
+"""The time to search grows with the square of the length; longer texts are no settings."""
 _CREDENTIALS = re.compile(f"{_USER}|{_PARAMETER}", re.IGNORECASE)
 _HIDDEN = re.compile(rf"({_SCHEME})(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|\s|$))[^@\s]*)@", re.IGNORECASE)
 _HIDDEN_PARAMETER = re.compile(rf"([?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}=)[^&;#\s]*", re.IGNORECASE)
 
 
 def has_credentials(text: str) -> bool:
-    """Whether a text has a URL with a user, a password, or a parameter that is a secret by its name."""
+    """Whether a text contains a URL with a user, a password or a secret parameter."""
     return "://" in text and _CREDENTIALS.search(text[:_LONGEST]) is not None
 
 
 def without_credentials(text: str) -> str:
-    """Return a text with dots in place of users, passwords and secret parameters of its URLs."""
+    """Replace users, passwords and secret parameters in URLs by dots."""
     return _HIDDEN_PARAMETER.sub(r"\1...", _HIDDEN.sub(r"\1...@", text))
 
 
 DISTRIBUTION = "eigen-trader"
-"""`eigen` on PyPI is a package of other authors; the command and the packages keep their names."""
+"""Name on PyPI, where `eigen` is a package of other authors."""
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra of the distribution."""
     return f"pip install '{DISTRIBUTION}[{extra}]'"

@@ -1,4 +1,4 @@
-"""Every setting with its value, default, bounds, unit and meaning, as rows for tables and for error messages."""
+"""Value, default, bounds, unit and meaning of every setting, for tables and error messages."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -30,18 +30,18 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """Accepted values and meaning of one key of the configuration.
+    """Accepted values and meaning of one setting.
 
     Attributes:
         key: dotted name, for example `learner.batch_size`.
-        kind: what a value is: integer, number, boolean, string, date, integers or strings (the last two are lists).
-        optional: null (empty) is a value too.
-        word: a word that is a value too; empty if there is none.
-        default: value where neither a preset nor the user gives one.
-        bounds: what values are accepted, in words; empty if any value of its kind is.
+        kind: integer, number, boolean, string, date, integers or strings (the last two are lists).
+        optional: whether it accepts null (empty).
+        word: a word that it accepts besides values of its kind; empty if none.
+        default: value if neither a preset nor the user sets one.
+        bounds: accepted values in words; empty if it accepts any value of its kind.
         unit: unit of the value; empty if it has none.
         meaning: one or two sentences.
-        algorithms: those of `learner.algorithm` that have it; empty: it does not depend on them.
+        algorithms: values of `learner.algorithm` that have the setting; empty: all.
     """
 
     key: str
@@ -66,13 +66,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class ExplainedSetting:
-    """One row of a configuration explained.
-
-    Attributes:
-        setting: what the key accepts and means.
-        value: its value in the configuration.
-        source: where the value comes from: the default, the preset, or the user.
-    """
+    """A setting with its value in a configuration, and the source of the value."""
 
     setting: Setting
     value: Any
@@ -80,11 +74,11 @@ class ExplainedSetting:
 
 
 def explain(config: Config) -> list[ExplainedSetting]:
-    """Return every setting of `config` in the order of the model."""
+    """Return all settings of `config` in the model's order."""
     algorithm = config.learner.algorithm
     values = flatten(config.model_dump(mode="json"))
     preset = Config(preset=config.preset)
-    # Of the settings of another algorithm than the preset's, those that both have.
+    # If the algorithm differs from the preset's: only settings that both have.
     same_algorithm = Config.model_validate({"preset": config.preset, "learner": {"algorithm": algorithm}})
     of_preset = flatten(same_algorithm.model_dump(mode="json")) | {"learner.algorithm": preset.learner.algorithm}
     overridden = flatten(preset_values(config.preset)).keys()
@@ -100,7 +94,7 @@ def explain(config: Config) -> list[ExplainedSetting]:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested `values` with dotted keys; lists are values."""
+    """Return nested `values` with dotted keys."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
@@ -112,9 +106,9 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 @cache
 def settings(algorithm: str | None = None) -> Mapping[str, Setting]:
-    """Return all settings by dotted key, or those that a configuration with one algorithm has, in the model's order.
+    """Return the settings of all algorithms, or of one, by dotted key in the model's order.
 
-    Where algorithms have different defaults, all settings show that of the first.
+    If algorithms have different defaults, a setting has that of the first.
     """
     algorithms = tuple(LEARNER_CONFIGS) if algorithm is None else (algorithm,)
     found: dict[str, Setting] = {}
@@ -125,7 +119,6 @@ def settings(algorithm: str | None = None) -> Mapping[str, Setting]:
 
 @cache
 def section_names() -> tuple[str, ...]:
-    """Return the names of the configuration's sections."""
     return tuple(dict.fromkeys(section for key in settings() if (section := key.rpartition(".")[0])))
 
 

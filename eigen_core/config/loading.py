@@ -1,4 +1,4 @@
-"""From a preset and `key=value` settings to a configuration, with errors as sentences."""
+"""Build a configuration from a preset and `key=value` settings, with errors in sentences."""
 
 import difflib
 from collections.abc import Iterable, Mapping
@@ -21,16 +21,16 @@ _BRACKETS_AND_QUOTES = frozenset("[]{}\"'")
 def load_config(
     preset: str | None = None, assignments: Iterable[str] = (), environ: Mapping[str, str] | None = None
 ) -> Config:
-    """Return the configuration of `preset` with `assignments` laid over it.
+    """Return the configuration of `preset` with `assignments`.
 
     Args:
-        preset: one of `eigen_core.config.PRESET_NAMES`; None: the model's default.
-        assignments: settings as `key=value`, for example `learner.batch_size=64`: numbers, truth values and lists of
-            numbers as JSON has them, text and lists of names as they stand.
-        environ: gives this machine's own settings where no assignment does; None: nothing.
+        preset: one of `PRESET_NAMES`; None: the default preset.
+        assignments: settings as `key=value`, for example `learner.batch_size=64`; numbers, truth values and lists of
+            numbers are JSON.
+        environ: environment variables, for this machine's settings that no assignment sets.
 
     Raises:
-        InputError: an assignment, a variable or the configuration they make together cannot be used.
+        InputError: an assignment, a variable or the resulting configuration is invalid.
     """
     values = merge(values_of_environment(environ or {}), parse_assignments(assignments))
     if preset is not None:
@@ -43,10 +43,10 @@ def load_config(
 
 
 def config_from_values(values: Mapping[str, Any]) -> Config:
-    """Return the configuration that nested `values` describe.
+    """Return the configuration of nested `values`.
 
     Raises:
-        InputError: a key is unknown, or a value is of the wrong type, out of bounds or at odds with another.
+        InputError: a key is unknown, or a value has the wrong type, is out of bounds or conflicts with another.
     """
     try:
         return Config.model_validate(values)
@@ -55,11 +55,7 @@ def config_from_values(values: Mapping[str, Any]) -> Config:
 
 
 def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
-    """Return `key=value` settings as nested dictionaries.
-
-    Raises:
-        InputError: an assignment has no `=`, names no setting, or repeats a key.
-    """
+    """Return `key=value` settings as nested dictionaries; raise `InputError` for unknown or repeated keys."""
     values: dict[str, Any] = {}
     seen: set[str] = set()
     for assignment in assignments:
@@ -82,13 +78,10 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 
 
 def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings of this machine that its environment gives, nested.
+    """Return this machine's settings from environment variables, nested; raise `InputError` for invalid values.
 
-    The store is not among them (`store_from_environment`). MLflow itself reads `MLFLOW_TRACKING_URI`, which may hold a
-    password.
-
-    Raises:
-        InputError: a variable has a value that its setting cannot have.
+    Not the store (`store_from_environment`), and not `MLFLOW_TRACKING_URI`, which MLflow reads itself and which may
+    contain a password.
     """
     values: dict[str, Any] = {}
     for key, setting in MACHINE_SETTINGS.items():
@@ -105,10 +98,7 @@ def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def differing_keys(one: Config, other: Config) -> tuple[str, ...]:
-    """Return the dotted keys of the settings in which two configurations differ, in the order of the model.
-
-    Where their algorithms differ, settings that only one of these has are not among them.
-    """
+    """Return the dotted keys of settings that both configurations have with different values, in the model's order."""
     left, right = flatten(one.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
     return tuple(key for key in settings() if key in left and key in right and left[key] != right[key])
 
@@ -151,7 +141,7 @@ def _parse_value(setting: Setting, text: str) -> object:
 
 
 def _names(text: str) -> list[str] | str:
-    """Return the names in a list with or without brackets and quotes; the text itself if it is no such list."""
+    """Return the names in a list, with or without brackets and quotes; the text itself if it is not one."""
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     names = [_unquoted(name.strip()) for name in inner.split(",")] if inner.strip() else []
     return names if all(name and not _BRACKETS_AND_QUOTES & set(name) for name in names) else text
@@ -178,13 +168,13 @@ def _key(location: tuple[int | str, ...]) -> str:
     parts = [part for part in location if isinstance(part, str)]
     if _algorithm_at(location):
         del parts[1]
-    # Of a setting with alternatives, a location names the one that was tried after the key.
+    # For a setting with alternatives, pydantic appends the alternative to the location.
     keys = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
     return next((key for key in keys if key in settings()), ".".join(parts))
 
 
 def _algorithm_at(location: tuple[int | str, ...]) -> str:
-    """Return the algorithm that a location in `learner` names after it; empty if it names none."""
+    """Return the algorithm in a location of the section `learner`; empty if there is none."""
     section, algorithm, *_ = *location, "", ""
     return str(algorithm) if section == "learner" and algorithm in LEARNER_CONFIGS else ""
 

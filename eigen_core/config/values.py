@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command, shown
 
-# Every bound is far above what is of use, and low enough that no arithmetic on a setting overflows.
+# The bounds are far above useful values, and low enough that arithmetic on settings cannot overflow.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
 Positive = Annotated[float, Field(gt=0.0, le=1e9)]
 NonNegative = Annotated[float, Field(ge=0.0, le=1e9)]
@@ -36,12 +36,12 @@ Date = Annotated[
     AfterValidator(_real_date),
 ]
 
-# Apart, so that the type checker lets a dictionary stand for a section as pydantic does.
+# Not inline: the type checker then accepts a dictionary for a section, as pydantic does.
 _STRICT = ConfigDict(strict=True)
 
 
 class Section(BaseModel):
-    """A frozen part of the configuration that refuses unknown keys, and values of another type than a setting's."""
+    """A frozen section of the configuration that rejects unknown keys and values of the wrong type."""
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, **_STRICT
@@ -57,7 +57,7 @@ BACKTESTS: Mapping[str, str] = {
     "market": "eigen_core.judging.market:MarketBacktest",
     "portfolio": "eigen_core.judging.portfolio:PortfolioBacktest",
 }
-"""How agents of a task keep an account in money, where it has prices to keep one by."""
+"""Backtests of the tasks that have prices."""
 LEARNERS: Mapping[str, str] = {
     "ddpg": "eigen_core.learning.ddpg:DdpgLearner",
     "td3": "eigen_core.learning.ddpg:Td3Learner",
@@ -80,7 +80,7 @@ TRACKERS: Mapping[str, str] = {
     "tensorboard": "eigen_core.reporting.tensorboard:TensorBoardTracker",
     "mlflow": "eigen_core.reporting.mlflow:MlflowTracker",
 }
-"""An optional dependency of the package (an extra) has the name of each."""
+"""Each needs the extra of the same name."""
 
 
 def _task_exists(name: str) -> str:
@@ -106,17 +106,17 @@ else:
 
 
 def task_choice(task: str) -> str:
-    """Return the key of `TASKS` that the name of a task begins with."""
+    """Return the key of `TASKS` at the beginning of a task's name."""
     return task.partition(":")[0]
 
 
 def has_prices(task: str) -> bool:
-    """Whether agents play on the prices of a panel, so that the sections of the market and the account are theirs."""
+    """Whether a task uses the prices of a panel, and so the sections market, trading and account."""
     return task_choice(task) in BACKTESTS
 
 
 def chosen(choices: Mapping[str, str], name: str) -> object:
-    """Return the class that `name` stands for; its module is loaded now, since it may import torch."""
+    """Return the class of `name`; its module is imported late, since it may import torch."""
     module, _, found = choices[name].partition(":")
     value: object = getattr(import_module(module), found)
     return value
