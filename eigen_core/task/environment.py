@@ -1,4 +1,4 @@
-"""A Gymnasium environment by its name: whether agents can play it, its spaces, and how it is made."""
+"""A Gymnasium environment by its name: its spaces, and whether agents can play it."""
 
 import logging
 import sys
@@ -25,7 +25,7 @@ Environment = gymnasium.Env[Any, Any]
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """The size of an environment: all that a memory plan must know of it.
+    """The size of an environment.
 
     Attributes:
         observation_values, action_values: lengths of a flattened observation and action; of a discrete action, the
@@ -40,7 +40,6 @@ class EnvironmentFacts:
     discrete: bool = False
 
     def __str__(self) -> str:
-        """The size in words."""
         sizes = (
             count(self.observation_values, "observed value"),
             f"actions of {count(self.action_values, 'choice' if self.discrete else 'value')}",
@@ -71,30 +70,24 @@ class OpenedEnvironment:
     first_choice: int = 0
 
     def played(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
-        """Return actions as the environment takes them, from float32 `[count, values]`."""
+        """Return the environment's own actions for float32 `[count, values]`."""
         if self.facts.discrete:
             numbers: NDArray[np.int64] = self.first_choice + actions.argmax(axis=1)
             return numbers
-        # A bound that was computed may lie beyond the bound by a rounding.
+        # Rounding may move an action beyond a bound.
         return np.clip(actions, self.low, self.high).reshape(-1, *self.action_shape)
 
     @property
     def observation_values(self) -> int:
-        """Length of a flattened observation."""
         return self.facts.observation_values
 
     @property
     def episode_steps(self) -> int:
-        """Most steps of an episode."""
         return self.facts.episode_steps
 
 
 def opened_for(config: Config) -> OpenedEnvironment:
-    """Open the environment that a configuration names.
-
-    Raises:
-        InputError: see `open_environment`.
-    """
+    """Open the environment that a configuration names; see `open_environment`."""
     return open_environment(config.task.removeprefix("gym:"), config.environment)
 
 
@@ -156,12 +149,9 @@ def _with_spaces(
 
 
 def _require_played(opened: OpenedEnvironment, environment: Environment) -> None:
-    """Play one step, and refuse an environment that does not keep to what Gymnasium asks of `reset` and `step`.
+    """Play one step, and raise InputError if `reset` or `step` breaks Gymnasium's interface.
 
     Gymnasium's own `check_env` asks for more than agents need, such as rendering, and only warns of other shapes.
-
-    Raises:
-        InputError: it does not.
     """
     begins, goes_on = "reset(seed=0)", "step(action)"
     found = _called(opened.name, begins, lambda: environment.reset(seed=0))
@@ -208,7 +198,7 @@ def _in_words(found: Any) -> str:  # noqa: ANN401 - whatever it is
 
 
 def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:
-    """Return what makes the environment, and its registered limit of steps."""
+    """Return the constructor of the environment, and its registered limit of steps."""
     module, _, rest = name.rpartition(":")
     if module:
         try:
@@ -244,7 +234,7 @@ def _made(name: str, make: Callable[[], Environment]) -> Environment:
 
 
 def _log_physics_warnings() -> None:
-    """Have MuJoCo's warnings logged: by itself it writes them to a file in the working directory."""
+    """Log MuJoCo's warnings, which it would write to a file in the working directory."""
     if (physics := sys.modules.get("mujoco")) is not None:
         physics.set_mju_user_warning(_log_once)
 

@@ -26,7 +26,7 @@ from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
 from eigen_core.task.environment import Environment, EnvironmentFacts, OpenedEnvironment, opened_for
-from eigen_core.task.interface import Rollout, TaskData, Transitions
+from eigen_core.task.interface import Rollout, TaskData, Transitions, joined_counts
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
 from eigen_core.task.replay import Column, Replay
 
@@ -43,42 +43,42 @@ class VectorEncoding:
     values: Tensor
 
     def detached(self) -> "VectorEncoding":
-        """The same: no parameter has made them."""
-        return self
+        return self  # no parameter has made them
 
 
 @dataclass(frozen=True)
 class UniformSampler:
-    """Draws batches from all stored transitions, with replacement; there is one block."""
+    """Draws batches from all stored transitions, with replacement, as from one block."""
 
     size: int
     batch_size: int
 
     def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:  # noqa: ARG002
-        """Return zeros: int64 of this shape."""
         return np.zeros(shape, dtype=np.int64)
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:  # noqa: ARG002
-        """Draw the slots of a batch: int64 `[batch]`."""
         return generator.integers(0, self.size, self.batch_size)
 
 
 class GymnasiumTask:
     """Implements `Task`.
 
-    Args:
-        config: the environment's section, networks, learner.
-        opened: the environment.
-        device: where networks are computed.
-        heads: what the learner needs of the networks.
+    Raises:
+        InputError: the replay may not hold a generation, or the learner cannot choose among discrete actions.
     """
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
         set_cpu_mode(config.instructions, device)
         require_capacity(config, opened.facts)
         settings, values = config.environment, opened.observation_values
-        require_heads(config, opened.facts, heads)
-        box = box_of(opened.facts, opened.low.tolist(), opened.high.tolist(), device)
+        if opened.facts.discrete and heads.action_values:
+            raise InputError(
+                f"task {config.task}: its actions are Discrete, and learner.algorithm {config.learner.algorithm} "
+                "learns continuous ones: use learner.algorithm ppo."
+            )
+        box: Box = Choices(opened.facts.action_values, device)
+        if not opened.facts.discrete:
+            box = Box(opened.low.tolist(), opened.high.tolist(), device, steepness=1.0)
         self._network = MlpNetwork(values, box, config.network, heads)
         self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
         self.box = self._network.box
@@ -110,14 +110,12 @@ class GymnasiumTask:
 
     @staticmethod
     def open_data(config: Config) -> TaskData:
-        """Open the environment that the configuration names."""
         opened = opened_for(config)
         require_capacity(config, opened.facts)
         return TaskData(opened, str(opened.facts), facts=opened.facts)
 
     @staticmethod
     def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:  # noqa: ARG004
-        """Refuse: an environment is no panel."""
         raise InputError(f"task {config.task} is not played on a panel: leave out --days, --columns and --assets.")
 
     @property
@@ -125,7 +123,6 @@ class GymnasiumTask:
         """None: episodes have no dates."""
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
-        """Return the shape of the exploration noise of one agent in so many episodes."""
         return (episodes, self.episode_steps, len(self._opened.low))
 
     @torch.no_grad()
@@ -137,7 +134,7 @@ class GymnasiumTask:
         record: bool = False,
         fixed: int = 0,
     ) -> Rollout:
-        """Play one episode for each agent and start, which is the seed of its reset; see `Task.roll_out`."""
+        """Play one episode for each agent and seed of a reset; see `Task.roll_out`."""
         if fixed:
             # One after the other: together they would need more environments.
             first = self.roll_out(weights, starts[:, :-fixed], noise, record)
@@ -161,7 +158,6 @@ class GymnasiumTask:
         return Rollout(rewards.reshape(starts.shape), {"reward": rewards, **counts}, rows)
 
     def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Return the running moments with the observations and returns of recorded episodes."""
         state = dict(self.state)
         if self._observed is not None:
             state |= self._observed.after(state, transitions["observation"].cpu().double().numpy())
@@ -171,19 +167,16 @@ class GymnasiumTask:
         return state
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Return means over the episodes: reward, steps, share that came to an end of its own."""
-        names = ("reward", "steps", "terminated")
-        return {name: float(np.concatenate([rollout.counts[name] for rollout in rollouts]).mean()) for name in names}
+        """Return means over the episodes: reward, steps, share that terminated."""
+        return {name: float(counts.mean()) for name, counts in joined_counts(rollouts).items()}
 
     def excess(self, rollouts: Sequence[Rollout]) -> None:
         """Return None: there is no market."""
 
     def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
-        """Return what draws batches from all that is stored."""
         return UniformSampler(replay.size, batch_size)
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Tensor]:  # noqa: ARG002
-        """Return the transitions in `slots`, int64 `[agents, batch]`."""
         stretches = replay.stretches(slots, self._return_steps, self.episode_end)
         first = replay.pick(slots, "observation", "action")
         last = replay.pick(stretches.last, "next_observation", "terminal")
@@ -195,25 +188,20 @@ class GymnasiumTask:
         )
 
     def encode(self, critic: Parameters, observations: Tensor) -> VectorEncoding:  # noqa: ARG002
-        """Normalise observations, if that is configured."""
         if self._observed is None:
             return VectorEncoding(observations)
         return VectorEncoding(normalised(observations, *self._observed.mean_and_scale(self.state)))
 
     def policy(self, actor: Parameters, encoding: VectorEncoding) -> Policy:
-        """Return the policy over flattened actions: float32 `[agents, batch, values]`."""
         return self._network.policy(actor, encoding.values)
 
     def values(self, critic: Parameters, encoding: VectorEncoding, actions: Tensor | None) -> Tensor:
-        """Return the value that each critic gives to actions: float32 `[critics, agents, batch]`."""
         return self._network.values(critic, encoding.values, actions)
 
     def check_rows(self, ring: Ring) -> str | None:
-        """Return why no episodes can have left the rows of a ring, as the rest of a sentence; None if they can."""
         return check_rows(ring, self.episode_steps)
 
     def facts(self) -> dict[str, JsonValue]:
-        """Return what is needed beside weights and configuration to use an agent."""
         facts: dict[str, JsonValue] = {
             "environment": self._opened.name,
             "low": self._opened.low.tolist(),
@@ -226,13 +214,9 @@ class GymnasiumTask:
 
 
 def check_rows(ring: Ring, episode_steps: int) -> str | None:
-    """Return what is wrong with the rows of a replay's ring as a part of a sentence, None if nothing is.
+    """Return why the rows of a ring on the CPU cannot be whole episodes, as the rest of a sentence; None if they can.
 
-    Rows are whole episodes, step after step; the oldest may have lost its first steps.
-
-    Args:
-        ring: the columns of the task, on the CPU.
-        episode_steps: most steps of an episode.
+    The oldest episode may have lost its first steps.
     """
     columns = ring.columns
     steps = 0
@@ -255,32 +239,8 @@ def check_rows(ring: Ring, episode_steps: int) -> str | None:
     return None if following is None else "does not end with the end of an episode"
 
 
-def box_of(facts: EnvironmentFacts, low: Sequence[float], high: Sequence[float], device: torch.device) -> Box:
-    """Return the actions of an environment of this size, with these bounds unless they are choices."""
-    if facts.discrete:
-        return Choices(facts.action_values, device)
-    return Box(low, high, device, steepness=1.0)
-
-
-def require_heads(config: Config, facts: EnvironmentFacts, heads: Heads) -> None:
-    """Refuse a learner whose policy cannot choose where actions are discrete.
-
-    Raises:
-        InputError: it cannot.
-    """
-    if facts.discrete and heads.action_values:
-        raise InputError(
-            f"task {config.task}: its actions are Discrete, and learner.algorithm {config.learner.algorithm} learns "
-            "continuous ones: use learner.algorithm ppo."
-        )
-
-
 def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
-    """Refuse a replay that may not hold the transitions of a generation.
-
-    Raises:
-        InputError: it may not.
-    """
+    """Raise InputError if the replay may not hold the transitions of a generation."""
     most = config.population.size * config.evaluation.slices * facts.episode_steps
     if most > config.replay.capacity:
         raise InputError(
@@ -296,14 +256,13 @@ def _fingerprint(opened: OpenedEnvironment) -> str:
 
 
 Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Observations `[episodes, values]` and the number of their step to actions, and what is stored of them, `[episodes,
-values]`."""
+"""From observations and their step to actions and their stored form; all but the step `[episodes, values]`."""
 
 
 def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, Column]:
-    """Return what a stored transition consists of.
+    """Return the columns of the replay.
 
-    An episode's last step has `ends`, and `terminal` too unless it was the limit of steps that ended it.
+    An episode's last step has `ends`, and `terminal` too unless the limit of steps ended it.
     """
     return {
         "observation": Column(torch.float32, (observation_values,)),
@@ -317,14 +276,14 @@ def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episodes of unequal length, `[episodes, most steps, ...]`; what lies behind an episode's end means nothing.
+    """Episodes of unequal length, `[episodes, most steps, ...]`; values behind an episode's end mean nothing.
 
     Attributes:
         observations: float32 `[episodes, most steps + 1, values]`, the last one included.
-        actions: what is stored of them, float32 `[episodes, most steps, values]`.
+        actions: in their stored form, float32 `[episodes, most steps, values]`.
         rewards: float64 `[episodes, most steps]`; zeros behind the end.
         lengths: int64 `[episodes]`.
-        terminated: bool `[episodes]`, the episode came to an end of its own, not to its limit of steps.
+        terminated: bool `[episodes]`, the episode ended before its limit of steps.
     """
 
     observations: NDArray[np.float32]

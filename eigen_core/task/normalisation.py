@@ -1,7 +1,4 @@
-"""Running means and variances by which observations and rewards are normalised, as sums over all that was played.
-
-Sums are taken row after row on the host, so that no bit of them depends on threads.
-"""
+"""Running moments that normalise observations and rewards; host sums, whose bits do not depend on threads."""
 
 from collections.abc import Mapping
 
@@ -15,13 +12,7 @@ _SMALLEST_VARIANCE = 1e-8
 
 
 class RunningMoments:
-    """Mean and variance of vectors, kept in the task's state under a name.
-
-    Args:
-        name: begins the names of its tensors.
-        values: length of a vector.
-        device: where vectors are normalised.
-    """
+    """Mean and variance of vectors of length `values`, in tensors of the task's state whose names begin with `name`."""
 
     def __init__(self, name: str, values: int, device: torch.device) -> None:
         self._name = name
@@ -29,7 +20,7 @@ class RunningMoments:
         self._device = device
 
     def nothing(self) -> dict[str, Tensor]:
-        """Return the state before any vector was added: count, sum and sum of squares, float64."""
+        """Return the state before any vector: count, sum and sum of squares, float64."""
         sums = torch.zeros(self._values, dtype=torch.float64, device=self._device)
         count = torch.zeros(1, dtype=torch.float64, device=self._device)
         return self._named(count, sums, sums.clone())
@@ -46,7 +37,7 @@ class RunningMoments:
     def mean_and_scale(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Return mean and one over the standard deviation, float32 `[values]`; 0 and 1 before anything was added."""
         count, sums, squares = self._of(state)
-        # A count that was read would let a GPU be waited for, and could not be captured.
+        # Reading the count would wait for a GPU, and a CUDA graph could not capture it.
         rows = count.clamp_min(1.0)
         mean = sums / rows
         variance = (squares / rows - mean * mean).clamp_min(_SMALLEST_VARIANCE).masked_fill(count == 0.0, 1.0)
@@ -60,14 +51,14 @@ class RunningMoments:
 
 
 def normalised(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Return float32 `[..., values]` less their mean, in standard deviations, at most 10 of them."""
+    """Return float32 `[..., values]` less their mean, in standard deviations, clipped to 10."""
     return ((values - mean) * scale).clamp_(-_LIMIT, _LIMIT)
 
 
 def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:
     """Return the discounted sum of the rewards of each step and those before it in its episode, float64 `[rows]`.
 
-    Rewards are divided by the standard deviation of these (Engstrom et al. 2020, arXiv:2005.12729, section 3).
+    Their standard deviation scales rewards (Engstrom et al. 2020, arXiv:2005.12729, section 3).
 
     Args:
         rewards: float64 `[rows]`, whole episodes one after another.

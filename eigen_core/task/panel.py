@@ -31,8 +31,8 @@ from eigen_core.task.transitions import (
     DayBlocks,
     DistinctDaySampler,
     check_rows,
+    market_columns,
     picked,
-    stored_columns,
     stored_days,
 )
 from eigen_core.trading import episode_times
@@ -96,8 +96,9 @@ class PanelTask(ABC):
         self.critic_layout = self.network.critic_layout
         self.actor_layout = self.network.actor_layout
         self.box = self.network.box
-        self.columns: Mapping[str, Column] = stored_columns(
-            config, panel.assets, actions.portfolio_values, actions.values
+        stored = getattr(torch, config.replay.actions)
+        self.columns: Mapping[str, Column] = market_columns(
+            panel.assets, actions.portfolio_values, actions.values, stored
         )
         self.episode_steps = self.min_episode_steps = self.steps(config)
         self.episode_end = EPISODE_END

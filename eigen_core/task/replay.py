@@ -1,7 +1,4 @@
-"""The replay buffer: a ring of transitions, whose columns the task declares.
-
-Episodes are stored step after step: the next observation of a transition is in the slot after it.
-"""
+"""The replay buffer: a ring of transitions; an episode's steps lie one after another."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -17,13 +14,7 @@ from eigen_core.machine import SharedTensor, shared_zeros, unwritten_zeros
 
 @dataclass(frozen=True)
 class Column:
-    """One value, or array of values, of each stored transition.
-
-    Attributes:
-        dtype: type of its values.
-        shape: its shape for one transition.
-        on_host: it is kept on the host too, where batches are drawn by it.
-    """
+    """One value, or array of values, of each stored transition; `on_host`: with a copy on the host for samplers."""
 
     dtype: torch.dtype
     shape: tuple[int, ...] = ()
@@ -32,7 +23,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Stretches:
-    """Transitions of one episode from each of some slots on; `[*slots, steps]`.
+    """Consecutive transitions of one episode from each of some slots on; `[*slots, steps]`.
 
     Attributes:
         slots: int64; where `taken` is false, they have no meaning.
@@ -44,7 +35,7 @@ class Stretches:
 
     @property
     def steps(self) -> Tensor:
-        """How many transitions each has, int64 `[*slots]`: at least one."""
+        """Number of transitions of each, int64 `[*slots]`, at least one."""
         return self.taken.sum(-1)
 
     @property
@@ -55,11 +46,6 @@ class Stretches:
 
 class Replay:
     """A ring of transitions on the device. On the CPU, slots that were never written take addresses and no memory.
-
-    Args:
-        capacity: transitions kept.
-        columns: what a transition consists of.
-        device: where the ring lives.
 
     Attributes:
         written: transitions ever appended; number n (from 0) is in slot n % capacity.
@@ -76,12 +62,10 @@ class Replay:
 
     @property
     def capacity(self) -> int:
-        """Transitions that the ring can hold."""
         return int(next(iter(self._columns.values())).shape[0])
 
     @property
     def size(self) -> int:
-        """Transitions that are stored."""
         return min(self.written, self.capacity)
 
     @property
@@ -96,7 +80,6 @@ class Replay:
 
     @property
     def bytes_per_transition(self) -> float:
-        """Bytes that one transition takes."""
         return self.nbytes / self.capacity
 
     def append(self, rows: Mapping[str, Tensor]) -> None:
@@ -120,10 +103,10 @@ class Replay:
         self.written += total
 
     def appended(self, rows: Mapping[str, Tensor]) -> "Replay":
-        """Return this buffer with `rows` stored. Memory is shared; this object still stands where it stood.
+        """Return this buffer with `rows` stored. Memory is shared; the position of this object stays.
 
-        So that storing can be committed together with other things: until the returned object takes this one's place,
-        the same rows can be stored again, with the same result.
+        Storing can so be committed together with other things: until the returned object replaces this one, the same
+        rows can be stored again, with the same result.
 
         Raises:
             InputError: the rows are more than the ring can hold.
@@ -133,17 +116,16 @@ class Replay:
         return further
 
     def follow(self, other: "Replay") -> None:
-        """Hold what another buffer holds: what is new there is copied, or all of it if this one is too far behind.
+        """Copy the new transitions of another buffer, or all of them if this one is too far behind.
 
-        Args:
-            other: of the same capacity and columns, on any device. This buffer was given the first of its transitions.
+        The other buffer, on any device, has the same capacity and columns, and began with the same transitions.
         """
         if not other.written - other.size <= self.written <= other.written:
             self.written = other.written - other.size
         self.append(other.newest(other.written - self.written))
 
     def on_host(self, name: str) -> Tensor:
-        """Return what is stored of a column that is kept on the host: `[size, ...]`."""
+        """Return the host's copy of a column: `[size, ...]`."""
         return self._host[name][: self.size]
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
@@ -151,14 +133,14 @@ class Replay:
         return {name: self._columns[name][slots] for name in names or self._columns}
 
     def newest(self, count: int) -> dict[str, Tensor]:
-        """Return the transitions that were appended last, the newest last: `[count, ...]` of each column."""
+        """Return the newest transitions, the last of them last: `[count, ...]` of each column."""
         first = next(iter(self._columns.values()))
         return self.pick((torch.arange(self.written - count, self.written, device=first.device)) % self.capacity)
 
     def stretches(self, slots: Tensor, steps: int, end: str) -> Stretches:
         """Return up to `steps` transitions from each of `slots` on, int64 of any shape.
 
-        They go up to the end of an episode, which the bool column `end` marks, and to the newest stored transition.
+        They end with the episode, which the bool column `end` marks, and with the newest stored transition.
         """
         ahead = torch.arange(steps, device=slots.device)
         following = (slots[..., None] + ahead) % self.capacity
@@ -168,29 +150,25 @@ class Replay:
         return Stretches(following, (goes_on & (ahead <= newer[..., None])).cummin(-1).values)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Stored columns by name, with the ring's position; columns are cut to the stored size."""
+        """Return the stored part of the columns by name, and the ring's position."""
         columns = {name: column[: self.size] for name, column in self._columns.items()}
         position = torch.tensor([self.capacity, self.cursor], dtype=torch.int64)
         return {**columns, "position": position}
 
     def ring(self) -> Ring:
-        """The buffer as checkpoints take it; its columns are this buffer's memory."""
+        """Return the buffer for a checkpoint; it shares this buffer's memory."""
         return Ring(self._columns, self.size, self.written)
 
     @classmethod
     def from_ring(
         cls, ring: Ring, columns: Mapping[str, Column], device: torch.device, *, take_memory: bool = False
     ) -> "Replay":
-        """Inverse of `ring`, on `device`.
+        """Return the buffer of a checkpoint, on `device`.
 
-        Args:
-            ring: the columns of a buffer.
-            columns: what a transition consists of.
-            device: where the buffer lives.
-            take_memory: columns that are on `device` already become the buffer's own; else they are copied.
+        With `take_memory` it uses the memory of columns that are on `device` already; else they are copied.
 
         Raises:
-            ValueError: the ring's columns are others.
+            ValueError: the ring's columns are not these `columns`.
         """
         wanted = {name: (column.dtype, column.shape) for name, column in columns.items()}
         found = {name: (column.dtype, tuple(column.shape[1:])) for name, column in ring.columns.items()}
@@ -207,9 +185,9 @@ class Replay:
         return replay
 
     def share(self) -> Mapping[str, SharedTensor]:
-        """Return where other processes of this machine find the columns; the first call moves them there.
+        """Return the shared memory of the columns for other processes; the first call moves them there.
 
-        What is appended later is there at once. On the CPU (`shares_memory`).
+        Transitions that are appended later are there at once. Only on the CPU (`shares_memory`).
 
         Raises:
             OSError: the system refuses such memory.
@@ -229,12 +207,12 @@ class Replay:
 
 
 def _unwritten(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:
-    """Zeros; on the CPU what is not written takes no memory."""
+    """Return zeros; on the CPU memory is taken by writing to them."""
     return unwritten_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _on_host(column: Tensor, size: int) -> Tensor:
-    """The column itself if it is on the CPU; else a column there with the first `size` values."""
+    """Return the column itself if it is on the CPU; else a copy there of the first `size` values."""
     if column.device.type == "cpu":
         return column
     host = unwritten_zeros(column.shape, column.dtype)

@@ -1,7 +1,7 @@
-"""Transitions of the market: which columns are stored, how episodes become rows, what rows can be, which are drawn.
+"""Transitions of a panel in the replay: their columns, and samplers.
 
-A transition names its day instead of carrying its window. Its next observation is the portfolio of the slot after it
-and the day after its day; the last transition of an episode is terminal.
+A transition has its day instead of its window. Its next observation is the portfolio of the slot after it and the day
+after its day; the last transition of an episode is terminal.
 """
 
 from dataclasses import dataclass
@@ -18,20 +18,13 @@ from eigen_core.task.replay import Column, Replay
 EPISODE_END = "terminal"
 """The column of an episode's last step."""
 _ROWS_AT_A_TIME = 1 << 18
-"""Rows that are looked at together, so that looking takes a few megabytes."""
+"""Rows that are checked at a time, in a few megabytes."""
 
 
 def market_columns(
     assets: int, portfolio_values: int, action_values: int = 2, actions: torch.dtype = torch.float32
 ) -> dict[str, Column]:
-    """Return what a stored transition consists of.
-
-    Args:
-        assets: tradable columns.
-        portfolio_values: values of an asset's portfolio state that are observed.
-        action_values: values of an asset's action.
-        actions: type of what is stored of them.
-    """
+    """Return the columns of the replay; values of portfolios and actions are those of an asset."""
     return {
         "day": Column(torch.int32, on_host=True),
         "step": Column(torch.int16),
@@ -44,7 +37,7 @@ def market_columns(
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """Whole episodes, step after step; `[episodes, days, ...]`, of the days that are stored.
+    """The stored days of whole episodes, `[episodes, days, ...]`.
 
     Attributes:
         first_days: int64 `[episodes]`, day of each episode's first step.
@@ -66,7 +59,7 @@ class TransitionBatch:
     Attributes:
         days: int64, the decision's day.
         episode_steps: int64, the decision's step in the episode.
-        steps: int64, how many steps the transition spans; the next observation is as many days later.
+        steps: int64, steps of the transition; the next observation is as many days later.
         portfolios, next_portfolios: float32 `[agents, batch, assets, values]`.
         actions: float32 `[agents, batch, assets, values]`.
         rewards: float32 `[agents, batch, most steps]`; zeros after the last step.
@@ -83,23 +76,17 @@ class TransitionBatch:
     terminal: Tensor
 
 
-def stored_columns(config: Config, assets: int, portfolio_values: int, action_values: int) -> dict[str, Column]:
-    """Return `market_columns` as a run stores them."""
-    actions = {"float16": torch.float16, "float32": torch.float32}[config.replay.actions]
-    return market_columns(assets, portfolio_values, action_values, actions)
-
-
 def stored_steps(config: Config) -> int:
     """Return the days of an episode of the task `market` that are stored: those of decisions, or all."""
     return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
 
 
 def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
-    """Return the rewards of the steps that are stored, float32 `[episodes, steps]`; the last has all that follow it.
+    """Return the rewards of the first steps, float32 `[episodes, steps]`; the last includes those of all later days.
 
     Args:
         rewards: of all days, float64 `[episodes, days]`.
-        steps: how many are stored.
+        steps: number of stored steps.
     """
     stored = rewards[:, :steps].clone()
     # One after the other: the order of a sum over days would depend on the number of episodes.
@@ -109,7 +96,7 @@ def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
 
 
 def rows_of(episodes: EpisodeBatch, actions: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Return the transitions of episodes in their order, as columns `[episodes * days, ...]`; actions as this type."""
+    """Return the transitions of episodes in their order, as columns `[episodes * days, ...]`; actions of this dtype."""
     count, days = episodes.rewards.shape
     steps = torch.arange(days, device=episodes.rewards.device)
     return {
@@ -123,7 +110,7 @@ def rows_of(episodes: EpisodeBatch, actions: torch.dtype = torch.float32) -> dic
 
 
 def picked(replay: Replay, slots: Tensor, most_steps: int = 1) -> TransitionBatch:
-    """Return the transitions from `slots` on, int64 `[agents, batch]`, over at most so many steps."""
+    """Return the transitions from `slots` on, int64 `[agents, batch]`, over at most `most_steps` steps."""
     rows = replay.pick(slots, "day", "step", "portfolio", "action")
     stretches = replay.stretches(slots, most_steps, EPISODE_END)
     last = stretches.last
@@ -146,9 +133,9 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
 
 
 def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
-    """Return what is wrong with the rows of a replay's ring as a part of a sentence, None if nothing is.
+    """Return why the rows of a ring cannot be whole episodes, as the rest of a sentence; None if they can.
 
-    Rows are whole episodes, step after step from row 0 on: a row's number determines its step.
+    Episodes begin with row 0: a row's number determines its step.
 
     Args:
         ring: columns `day`, `step` and `terminal`, on the CPU.
@@ -175,12 +162,12 @@ def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
 
 @dataclass(frozen=True)
 class DayBlocks:
-    """Blocks of days that batches are drawn from, so that the days after their transitions lie in the block a day on.
+    """Blocks of days for batches; the days after a batch's transitions lie in the block that begins a day later.
 
     Attributes:
         days: of a block.
-        stop: the day after the last that is learned from. No transition leads beyond it.
-        most_steps: days between a transition's day and the day after it, at most.
+        stop: the day after the last training day; no transition leads beyond it.
+        most_steps: most days of a transition.
     """
 
     days: int
@@ -188,17 +175,15 @@ class DayBlocks:
     most_steps: int
 
     def last_drawn(self, first_day: int) -> int:
-        """Return the last day that is drawn from the block that begins on a day."""
+        """Return the last day that batches have of the block that begins on a day."""
         end = first_day + self.days
         return end - (1 if end >= self.stop else self.most_steps)
 
 
 class DistinctDaySampler:
-    """Draws batches whose transitions are all of different days.
+    """Draws batches of transitions of different days: days without replacement, then one transition of each.
 
-    A day that occurs twice in a batch would make the encoder's gradient a sum whose order depends on the device;
-    adjacent days carry nearly the same information anyway. Days are drawn uniformly without replacement, then one
-    transition of each day uniformly.
+    A day that occurs twice in a batch would make the encoder's gradient a sum whose order depends on the device.
 
     Args:
         stored_days: day of each slot, int32 `[size]`, as `stored_days` returns it.
@@ -214,7 +199,7 @@ class DistinctDaySampler:
         self._counts = np.diff(self._starts, append=len(days))
 
     def block_starts(self, blocks: "DayBlocks", batch_size: int) -> NDArray[np.int64]:
-        """Return the first days of blocks that hold at least `batch_size` different stored days to draw."""
+        """Return the first days of blocks that hold at least `batch_size` different stored days."""
         starts = np.arange(max(blocks.stop - blocks.days, 0) + 1, dtype=np.int64)
         low = np.searchsorted(self._days, starts)
         high = np.searchsorted(self._days, [blocks.last_drawn(start) for start in starts.tolist()], side="right")
