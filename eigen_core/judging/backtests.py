@@ -29,7 +29,7 @@ from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.equity import share_of
-from eigen_core.trading.metrics import Figures, drawdowns, figures_of, gain_by_asset, gain_by_month
+from eigen_core.trading.metrics import Metrics, compute_metrics, drawdowns, gain_by_asset, gain_by_month
 from eigen_core.training.runs import Run, RunStatus, status_of
 
 logger = logging.getLogger(__name__)
@@ -74,8 +74,8 @@ class Backtest(PlayedSpan):
     looks: Looks
     verdict: Verdict
     folder: Path
-    figures: Figures = field(init=False)
-    figures_of_baselines: Mapping[str, Figures] = field(init=False)
+    figures: Metrics = field(init=False)
+    figures_of_baselines: Mapping[str, Metrics] = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute the figures of all accounts, those of the agents against the first of the baskets."""
@@ -84,9 +84,9 @@ class Backtest(PlayedSpan):
         object.__setattr__(self, "figures", self._figures(self.curve, benchmark))
         object.__setattr__(self, "figures_of_baselines", others)
 
-    def _figures(self, curve: EquityCurve, benchmark: EquityCurve | None) -> Figures:
+    def _figures(self, curve: EquityCurve, benchmark: EquityCurve | None) -> Metrics:
         risk_free = self.config.account.risk_free
-        return figures_of(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
+        return compute_metrics(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
 
 
 def backtest(

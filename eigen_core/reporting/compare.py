@@ -17,7 +17,7 @@ from eigen_core.reporting.report_plots import equity_plot, variable
 from eigen_core.reporting.report_tables import figures_table, rows_table, yearly_table
 from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
 from eigen_core.trading import EquityCurve
-from eigen_core.trading.metrics import Figures
+from eigen_core.trading.metrics import Metrics
 from eigen_core.training.runs import status_of
 
 COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
@@ -43,18 +43,18 @@ class Comparison:
 
     span: str
     curves: Mapping[str, EquityCurve]
-    figures: Mapping[str, Figures]
+    figures: Mapping[str, Metrics]
     claims: Mapping[str, Claim]
     sentences: Mapping[str, str]
-    benchmark: tuple[str, EquityCurve, Figures] | None
+    benchmark: tuple[str, EquityCurve, Metrics] | None
     differences: Mapping[str, Mapping[str, str]]
     periods_per_year: float
     risk_free: float
-    own_benchmarks: Mapping[str, tuple[str, EquityCurve, Figures]] = field(default_factory=dict)
+    own_benchmarks: Mapping[str, tuple[str, EquityCurve, Metrics]] = field(default_factory=dict)
     warnings: Sequence[str] = ()
 
     @property
-    def accounts(self) -> Mapping[str, tuple[EquityCurve, Figures]]:
+    def accounts(self) -> Mapping[str, tuple[EquityCurve, Metrics]]:
         """All accounts by name: those of the runs, then the benchmarks, of which equal ones are one."""
         runs = {run: (curve, self.figures[run]) for run, curve in self.curves.items()}
         common = [] if self.benchmark is None else [self.benchmark]
@@ -73,7 +73,7 @@ def comparison_page(compared: Comparison) -> str:
         "days": f"{compared.span}, {first} to {last}",
         "colours": {name: variable(colour) for name, colour in colours.items()},
         "equity": equity_plot(curves, colours),
-        "figures": figures_table(figures, "Figures of the runs"),
+        "figures": figures_table(figures, "Metrics of the runs"),
         "yearly": yearly_table(curves),
         "differences": rows_table("Settings that differ", difference_rows(compared.differences)),
         "stated": f"Daily returns, {number(compared.periods_per_year)} periods a year, risk-free rate "
@@ -145,7 +145,7 @@ def compare(store: str, played: Sequence[Backtest]) -> Comparison:
     )
 
 
-def _benchmarks(reports: Mapping[str, Report]) -> dict[str, tuple[str, EquityCurve, Figures]]:
+def _benchmarks(reports: Mapping[str, Report]) -> dict[str, tuple[str, EquityCurve, Metrics]]:
     """Return the benchmark of each run with its name, in which runs are named whose benchmark not all have."""
     benchmarks = {
         run: (NAMES[name], report.baselines[name], report.baseline_figures[name])

@@ -16,7 +16,7 @@ from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.judging.verdicts import Claim
 from eigen_core.trading import EquityCurve
-from eigen_core.trading.metrics import Figures, figures_of
+from eigen_core.trading.metrics import Metrics, compute_metrics
 
 Values = NDArray[np.float64]
 
@@ -117,8 +117,8 @@ class Report:
     settings: Sequence[Setting] = ()
     commands: Sequence[str] = ()
     hashes: Sequence[Fact] = ()
-    figures: Figures = field(init=False)
-    baseline_figures: Mapping[str, Figures] = field(init=False)
+    figures: Metrics = field(init=False)
+    baseline_figures: Mapping[str, Metrics] = field(init=False)
 
     def __post_init__(self) -> None:
         """Compute the figures of all accounts."""
@@ -126,9 +126,9 @@ class Report:
         others = {name: self._figures(curve) for name, curve in self.baselines.items()}
         object.__setattr__(self, "baseline_figures", others)
 
-    def _figures(self, curve: EquityCurve) -> Figures:
+    def _figures(self, curve: EquityCurve) -> Metrics:
         benchmark = None if self.benchmark is None else self.baselines[self.benchmark]
-        return figures_of(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=self.risk_free)
+        return compute_metrics(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=self.risk_free)
 
     @property
     def first(self) -> str:

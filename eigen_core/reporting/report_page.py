@@ -132,7 +132,7 @@ def _sections(context: dict[str, Any]) -> list[tuple[str, str]]:
     shown = {
         ("equity", "Equity"): True,
         ("drawdowns", "Drawdowns"): True,
-        ("figures", "Figures"): True,
+        ("figures", "Metrics"): True,
         ("returns", "Years and months"): True,
         ("rolling", "Rolling figures"): context["rolling"],
         ("exposure", "Exposure"): True,

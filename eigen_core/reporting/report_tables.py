@@ -10,7 +10,7 @@ import pandas as pd
 
 from eigen_core.common.text import money, number, percent, ratio
 from eigen_core.trading import EquityCurve
-from eigen_core.trading.metrics import Figures
+from eigen_core.trading.metrics import Metrics
 
 UNDEFINED = "–"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -74,7 +74,7 @@ class Table:
     left: frozenset[str] = frozenset()
 
 
-def figures_table(columns: Mapping[str, Figures], caption: str) -> Table:
+def figures_table(columns: Mapping[str, Metrics], caption: str) -> Table:
     """Return the figures of accounts side by side, one column each."""
     rows = [
         [Cell(title), *(Cell(_shown(getattr(figures, name), text)) for figures in columns.values())]

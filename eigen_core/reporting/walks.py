@@ -20,7 +20,7 @@ from eigen_core.reporting.report_plots import colour_of, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.equity import concat_curves, daily_rates, mean_curve
-from eigen_core.trading.metrics import Figures, figures_of
+from eigen_core.trading.metrics import Metrics, compute_metrics
 
 Values = NDArray[np.float64]
 
@@ -127,14 +127,14 @@ class WalkResult:
         return self.played[-1].played.periods_per_year
 
     @cached_property
-    def figures(self) -> Figures:
+    def figures(self) -> Metrics:
         """Figures of the joined account, against the first of the baskets."""
-        return self.figures_of(self.curve, self.baselines[self.benchmark])
+        return self.compute_metrics(self.curve, self.baselines[self.benchmark])
 
-    def figures_of(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Figures:
+    def compute_metrics(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Metrics:
         """Return the figures of an account of this walk."""
         risk_free = self.walk.config.account.risk_free
-        return figures_of(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
+        return compute_metrics(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
 
     @cached_property
     def interquartile(self) -> tuple[float, float, float]:

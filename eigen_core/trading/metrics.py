@@ -23,7 +23,7 @@ _DAY = np.timedelta64(1, "D")
 
 
 @dataclass(frozen=True)
-class Figures:
+class Metrics:
     """Metrics of one account; None where undefined, such as a ratio whose denominator is 0.
 
     `r` are the daily returns, `e` those in excess of the risk-free rate since the day before (`daily_rates`), `P` the
@@ -71,13 +71,13 @@ class Figures:
     information_ratio: float | None
 
 
-def figures_of(
+def compute_metrics(
     curve: EquityCurve,
     benchmark: EquityCurve | None = None,
     *,
     periods_per_year: float,
     risk_free: float = 0.0,
-) -> Figures:
+) -> Metrics:
     """Return the metrics of an account.
 
     Args:
@@ -103,7 +103,7 @@ def figures_of(
     mean = float(excess.mean())
     gains, losses = int((returns > 0.0).sum()), int((returns < 0.0).sum())
     beta, alpha, information_ratio = _against(curve, benchmark, daily_risk_free, periods_per_year)
-    return Figures(
+    return Metrics(
         total_return=total_return,
         cagr=cagr,
         volatility=None if days < 2 else _spread(returns) * year,

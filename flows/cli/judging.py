@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from eigen_core.reporting.report_page import WrittenReport
     from eigen_core.trading import EquityCurve
     from eigen_core.trading.matched import MatchedTraders
-    from eigen_core.trading.metrics import Figures
+    from eigen_core.trading.metrics import Metrics
     from flows.cli.display import Display
 
 BACKTEST_EXAMPLES = """[bold]Examples[/]
@@ -144,7 +144,7 @@ def _won(trades: "pd.DataFrame") -> float | None:
     return float((trades["gain"] > 0.0).mean()) if len(trades) and "exit" in trades else None
 
 
-def compared_figures(figures: "Figures") -> dict[str, float | None]:
+def compared_figures(figures: "Metrics") -> dict[str, float | None]:
     """Return the figures by which `--json` compares accounts."""
     return {name: getattr(figures, name) for name in _COMPARED}
 
@@ -264,7 +264,7 @@ def comparison_document(written: "WrittenComparison") -> dict[str, Any]:
     }
 
 
-def _benchmark(known: "tuple[str, EquityCurve, Figures] | None") -> dict[str, Any] | None:
+def _benchmark(known: "tuple[str, EquityCurve, Metrics] | None") -> dict[str, Any] | None:
     return None if known is None else {"name": known[0], "figures": asdict(known[2])}
 
 
@@ -339,7 +339,7 @@ def report_document(written: "WrittenReport") -> dict[str, Any]:
 
 
 def print_figures(
-    console: Console, heading: str, curves: Mapping[str, "EquityCurve"], figures: Mapping[str, "Figures"]
+    console: Console, heading: str, curves: Mapping[str, "EquityCurve"], figures: Mapping[str, "Metrics"]
 ) -> None:
     """Print figures of accounts, given by name, one row each."""
     headers = (heading, "final", "total return", "CAGR", "Sharpe", "max drawdown", "turnover", "beta")

@@ -64,7 +64,7 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "days": len(result.curve.dates),
         "folds": [fold_row(one) for one in result.played],
         "seeds": [
-            {"seed": seed, **compared_figures(result.figures_of(curve)), "final": float(curve.equity[-1])}
+            {"seed": seed, **compared_figures(result.compute_metrics(curve)), "final": float(curve.equity[-1])}
             for seed, curve in result.curves.items()
         ],
         "interquartile_mean": {"total_return": mean, "interval": [low, high]},
@@ -80,7 +80,7 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "warnings": list(result.warnings),
         "deflated_sharpe": verdict.deflated_sharpe,
         "baselines": {
-            **{name: compared_figures(result.figures_of(curve)) for name, curve in result.baselines.items()},
+            **{name: compared_figures(result.compute_metrics(curve)) for name, curve in result.baselines.items()},
             "matched_random": {
                 "median": result.matched_median,
                 "quantile_of_agent": result.matched_quantile,
@@ -119,7 +119,7 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
         )
     table.print(console)
     accounts = {"champions": result.curve, **result.baselines}
-    figures = {name: result.figures_of(curve) for name, curve in accounts.items()}
+    figures = {name: result.compute_metrics(curve) for name, curve in accounts.items()}
     print_figures(console, "account", accounts, {**figures, "champions": result.figures})
     if result.walk.seeds > 1:
         mean, low, high = result.interquartile

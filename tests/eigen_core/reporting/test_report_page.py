@@ -15,7 +15,7 @@ from eigen_core.reporting.report import NAMES, Report, Setting
 from eigen_core.reporting.report_page import report_markdown, report_page
 from eigen_core.reporting.report_plots import rolling_beta, rolling_sharpe, window_of
 from eigen_core.reporting.report_tables import FIGURES, UNDEFINED, calendar_table, figures_table, trade_tables
-from eigen_core.trading.metrics import Figures, figures_of
+from eigen_core.trading.metrics import Metrics, compute_metrics
 
 MOST_BYTES = 3_000_000
 
@@ -163,9 +163,9 @@ def test_settings_that_differ_from_the_preset_come_before_all(page: str) -> None
 
 
 def test_every_figure_has_its_row() -> None:
-    assert list(FIGURES) == [field.name for field in fields(Figures)]
+    assert list(FIGURES) == [field.name for field in fields(Metrics)]
     idle = curve_of(pd.Series(np.zeros(9), index=pd.bdate_range("2013-01-01", periods=9)))
-    table = figures_table({"Agent": figures_of(idle, periods_per_year=252)}, "Figures")
+    table = figures_table({"Agent": compute_metrics(idle, periods_per_year=252)}, "Metrics")
     shown = {row[0].text: row[1].text for row in table.rows}
     assert shown["Sharpe"] == UNDEFINED
     assert shown["Total Return"] == "0.00 %"
@@ -203,7 +203,7 @@ def test_rolling_figures_are_those_of_their_days() -> None:
             curve_of(pd.Series(curve.returns[days], index=pd.DatetimeIndex(curve.dates[days])))
             for curve in (report.curve, market)
         )
-        expected = figures_of(own, other, periods_per_year=252)
+        expected = compute_metrics(own, other, periods_per_year=252)
         elapsed = np.diff(report.curve.dates, prepend=report.curve.dates[:1])[days].astype(int)
         excess = own.returns - (1.02 ** (elapsed / 365.25) - 1.0)
         assert sharpe[day] == pytest.approx(excess.mean() / excess.std(ddof=1) * 252**0.5)

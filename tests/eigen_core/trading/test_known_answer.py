@@ -5,7 +5,7 @@ import pytest
 
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading import DecidedTrades, trade_accounts
-from eigen_core.trading.metrics import figures_of
+from eigen_core.trading.metrics import compute_metrics
 
 _GROWTH = 0.01
 _HOLDING = 5
@@ -26,7 +26,7 @@ def test_an_oracle_of_steady_growth_earns_what_a_formula_says() -> None:
     trading = TradingConfig(holding_days=_HOLDING, settlement_days=_HOLDING, cost_bps=0.0, slippage_bps=0.0)
     dates = np.datetime64("2020-01-01") + np.arange(days)
     accounts = trade_accounts(trades, closes, dates, trading, AccountConfig(capital=1_000.0))
-    figures = figures_of(accounts.curve(0), periods_per_year=252)
+    figures = compute_metrics(accounts.curve(0), periods_per_year=252)
     # A fifth of the equity grows for five days, then is sold and a fifth of the new equity is bought.
     cycle = 1.0 + ((1.0 + _GROWTH) ** _HOLDING - 1.0) / _HOLDING
     assert figures.total_return == pytest.approx(cycle**_CYCLES - 1.0, rel=1e-12)

@@ -10,7 +10,7 @@ from trading_cases import SlowEpisode, panel_of, prices_of
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.market import Panel
 from eigen_core.trading import DecidedTrades, trade_accounts
-from eigen_core.trading.metrics import figures_of, gain_by_asset
+from eigen_core.trading.metrics import compute_metrics, gain_by_asset
 from eigen_core.trading.weights import weights_accounts
 
 SYMBOLS = tuple("ABCDE")
@@ -144,5 +144,5 @@ def test_an_account_that_loses_all_ends_there() -> None:
     assert accounts.exposure[0, 2:].tolist() == [0.0, 0.0, 0.0]
     assert accounts.traded[0, 3:].tolist() == [0.0, 0.0]
     assert (accounts.equity[1] > 0.0).all()
-    found = figures_of(accounts.curve(0), periods_per_year=252)
+    found = compute_metrics(accounts.curve(0), periods_per_year=252)
     assert (found.total_return, found.max_drawdown) == (-1.0, -1.0)

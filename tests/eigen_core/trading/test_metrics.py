@@ -9,7 +9,7 @@ import pytest
 from equity_cases import curve_of
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.trading.metrics import drawdowns, figures_of
+from eigen_core.trading.metrics import compute_metrics, drawdowns
 
 P = 252
 RISK_FREE = 0.02
@@ -47,7 +47,7 @@ def quantstats() -> Any:
 def test_figures_are_those_of_quantstats_where_definitions_agree(quantstats: Any, name: str, risk_free: float) -> None:
     returns = pd.Series(SERIES[name], index=DAYS[: len(SERIES[name])])
     benchmark = pd.Series(SERIES["normal"][::-1][: len(returns)], index=returns.index)
-    found = figures_of(curve_of(returns), curve_of(benchmark), periods_per_year=P, risk_free=risk_free)
+    found = compute_metrics(curve_of(returns), curve_of(benchmark), periods_per_year=P, risk_free=risk_free)
     elapsed = np.diff(returns.index, prepend=returns.index[:1]) / pd.Timedelta(days=365.25)
     excess = returns - ((1.0 + risk_free) ** elapsed - 1.0)
     expected = {
@@ -76,21 +76,21 @@ def test_probabilistic_sharpe_differs_from_that_of_quantstats_by_the_bias_of_the
     quantstats: Any, name: str
 ) -> None:
     returns = pd.Series(SERIES[name], index=DAYS)
-    found = figures_of(curve_of(returns), periods_per_year=P).probabilistic_sharpe
+    found = compute_metrics(curve_of(returns), periods_per_year=P).probabilistic_sharpe
     assert found == pytest.approx(quantstats.probabilistic_sharpe_ratio(returns), abs=1e-3)
 
 
 @pytest.mark.parametrize("name", ["normal", "fat tails", "short"])
 def test_the_longest_drawdown_is_that_of_quantstats(quantstats: Any, name: str) -> None:
     returns = pd.Series(SERIES[name], index=DAYS[: len(SERIES[name])])
-    found = figures_of(curve_of(returns), periods_per_year=P).longest_drawdown_days
+    found = compute_metrics(curve_of(returns), periods_per_year=P).longest_drawdown_days
     details = quantstats.drawdown_details(quantstats.to_drawdown_series(returns))
     assert found == details["days"].max()
 
 
 def test_an_account_that_only_loses_is_in_one_drawdown_from_the_first_day_on() -> None:
     curve = curve_of(pd.Series(SERIES["falling"], index=DAYS))
-    found = figures_of(curve, periods_per_year=P)
+    found = compute_metrics(curve, periods_per_year=P)
     assert found.longest_drawdown_days == (DAYS[-1] - DAYS[0]).days + 1
     assert found.max_drawdown == pytest.approx(found.total_return)
     assert found.win_days == 0.0
@@ -99,7 +99,7 @@ def test_an_account_that_only_loses_is_in_one_drawdown_from_the_first_day_on() -
 
 def test_alpha_is_in_excess_of_the_risk_free_rate() -> None:
     returns, market = (pd.Series(SERIES[name], index=DAYS) for name in ("normal", "fat tails"))
-    found = figures_of(curve_of(returns), curve_of(market), periods_per_year=P, risk_free=RISK_FREE)
+    found = compute_metrics(curve_of(returns), curve_of(market), periods_per_year=P, risk_free=RISK_FREE)
     daily = (1.0 + RISK_FREE) ** ((DAYS[-1] - DAYS[0]).days / 365.25 / len(DAYS)) - 1.0
     slope, intercept = np.polyfit(market - daily, returns - daily, 1)
     assert found.beta == pytest.approx(slope)
@@ -109,14 +109,14 @@ def test_alpha_is_in_excess_of_the_risk_free_rate() -> None:
 def test_exposure_and_trades_give_time_in_market_and_turnover() -> None:
     days = pd.Series([0.1, 0.0, 0.0, -0.1], index=DAYS[:4])
     curve = curve_of(days, exposure=np.array([0.5, 0.0, 0.25, 0.25]), traded=np.array([50.0, 0.0, 20.0, 0.0]))
-    found = figures_of(curve, periods_per_year=P)
+    found = compute_metrics(curve, periods_per_year=P)
     assert found.time_in_market == 0.75
     assert found.turnover == pytest.approx(70.0 / curve.equity.mean() * P / 4)
 
 
 def test_what_is_undefined_is_none() -> None:
     idle = curve_of(pd.Series(np.zeros(10), index=DAYS[:10]))
-    found = figures_of(idle, idle, periods_per_year=P)
+    found = compute_metrics(idle, idle, periods_per_year=P)
     undefined = {key for key, value in asdict(found).items() if value is None}
     assert undefined == {
         *("sharpe", "probabilistic_sharpe", "sortino", "calmar", "win_days"),
@@ -127,15 +127,15 @@ def test_what_is_undefined_is_none() -> None:
 
 def test_interest_alone_has_no_sharpe_ratio() -> None:
     cash = curve_of(pd.Series(np.full(300, 0.02 / P), index=DAYS[:300]))
-    found = figures_of(cash, periods_per_year=P)
+    found = compute_metrics(cash, periods_per_year=P)
     assert found.sharpe is None
     assert found.cagr == pytest.approx((1.0 + 0.02 / P) ** P - 1.0)
     weekdays = pd.Series(np.expm1(np.diff(DAYS, prepend=DAYS[:1]) / pd.Timedelta(days=1) * 1e-4), index=DAYS)
-    assert figures_of(curve_of(weekdays), periods_per_year=P).sharpe is None
+    assert compute_metrics(curve_of(weekdays), periods_per_year=P).sharpe is None
 
 
 def test_a_single_day_has_a_return_and_no_volatility() -> None:
-    found = figures_of(curve_of(pd.Series([0.01], index=DAYS[:1])), periods_per_year=P)
+    found = compute_metrics(curve_of(pd.Series([0.01], index=DAYS[:1])), periods_per_year=P)
     assert found.total_return == pytest.approx(0.01)
     assert found.volatility is None
     assert found.sharpe is None
@@ -144,20 +144,20 @@ def test_a_single_day_has_a_return_and_no_volatility() -> None:
 def test_no_day_no_equity_and_other_days_are_refused() -> None:
     returns = pd.Series(SERIES["normal"], index=DAYS)
     with pytest.raises(ValueError, match="at least one day"):
-        figures_of(curve_of(returns[:0]), periods_per_year=P)
+        compute_metrics(curve_of(returns[:0]), periods_per_year=P)
     with pytest.raises(ValueError, match="no equity below 0"):
-        figures_of(curve_of(pd.Series([-1.5], index=DAYS[:1])), periods_per_year=P)
+        compute_metrics(curve_of(pd.Series([-1.5], index=DAYS[:1])), periods_per_year=P)
     with pytest.raises(ValueError, match="the days of the account"):
-        figures_of(curve_of(returns), curve_of(returns[1:]), periods_per_year=P)
+        compute_metrics(curve_of(returns), curve_of(returns[1:]), periods_per_year=P)
 
 
 def test_an_account_that_has_lost_all_has_figures() -> None:
-    found = figures_of(curve_of(pd.Series([0.1, -1.0, 0.0, 0.0], index=DAYS[:4])), periods_per_year=P)
+    found = compute_metrics(curve_of(pd.Series([0.1, -1.0, 0.0, 0.0], index=DAYS[:4])), periods_per_year=P)
     assert (found.total_return, found.cagr, found.max_drawdown) == (-1.0, -1.0, -1.0)
     assert found.longest_drawdown_days == (DAYS[3] - DAYS[1]).days + 1
     assert found.expected_shortfall == -1.0
     assert found.sharpe is not None
     assert found.sharpe < 0.0
     assert found.turnover >= 0.0
-    at_once = figures_of(curve_of(pd.Series([-1.0, 0.0], index=DAYS[:2])), periods_per_year=P)
+    at_once = compute_metrics(curve_of(pd.Series([-1.0, 0.0], index=DAYS[:2])), periods_per_year=P)
     assert (at_once.total_return, at_once.turnover) == (-1.0, 0.0)
