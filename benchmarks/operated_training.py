@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from flows.server.environment import Component, free_port
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
 _PARTS: tuple[Component, ...] = ("worker", "server")
@@ -41,7 +41,7 @@ class Operated:
     def __init__(self, folder: Path) -> None:
         self.store = folder / "runs"
         self._folder = folder
-        self._home = Home(folder / "home")
+        self._home = StateDirectory(folder / "home")
         self._environment = own_environment(folder)
         if "EIGEN_CACHE" in os.environ:
             self._environment["EIGEN_CACHE"] = os.environ["EIGEN_CACHE"]

@@ -100,7 +100,6 @@ class RunOptions:
 
     def settings(self) -> list[str]:
         """Return the options but preset and run as `key=value`; the path of data is absolute."""
-        # Imported here because help does without.
         from eigen_core.config.market import absolute_data
 
         options = {

@@ -372,12 +372,12 @@ def doctor(*, options: RunOptions, as_json: Json = False) -> None:
     """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
     from flows.server.environment import prepare_environment
     from flows.server.servers import server_for_training
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     config = options.config()
     prepare_environment()
     # What is checked is the server that a training would use: that of `eigen up`, if one runs here.
-    os.environ.update(server_for_training(Home.of(os.environ), os.environ))
+    os.environ.update(server_for_training(StateDirectory.of(os.environ), os.environ))
     if as_json:
         findings = list(Doctor(config).findings())
         print_json(findings_document(findings))

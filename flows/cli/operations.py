@@ -39,7 +39,7 @@ from flows.server.environment import HOST, Component, Stopped, api_at, own_envir
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
     from flows.server.launching import Launched
-    from flows.server.state_directory import Home, ProcessRecord
+    from flows.server.state_directory import ProcessRecord, StateDirectory
     from flows.server.status import FlowRunStatus, LogLine, ScheduleStatus, Status
     from flows.server.up import Down, Up
 
@@ -50,7 +50,7 @@ Fact = str | Sequence[Styled] | None
 """Text, with styles or without; None: it is not printed."""
 
 
-def print_up(console: Console, home: "Home", brought: "Up", resumed: str | None = None) -> None:
+def print_up(console: Console, home: "StateDirectory", brought: "Up", resumed: str | None = None) -> None:
     """Print what runs, where its pages and logs are, and what to do next."""
     _print_fact(console, "pages", (ui_of(brought.api), "bold"))
     _print_fact(console, "API", f"{brought.api}  ({_how(brought.server, 'server' in brought.began)})")
@@ -67,7 +67,7 @@ def print_up(console: Console, home: "Home", brought: "Up", resumed: str | None 
 
 
 def print_down(
-    console: Console, home: "Home", stopped: "Down", run: "RunStatus | None", removed_from: str | None = None
+    console: Console, home: "StateDirectory", stopped: "Down", run: "RunStatus | None", removed_from: str | None = None
 ) -> None:
     """Print what was stopped, what is safe of the training, and what stays on a server elsewhere or was removed."""
     if removed_from is not None:
@@ -282,7 +282,7 @@ def up(
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
     from flows.server.servers import require_home
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     environment = _environment()
     if not os.environ.get("PREFECT_API_URL"):
@@ -292,7 +292,7 @@ def up(
     from flows.server.supervisor import stop_event
     from flows.server.up import bring_down, bring_up, watch
 
-    home = Home.of(os.environ)
+    home = StateDirectory.of(os.environ)
     stopping = stop_event() if foreground else None
     with nullcontext() if foreground else stopped_gently():
         brought = bring_up(
@@ -329,7 +329,7 @@ def down(
     ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     _environment()
     from flows.server.deploying import client_of
@@ -338,7 +338,7 @@ def down(
     from flows.server.supervisor import stop_supervisor
     from flows.server.up import bring_down
 
-    home = Home.of(os.environ)
+    home = StateDirectory.of(os.environ)
     api = known_server(home, os.environ) if remove else None
 
     def before_server() -> None:
@@ -366,9 +366,9 @@ def status(
     ] = False,
 ) -> None:
     """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
-    home = Home.of(os.environ)
+    home = StateDirectory.of(os.environ)
     if healthy:
         from flows.server.servers import is_up
 
@@ -391,7 +391,7 @@ def launch(*, options: RunOptions) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
     from eigen_core.config.machine import machine_values, run_values
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     _environment()
     from eigen_core.training.runs import Run, require_store
@@ -402,7 +402,7 @@ def launch(*, options: RunOptions) -> None:
     from flows.server.servers import known_server
     from flows.server.state_directory import as_worker_sees
 
-    home = Home.of(os.environ)
+    home = StateDirectory.of(os.environ)
     if options.store is not None and not is_remote(options.store):
         # The same folder for the worker, wherever it works.
         options = replace(options, store=str(store_folder(options.store)))
@@ -453,7 +453,7 @@ def logs(
     store: Store = None,
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     _environment()
     from flows.server.deploying import client_of
@@ -463,7 +463,7 @@ def logs(
     check_run_name(name)
     console = output_console()
     try:
-        api = known_server(Home.of(os.environ), os.environ)
+        api = known_server(StateDirectory.of(os.environ), os.environ)
     except InputError as error:
         if follow:
             raise
@@ -497,7 +497,7 @@ def alerts(
 
     The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
     """
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
@@ -505,7 +505,7 @@ def alerts(
     from flows.server.deploying import client_of, find_deployment, remove_alert, set_alert
     from flows.server.servers import known_server
 
-    with client_of(known_server(Home.of(os.environ), os.environ)) as client:
+    with client_of(known_server(StateDirectory.of(os.environ), os.environ)) as client:
         deployment = find_deployment(client).id
         if url is None:
             remove_alert(client, deployment)
@@ -520,14 +520,14 @@ def alerts(
 @sentences
 def deploy() -> None:
     """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     _environment()
     from flows.server.deploying import DEPLOYMENTS
     from flows.server.deploying import deploy as bring
     from flows.server.servers import known_server
 
-    api = known_server(Home.of(os.environ), os.environ)
+    api = known_server(StateDirectory.of(os.environ), os.environ)
     _Progress()("bringing the deployments")
     bring(api)
     print_line(output_console(), f"{' and '.join(DEPLOYMENTS)} are at {api}.")

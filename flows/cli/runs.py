@@ -4,7 +4,7 @@ import json
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
 
 _SHOWN_GENERATIONS = 40
+_MEMORY_GENERATIONS = 3
+_MOST_REPORT_BYTES = 16 << 20
 _SHOWN_DAMAGES = 50
 _TELEMETRY_KEYS = ("seconds", "rss_peak_bytes")
 _HISTORY_KEYS = (
@@ -288,9 +290,11 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
 @sentences
 def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show what took the memory of a run: its newest memory report, or what each phase of it took."""
-    from flows.cli.runs import memory_document, memory_of, print_memory
+    from eigen_core.training.journals import memory_reports
+    from eigen_core.training.runs import status_of
 
-    print_result(as_json, memory_document, print_memory, memory_of(store_of(store), name))
+    status = status_of(store_of(store), name)
+    print_result(as_json, memory_document, print_memory, status, memory_reports(status.folder))
 
 
 @sentences
@@ -339,151 +343,102 @@ def export(
     print_line(output_console(), export_champion(store_of(store), name, champion))
 
 
-_MEMORY_GENERATIONS = 3
-_MOST_REPORT_BYTES = 16 << 20
-_SUFFIXES = (".md", ".json", ".png")
-
-
-@dataclass(frozen=True)
-class RunMemory:
-    """Memory of a run, as far as it is known on this machine.
-
-    Attributes:
-        status: the run.
-        reports: markdown files of its reports, newest first.
-        pid: the process that trains it on this machine; None if there is none.
-    """
-
-    status: "RunStatus"
-    reports: tuple[Path, ...]
-    pid: int | None
-
-    @property
-    def files(self) -> list[Path]:
-        """The files of the newest report."""
-        return [path for suffix in _SUFFIXES for path in (self.reports[0].with_suffix(suffix),) if path.is_file()]
-
-    @property
-    def newest_telemetry(self) -> tuple["Telemetry", ...]:
-        """Memory of the newest generations, oldest first."""
-        return self.status.telemetry[-_MEMORY_GENERATIONS:]
-
-
-def memory_of(store: str, name: str) -> RunMemory:
-    """Return what is known of the memory of the run `name`. Reports stay on the machine that made them.
-
-    Raises:
-        InputError: there is no such run, or its configuration cannot be read.
-        StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
-    """
-    from eigen_core.training.journals import memory_reports
-    from eigen_core.training.runs import status_of
-
-    status = status_of(store, name)
-    reports = tuple(memory_reports(status.folder))
-    return RunMemory(status, reports, _pid(status.folder) if status.state == "running" else None)
-
-
-def _pid(folder: Path) -> int | None:
-    """Return the process that has the run's lock on this machine, None if that is not known."""
-    from eigen_core.checkpoint.integrity import LOCK_NAME
-    from eigen_core.checkpoint.lock import FileLock
-
-    holder = FileLock(folder / LOCK_NAME).holder()
-    return holder.pid if holder is not None and holder.host == socket.gethostname() else None
-
-
-def print_memory(console: Console, memory: RunMemory) -> None:
-    """Print the newest report and where it is; without one, what each phase of the newest generations took.
+def memory_document(status: "RunStatus", reports: Sequence[Path]) -> dict[str, Any]:
+    """Return what `eigen memory --json` prints, of a run and its reports, the newest first. Its keys are a contract.
 
     Raises:
         InputError: the report cannot be read.
     """
-    if memory.reports:
-        text = _content(memory.reports[0])
-        if console.is_terminal:
-            console.print(Markdown(text))
-        else:
-            print_line(console, text)
-        for index, path in enumerate(memory.files):
-            print_fact(console, "" if index else "files", str(path), width=8)
-        older = len(memory.reports) - 1
-        print_fact(console, "older", f"{older} report{'s' * (older != 1)} in {memory.reports[0].parent}", width=8)
-        return
-    _print_phases(console, memory)
-    print_line(console, f"  Run {memory.status.run} has no memory report on this machine.")
-    print_line(console, f"  {_how_to_get_one(memory)}")
-
-
-def _print_phases(console: Console, memory: RunMemory) -> None:
-    shown = memory.newest_telemetry
-    if not shown:
-        print_line(console, f"  Run {memory.status.run} has no generation yet.")
-        return
-    on_device = any(entry.device_peak_bytes for entry in shown)
-    table = PlainTable(
-        *("generation", "phase", "RSS at start", "peak", "end"),
-        *(["tensors on GPU", "held on GPU"] if on_device else []),
-        left=("phase",),
-        least_important=("RSS at start", "end"),
-    )
-    for entry in shown:
-        if not entry.phases:
-            sizes_of_all = ("", size(entry.rss_peak_bytes), size(entry.rss_bytes))
-            table.add_row(str(entry.generation), "all", *sizes_of_all, ends_section=True)
-        for index, phase in enumerate(entry.phases):
-            sizes = [phase.start_bytes, phase.peak_bytes, phase.end_bytes]
-            device = [phase.device_allocated_peak, phase.device_reserved_peak] if on_device else []
-            generation = "" if index else str(entry.generation)
-            is_last = index == len(entry.phases) - 1
-            table.add_row(
-                generation, phase.phase, *(size(amount) for amount in [*sizes, *device]), ends_section=is_last
-            )
-    table.print(console)
-
-
-def _how_to_get_one(memory: RunMemory) -> str:
-    if memory.pid is not None:
-        return f"To get one: kill -USR1 {memory.pid}"
-    if memory.status.state == "running":
-        return "To get one, on its machine: kill -USR1 PID"
-    return "While it trains, kill -USR1 PID asks the training for one; the memory guard writes one when it stops a run."
-
-
-def memory_document(memory: RunMemory) -> dict[str, Any]:
-    """Return what `eigen memory --json` prints. Its keys are a contract.
-
-    Raises:
-        InputError: the report cannot be read.
-    """
+    report = None
+    if reports:
+        path = reports[0].with_suffix(".json")
+        try:
+            report = json.loads(_content(path))
+        except ValueError as error:
+            raise InputError(
+                f"The memory report {path} is damaged ({error}). Remove it to see the one before."
+            ) from error
+        if not isinstance(report, dict):
+            raise InputError(f"The memory report {path} holds no report. Remove it to see the one before.")
     return {
-        "run": memory.status.run,
-        "state": memory.status.state,
-        "pid": memory.pid,
-        "folder": memory.status.folder / "memory",
-        "report": _report(memory.reports[0].with_suffix(".json")) if memory.reports else None,
-        "files": memory.files if memory.reports else [],
-        "older_reports": max(len(memory.reports) - 1, 0),
+        "run": status.run,
+        "state": status.state,
+        "pid": _pid(status),
+        "folder": status.folder / "memory",
+        "report": report,
+        "files": _files(reports),
+        "older_reports": max(len(reports) - 1, 0),
         "generations": [
-            {
-                "generation": entry.generation,
-                "rss_bytes": entry.rss_bytes,
-                "rss_peak_bytes": entry.rss_peak_bytes,
-                "phases": entry.phases,
-            }
-            for entry in memory.newest_telemetry
+            {key: getattr(entry, key) for key in ("generation", "rss_bytes", "rss_peak_bytes", "phases")}
+            for entry in status.telemetry[-_MEMORY_GENERATIONS:]
         ],
     }
 
 
-def _report(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(_content(path))
-    except ValueError as error:
-        raise InputError(f"The memory report {path} is damaged ({error}). Remove it to see the one before.") from error
-    if not isinstance(document, dict):
-        raise InputError(f"The memory report {path} holds no report. Remove it to see the one before.")
-    return document
+def print_memory(console: Console, status: "RunStatus", reports: Sequence[Path]) -> None:
+    """Print the newest report of a run; without one, what each phase of the newest generations took.
+
+    Raises:
+        InputError: the report cannot be read.
+    """
+    if reports:
+        text = _content(reports[0])
+        if console.is_terminal:
+            console.print(Markdown(text))
+        else:
+            print_line(console, text)
+        for index, path in enumerate(_files(reports)):
+            print_fact(console, "" if index else "files", str(path), width=8)
+        older = len(reports) - 1
+        print_fact(console, "older", f"{older} report{'s' * (older != 1)} in {reports[0].parent}", width=8)
+        return
+    _print_phases(console, status)
+    print_line(console, f"  Run {status.run} has no memory report on this machine.")
+    pid = _pid(status)
+    if pid is not None:
+        print_line(console, f"  To get one: kill -USR1 {pid}")
+    elif status.state == "running":
+        print_line(console, "  To get one, on its machine: kill -USR1 PID")
+    else:
+        print_line(console, "  Send SIGUSR1 to a training to get one; the memory guard writes one when it stops a run.")
+
+
+def _print_phases(console: Console, status: "RunStatus") -> None:
+    shown = status.telemetry[-_MEMORY_GENERATIONS:]
+    if not shown:
+        print_line(console, f"  Run {status.run} has no generation yet.")
+        return
+    on_device = any(entry.device_peak_bytes for entry in shown)
+    device_headers = ("tensors on GPU", "held on GPU") if on_device else ()
+    headers = ("generation", "phase", "RSS at start", "peak", "end", *device_headers)
+    table = PlainTable(*headers, left=("phase",), least_important=("RSS at start", "end"))
+    for entry in shown:
+        rows: list[tuple[str, list[int | None]]] = [("all", [None, entry.rss_peak_bytes, entry.rss_bytes])]
+        if entry.phases:
+            rows = [(phase.phase, [phase.start_bytes, phase.peak_bytes, phase.end_bytes]) for phase in entry.phases]
+        for index, (phase, sizes) in enumerate(rows):
+            if on_device:
+                phases = entry.phases[index : index + 1]
+                sizes += [phases[0].device_allocated_peak, phases[0].device_reserved_peak] if phases else [None, None]
+            cells = ["" if amount is None else size(amount) for amount in sizes]
+            number = "" if index else str(entry.generation)
+            table.add_row(number, phase, *cells, ends_section=index == len(rows) - 1)
+    table.print(console)
+
+
+def _files(reports: Sequence[Path]) -> list[Path]:
+    """Return the files of the newest report."""
+    files = [reports[0].with_suffix(suffix) for suffix in (".md", ".json", ".png")] if reports else []
+    return [path for path in files if path.is_file()]
+
+
+def _pid(status: "RunStatus") -> int | None:
+    """Return the process that trains a run on this machine, None if there is none or it is not known."""
+    from eigen_core.checkpoint.integrity import LOCK_NAME
+    from eigen_core.checkpoint.lock import FileLock
+
+    holder = FileLock(status.folder / LOCK_NAME).holder() if status.state == "running" else None
+    return holder.pid if holder is not None and holder.host == socket.gethostname() else None
 
 
 def _content(path: Path) -> str:

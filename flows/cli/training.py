@@ -151,7 +151,7 @@ def prepared_to_train(
     The environment then names the Prefect server that is used: one that is configured, or that `eigen up` has started.
     """
     from flows.server.servers import server_for_training
-    from flows.server.state_directory import Home
+    from flows.server.state_directory import StateDirectory
 
     console = output_console() if console is None else console
     with stop_signals() as signals, display_on(console) as display:
@@ -159,7 +159,7 @@ def prepared_to_train(
         display.waiting_for("loading")
         prepare_environment()
         set_umask(os.environ)
-        os.environ.update(server_for_training(Home.of(os.environ), os.environ))
+        os.environ.update(server_for_training(StateDirectory.of(os.environ), os.environ))
         require_addresses()
         check_run_name(name)
         if is_remote(settings.store):

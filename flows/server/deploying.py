@@ -52,11 +52,7 @@ _DIGITS = 12
 
 @contextmanager
 def client_of(api: str) -> Iterator[SyncPrefectClient]:
-    """Open a client of the API at this URL, with the user's own settings otherwise.
-
-    Raises:
-        Stopped: the server does not answer a request inside the block.
-    """
+    """Open a client of the API at this URL; raise `Stopped` if it does not answer a request inside the block."""
     with temporary_settings({PREFECT_API_URL: api}, set_defaults={PREFECT_UI_URL: ui_of(api)}):
         try:
             with get_client(sync_client=True) as client:
@@ -70,13 +66,11 @@ def client_of(api: str) -> Iterator[SyncPrefectClient]:
 
 
 def deploy(api: str) -> None:
-    """Bring pool, deployments and automations to the server at `api`.
-
-    Schedules that were switched on or off stay so.
+    """Create or update pool, deployments and automations at a server; schedules stay on or off as they are.
 
     Raises:
         InputError: the server has a pool of the same name for something else.
-        Stopped: Prefect refuses; its own words say why.
+        Stopped: Prefect refuses; the message has its last lines.
     """
     with client_of(api) as client:
         require_pool(client)
@@ -94,7 +88,7 @@ def deploy(api: str) -> None:
 
 
 def remove(client: SyncPrefectClient) -> None:
-    """Remove from the server what `deploy` has brought, with the schedules; the history of flow runs stays."""
+    """Remove pool, deployments, schedules and automations from the server; the history of flow runs stays."""
     for name in DEPLOYMENTS:
         with suppress(ObjectNotFound):
             deployment = client.read_deployment_by_name(name).id
@@ -107,12 +101,12 @@ def remove(client: SyncPrefectClient) -> None:
 
 
 def is_deployed(client: SyncPrefectClient) -> bool:
-    """Whether the server has all that `deploy` brings, if perhaps as another version of Eigen has brought it."""
+    """Return whether the server has deployments and automations of any version of Eigen."""
     return bool(_versions(client)) and all(automations_of(client, find_deployment(client).id).values())
 
 
 def is_up_to_date(client: SyncPrefectClient) -> bool:
-    """Whether the server has all that `deploy` brings, as this very code has brought it."""
+    """Return whether the server has deployments and automations of this very code."""
     return is_deployed(client) and set(_versions(client)) == {code_version()} and resume_schedule(client) is not None
 
 
@@ -126,11 +120,7 @@ def _versions(client: SyncPrefectClient) -> list[str | None]:
 
 
 def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> DeploymentResponse:
-    """Return a deployment.
-
-    Raises:
-        InputError: the server has none of this name.
-    """
+    """Return a deployment; raise an `InputError` if the server has none of this name."""
 
     try:
         return client.read_deployment_by_name(name)
@@ -141,37 +131,25 @@ def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> Deploy
 
 
 def resume_schedule(client: SyncPrefectClient) -> DeploymentSchedule | None:
-    """Return the schedule that resumes, None if it was removed."""
+    """Return the schedule that resumes runs, None if it was removed."""
     return schedule_of(find_deployment(client))
 
 
 def set_resuming(client: SyncPrefectClient, active: bool) -> None:
-    """Switch the schedule that resumes on or off.
-
-    Raises:
-        InputError: the server has no such deployment or schedule.
-    """
+    """Switch the schedule that resumes runs on or off; raise an `InputError` if it or its deployment is missing."""
     deployment = find_deployment(client)
     require_schedule(deployment)
     set_schedule(client, deployment, active)
 
 
 def require_schedule(deployment: DeploymentResponse) -> None:
-    """Refuse a deployment without the schedule that resumes.
-
-    Raises:
-        InputError: it was removed.
-    """
+    """Raise an `InputError` if a deployment has no schedule that resumes runs."""
     if schedule_of(deployment) is None:
         raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
 
 
 def require_pool(client: SyncPrefectClient) -> None:
-    """Make the work pool if it is missing.
-
-    Raises:
-        InputError: there is one of its name for something else.
-    """
+    """Create the work pool if it is missing; raise an `InputError` if its name is used for something else."""
 
     # It takes a second to import.
     from prefect.workers.process import ProcessWorker
@@ -191,15 +169,12 @@ def require_pool(client: SyncPrefectClient) -> None:
 
 
 def code_version() -> str:
-    """Return the version of Eigen and a hash of all code and settings that a deployment depends on.
-
-    Prefect shows it as the version of the deployment.
-    """
+    """Return the version of the deployments: that of Eigen, and a hash of all code and settings they depend on."""
     return f"{__version__}+{code_digest(_PACKAGES, _KINDS, version('prefect'))[:_DIGITS]}"
 
 
 def _activity(client: SyncPrefectClient, name: str) -> dict[str, bool]:
-    """Return which schedules of a deployment are on, by their slugs; none if there is no such deployment."""
+    """Return which schedules of a deployment are on, by slug; none if there is no such deployment."""
 
     try:
         schedules = client.read_deployment_by_name(name).schedules
@@ -220,7 +195,7 @@ def _restore(client: SyncPrefectClient, name: str, active: dict[str, bool]) -> N
 
 
 def _run_prefect_deploy(api: str) -> None:
-    """Let Prefect's own command line deploy, so that both ways to do it make the same of the file."""
+    """Deploy by Prefect's command line, so that a user who calls it gets the same deployments."""
     with as_file(files("deployments") / "prefect.yaml") as path:
         command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--prefect-file", str(path), "--all"]
         try:
@@ -252,7 +227,7 @@ _FLOW_RUNS = "prefect.flow-run.*"
 
 
 def resume_automation(deployment_id: UUID) -> AutomationCore:
-    """Return the automation that asks for a resume when a run of a deployment has crashed."""
+    """Return the automation that resumes when a flow run of a deployment has crashed."""
     return AutomationCore(
         name=RESUME_NAME,
         description=f"After a crash of {DEPLOYMENT}, the run that was asked for last goes on. Made by `eigen deploy`.",
@@ -263,7 +238,7 @@ def resume_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def zombie_automation(deployment_id: UUID) -> AutomationCore:
-    """Return the automation that marks a run of a deployment as crashed when its heartbeats stop."""
+    """Return the automation that marks a flow run of a deployment as crashed when its heartbeats stop."""
     return AutomationCore(
         name=ZOMBIE_NAME,
         description="A run whose heartbeats have stopped has lost its process. Made by `eigen deploy`.",
@@ -288,18 +263,18 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
 
 
 def bring_automations(client: SyncPrefectClient, deployment_id: UUID) -> bool:
-    """Make or correct the automations of a deployment that resume, and return whether anything was to do."""
+    """Create or correct the automations of a deployment that resume, and return whether anything changed."""
     resuming = _bring(client, deployment_id, resume_automation(deployment_id))
     return _bring(client, deployment_id, zombie_automation(deployment_id)) or resuming
 
 
 def automations_of(client: SyncPrefectClient, deployment_id: UUID) -> dict[str, list[Automation]]:
-    """Return the automations that `bring_automations` makes, as far as a deployment has them."""
+    """Return the automations of `bring_automations` that a deployment has, by name."""
     return {name: _automations_named(client, name, deployment_id) for name in (RESUME_NAME, ZOMBIE_NAME)}
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Have the server send a POST request to `url` when a flow run of a deployment ends in a way that matters.
+    """Let the server send a POST request to `url` when a training is finished, crashed, failed, blocked or too large.
 
     Raises:
         InputError: `url` is no http or https address.
@@ -314,7 +289,7 @@ def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
 
 
 def remove_alert(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    """Call no webhook any more, and remove its address from the server."""
+    """Remove the webhook and its automation from the server."""
     _remove_alert_automation(client, deployment_id)
     with suppress(ObjectNotFound):
         client.delete_block_document(client.read_block_document_by_name(_BLOCK, _BLOCK_TYPE).id)
@@ -342,7 +317,7 @@ def _alert_automation(deployment_id: UUID, block: UUID, ui: str) -> AutomationCo
 
 
 def _reaching(states: Collection[str], deployment_id: UUID) -> EventTrigger:
-    """Return what fires when a flow run of a deployment reaches one of these states."""
+    """Return a trigger that fires when a flow run of a deployment reaches one of these states."""
     return EventTrigger(
         expect={f"prefect.flow-run.{state}" for state in states},
         match={"prefect.resource.id": _FLOW_RUNS},
@@ -354,12 +329,11 @@ def _reaching(states: Collection[str], deployment_id: UUID) -> EventTrigger:
 
 
 def _related_to(deployment_id: UUID) -> dict[str, str | list[str]]:
-    """Return what matches events of a deployment's flow runs. Its name would match others, of other flows, too."""
+    """Match events of a deployment's flow runs by its id: its name may be that of other flows' deployments too."""
     return {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
 
 
 def _automations_named(client: SyncPrefectClient, name: str, deployment_id: UUID) -> list[Automation]:
-    """Return the automations of a name that concern a deployment: others may have automations of that name."""
     found = client.read_automations_by_name(name)
     return [automation for automation in found if str(deployment_id) in automation.model_dump_json()]
 
@@ -378,12 +352,12 @@ def _bring(client: SyncPrefectClient, deployment_id: UUID, wanted: AutomationCor
 
 
 def _content(automation: AutomationCore) -> dict[str, object]:
-    """Return an automation without the numbers that the server adds; sets stay sets, which have no order."""
+    """Return an automation without the ids that the server adds."""
     return automation.model_dump(include=set(AutomationCore.model_fields), exclude={"trigger": {"id"}})
 
 
 def main() -> None:
-    """Bring the automations to the server that the environment or the profile names."""
+    """Create the automations on the server that the environment or the profile names."""
     with get_client(sync_client=True) as client:
         try:
             deployment = client.read_deployment_by_name(DEPLOYMENT)

@@ -96,7 +96,7 @@ def prepare_environment() -> None:
 
 
 def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with what every process that runs flows needs, where the user has not set it."""
+    """Return `environ` with the settings that every process that runs flows needs, where the user has not set them."""
     return {**_FLOW_DEFAULTS, **environ}
 
 

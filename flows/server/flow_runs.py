@@ -77,12 +77,12 @@ def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
-    """Return the flow runs that have, or are about to have, a process, as far as the server knows."""
+    """Return the flow runs that have, or are about to get, a process, as far as the server knows."""
     return _flow_runs(client, StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
 
 
 def begun_by_hand(client: SyncPrefectClient) -> list[FlowRun]:
-    """Return the flow runs of `eigen train` that this server takes for running."""
+    """Return the flow runs of `eigen train` that the server takes for running."""
     without_deployment = FlowRunFilter(
         deployment_id=FlowRunFilterDeploymentId(is_null_=True), state=_in_state(StateType.RUNNING)
     )
@@ -108,7 +108,7 @@ def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that is to train a run which was named for it, and waits for a worker; None if none does."""
+    """Return the flow run with a named run that waits for a worker, None if there is none."""
     found = next_flow_run(client)
     due = None if found is None else found.next_scheduled_start_time
     if found is None or due is None or due > datetime.now(UTC):
@@ -117,18 +117,18 @@ def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def trained_run(flow_run: FlowRun) -> str | None:
-    """Return the name of the run that a flow run trains, None if none was given and it has not chosen one yet."""
+    """Return the name of the run that a flow run trains, None if it is not known yet."""
     given = flow_run.parameters.get("run")
     return tagged_run(flow_run.tags) or (given if isinstance(given, str) else None)
 
 
 def is_choosing(flow_run: FlowRun) -> bool:
-    """Whether a flow run has yet to find out which run it goes on with, if any."""
+    """Return whether a flow run still looks for a run to resume."""
     return trained_run(flow_run) is None and (bool(flow_run.parameters.get("resume")) or SCHEDULED_TAG in flow_run.tags)
 
 
 def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
-    """Return when the server heard of the worker of this name last, None if it never has."""
+    """Return the time of the last heartbeat of a worker, None if the server never got one."""
     try:
         found = client.read_workers_for_work_pool(POOL, worker_filter=WorkerFilter())
     except ObjectNotFound:
@@ -137,16 +137,15 @@ def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
 
 
 def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: str) -> list[FlowRun]:
-    """Report to the server the flow runs of a worker that has ended which have no process any more, and return them.
+    """Report to the server flow runs whose process was killed together with their worker, and return them.
 
-    They were killed together with it. Prefect itself would not know until their heartbeats have been missed for a
-    while. Not reported are flow runs that may have a process which cannot be seen: on another machine, in another
-    container, or under another worker.
+    Prefect itself would notice only when their heartbeats are missed. Flow runs that may have a process which cannot be
+    seen are not reported: on another machine, in another container, or under another worker.
 
     Args:
         client: of the server.
-        worker: the record of the worker that has ended, None if there is none.
-        name: what the server calls it.
+        worker: the record of the worker, None if there is none.
+        name: of the worker at the server.
     """
     if worker is None or not worker.process.has_ended():
         return []
@@ -159,7 +158,7 @@ def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: s
 
 
 def has_process(flow_run_id: UUID) -> bool:
-    """Whether a process of this machine works for a flow run; one of which that is not known is taken to."""
+    """Return whether a process of this machine works, or may work, for a flow run."""
     return any(_may_work_for(process, str(flow_run_id)) for process in psutil.process_iter())
 
 
@@ -179,7 +178,7 @@ def _may_work_for(process: psutil.Process, flow_run_id: str) -> bool:
 
 
 def is_beginning(pending: FlowRun) -> bool:
-    """Whether a flow run that is to begin will: not so if its worker has ended before its process was there."""
+    """Return whether a pending flow run will begin: not if its worker ended before its process was started."""
     if pending.state is None:
         return False
     return (datetime.now(UTC) - pending.state.timestamp).total_seconds() < _PENDING_SECONDS
@@ -192,7 +191,7 @@ def _in_state(*types: StateType) -> FlowRunFilterState:
 def _flow_runs(
     client: SyncPrefectClient, *types: StateType, sort: FlowRunSort = FlowRunSort.START_TIME_DESC
 ) -> list[FlowRun]:
-    """Return the first flow runs of the deployment, by `sort`, in states of these types."""
+    """Return the first ten flow runs of the deployment, by `sort`, in states of these types."""
     return list(
         client.read_flow_runs(
             flow_filter=TRAININGS,
@@ -214,14 +213,14 @@ _AUTOMATION = "AUTOMATION"
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """A request to train a run, and what has become of it.
+    """A request to train a run.
 
     Attributes:
         run: the run.
-        flow_run: the last flow run that was to train it.
-        parameters: those of the flow run with which a user has asked for it; None: not known.
-        begun: a process has put it into its store.
-        stopped: the user has cancelled or suspended it, as a sentence; None: not so.
+        flow_run: its last flow run.
+        parameters: those of the flow run with which a user requested it; None: not known.
+        begun: the run is in its store.
+        stopped: that the user has cancelled or suspended it, as a sentence; None: not so.
     """
 
     run: str
@@ -232,12 +231,12 @@ class TrainingRequest:
 
     @property
     def is_suspended(self) -> bool:
-        """Whether its page can resume it."""
+        """Whether it can be resumed in its page."""
         return _state(self.flow_run).is_paused()
 
     @property
     def waits(self) -> bool:
-        """Whether its flow run will begin by itself."""
+        """Whether its flow run is about to begin."""
         return self.flow_run.state_type == StateType.SCHEDULED or (
             self.flow_run.state_type == StateType.PENDING and is_beginning(self.flow_run)
         )
@@ -249,32 +248,32 @@ class TrainingRequest:
 
 
 def is_automatic() -> bool:
-    """Whether the schedule or an automation has asked for this flow run, rather than a user."""
+    """Return whether the schedule or an automation has created this flow run, not a user."""
     context = FlowRunContext.get()
     created_by = None if context is None or context.flow_run is None else context.flow_run.created_by
     return SCHEDULED_TAG in runtime.flow_run.tags or (created_by is not None and created_by.type == _AUTOMATION)
 
 
 def own_run() -> str | None:
-    """Return the run that this flow run has trained before: it was suspended, and its page has resumed it."""
+    """Return the run that this flow run trained before it was suspended and resumed in its page."""
     return tagged_run(runtime.flow_run.tags)
 
 
 def own_run_name(config: Config) -> str:
-    """Return the name of a new run of this flow run: the same each time that its request is tried again."""
+    """Return the name of a new run of this flow run: the same at each retry."""
     context = FlowRunContext.get()
     flow_run = None if context is None else context.flow_run
     return default_run_name(config.preset, None if flow_run is None else flow_run.created)
 
 
 def last_request(run: str | None = None) -> TrainingRequest | None:
-    """Return the request that was last begun, or made, of the deployment of this flow run.
+    """Return the request of this deployment that was last begun or made.
 
-    Flow runs that only look for something to resume ask for none, and neither does one that was cancelled because
-    another one trained. Of the deployment's flow runs the newest 1,000 are looked at.
+    Flow runs that only look for something to resume are no requests, and neither is one that was cancelled because
+    another one trained. Only the newest 1,000 flow runs of the deployment are considered.
 
     Args:
-        run: that it is to train; None: any.
+        run: that is to be trained; None: any.
 
     Raises:
         httpx.HTTPError, PrefectException: the server does not answer.
@@ -326,7 +325,7 @@ def _is_request(flow_run: "FlowRun") -> bool:
 
 
 def _names_its_run(flow_run: "FlowRun") -> bool:
-    """Whether its parameters say what to train; else it has looked for that."""
+    """Return whether the parameters say what to train."""
     parameters = flow_run.parameters
     return bool(parameters.get("run")) or not (parameters.get("resume") or SCHEDULED_TAG in flow_run.tags)
 
@@ -341,7 +340,7 @@ def _run_of(flow_run: "FlowRun") -> str:
 
 
 def _moment(flow_run: "FlowRun") -> float:
-    """Return when a flow run was due or, if that was later because it was suspended, has begun (seconds since 1970)."""
+    """Return when a flow run was due or, if it was suspended, has begun (seconds since 1970)."""
     due = 0.0 if flow_run.expected_start_time is None else flow_run.expected_start_time.timestamp()
     begun = flow_run.labels.get(BEGUN_LABEL)
     return max(due, float(begun)) if isinstance(begun, int | float) else due
@@ -369,7 +368,7 @@ def _state(flow_run: "FlowRun") -> "State[Any]":
 
 
 def own_deployment() -> UUID | None:
-    """Return the deployment of this flow run, or of the one that began it; the server is asked once if it has none."""
+    """Return the deployment of this flow run or of its parent, None if there is none; the server is asked once."""
     flow_run = runtime.flow_run.id
     found = runtime.deployment.id if flow_run is None else _deployment_of(flow_run)
     return None if found is None else UUID(found)
@@ -390,26 +389,25 @@ _PARAMETERS = {"resume": True}
 
 
 def is_scheduled() -> bool:
-    """Whether a schedule has created this flow run.
+    """Return whether a schedule has created this flow run.
 
-    Switching a schedule on in Prefect's pages removes its parameters, so that they do not show it.
+    Its parameters do not tell: switching a schedule on in Prefect's pages removes them.
     """
     return SCHEDULED_TAG in runtime.flow_run.tags
 
 
 def switch_schedule(active: bool) -> None:
-    """Switch the schedule of this flow run's deployment on or off; without a deployment there is nothing to switch."""
+    """Switch the schedule of this flow run's deployment, if it has one, on or off."""
     deployment = own_deployment()
     if deployment is not None:
         _switch(deployment, active)
 
 
 def remove_needless_resumes() -> None:
-    """Remove the flow runs that are to resume a run and have not begun, since this flow run trains.
+    """Remove flow runs that were created to resume a run and have not begun, since this one trains.
 
-    The schedule creates 144 of them a day, and the trigger more than one a crash if the server's database is busy: its
-    events come at least once. Those left would go on with another run of the store, or with this one after it was
-    cancelled.
+    The schedule creates 144 of them a day, and the trigger may create several after a crash. They would resume another
+    run of the store, or this one after it was cancelled.
     """
     deployment = own_deployment()
     if deployment is None or not server_is_there():
@@ -422,7 +420,7 @@ def remove_needless_resumes() -> None:
 
 
 def stop_resuming(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:  # noqa: ARG001 - what Prefect calls a hook with
-    """Switch the schedule off after a cancellation, and keep with the run that nothing but its name continues it."""
+    """Switch the schedule off after a cancellation, and record it with the run, which only its name continues."""
     if flow_run.deployment_id is not None:
         _switch(flow_run.deployment_id, False)
     run = trained_run(flow_run)
@@ -434,7 +432,7 @@ def stop_resuming(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any
 
 
 def schedule_of(found: "DeploymentResponse") -> "DeploymentSchedule | None":
-    """Return the schedule of a deployment that resumes, None if it has none."""
+    """Return the schedule of a deployment that resumes runs, None if it has none."""
     return next((schedule for schedule in found.schedules if schedule.slug == RESUME), None)
 
 
@@ -455,11 +453,7 @@ def _switch(deployment_id: UUID, active: bool) -> None:
 
 
 def _due(deployment_id: UUID) -> list[FlowRunFilter]:
-    """Return filters for the flow runs of a deployment that the schedule or the trigger has created.
-
-    They are due, and wait or are cancelled. The number of its processes shows whether one has ever begun: the server
-    sets the times of all that end.
-    """
+    """Return filters for the flow runs of a deployment, due or cancelled, that the schedule or the trigger created."""
     due = FlowRunFilter(
         deployment_id=FlowRunFilterDeploymentId(any_=[deployment_id]),
         state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.CANCELLED])),
@@ -471,23 +465,23 @@ def _due(deployment_id: UUID) -> list[FlowRunFilter]:
     ]
 
 
-# A server that is unavailable at the end of a training is waited for so long.
+# How long the end of a training waits for a server that is unavailable.
 _REPORT_SECONDS = 120.0
-# What the server makes of this flow run is looked at so often, at the end of a generation.
+# How often the state of this flow run is read from the server, at the end of a generation.
 _LOOK_SECONDS = 5.0
 
 
 def first_name() -> str:
     """Return the name of this flow run as it begins, made from its parameters.
 
-    Schedules and automations cannot name the flow runs that they create, and Prefect's own names are random words.
+    Schedules and automations cannot name their flow runs, and Prefect's own names are random words.
     """
     run = flow_run.parameters.get("run")
     return str(run) if run else "resume" if flow_run.parameters.get("resume") or is_scheduled() else "new run"
 
 
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
-    """Name this flow run, and tag it if tags are given. That the server does not accept it is logged."""
+    """Name this flow run, and tag it if tags are given; a refusal of the server is logged."""
     if flow_run.id is not None:
         with server_asked("The flow run could not be named", get_run_logger()) as client:
             require_server()
@@ -499,13 +493,7 @@ class CancellationError(Exception):
 
 
 class OwnFlowRun(Listener):
-    """Describes this flow run at the server, and keeps its state and the schedule that resumes it right.
-
-    Args:
-        config: of the run that is trained.
-        run: its name.
-        reporter: sends its names.
-    """
+    """Listener that names this flow run at the server, and corrects its state and the schedule that resumes it."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
@@ -515,21 +503,21 @@ class OwnFlowRun(Listener):
         self._name = ""
 
     def chosen(self, generation: int) -> None:
-        """Give the flow run a name that says what it trains, such as `mine gen 7-25`, and tags to find it by."""
+        """Give the flow run tags and a name, such as `mine gen 7-25`."""
         config, last = self._config, self._config.generations
         self._name = f"{self._run} gen {generation}-{last}" if generation <= last else f"{self._run} ({last} done)"
         tags = {*flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
         name_flow_run(self._name, tags)
 
     def prepared(self, training: Training) -> None:  # noqa: ARG002
-        """Label the flow run: from now on the run's own store has on record what was asked for."""
+        """Label the flow run: from now on the run's configuration is in its store."""
         if flow_run.id is not None:
             with server_asked("The flow run could not be labelled", get_run_logger()) as client:
                 require_server()
                 client.update_flow_run_labels(UUID(flow_run.id), {BEGUN_LABEL: time.time()})
 
     def begun(self, training: Training, starts: "Sequence[Start]") -> None:  # noqa: ARG002
-        """Let the schedule resume the run from now on, after a crash."""
+        """Let the schedule resume the run after a crash."""
         switch_schedule(True)
         remove_needless_resumes()
 
@@ -539,18 +527,14 @@ class OwnFlowRun(Listener):
         self._reporter.report("name", lambda: name_flow_run(name))
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002
-        """Look at what the server makes of this flow run.
-
-        Raises:
-            CancellationError: it is being cancelled.
-        """
+        """Correct the state of this flow run; raise `CancellationError` if it is being cancelled."""
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._reporter.report("resumes", remove_needless_resumes)
             correct_state()
             self._looked = time.monotonic()
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:  # noqa: ARG002
-        """Wait for a server that is unavailable: a training that cannot report its end would be taken for crashed."""
+        """Wait for an unavailable server: a training that cannot report its end would count as crashed."""
         wait_for_server(_REPORT_SECONDS)
         remove_needless_resumes()
         correct_state()
@@ -560,8 +544,8 @@ def correct_state() -> None:
     """Report that this flow run trains, if the server took it for crashed because heartbeats were lost.
 
     Raises:
-        CancellationError: it or the flow run that began it is being cancelled, which a process that no worker watches,
-            or whose worker has no connection to the server, does not notice.
+        CancellationError: it or its parent is being cancelled; without a worker, or if that has no connection to the
+            server, the process would not notice.
     """
     if flow_run.id is None or not server_is_there():
         return
@@ -579,10 +563,7 @@ def correct_state() -> None:
 
 
 def report_suspension() -> None:
-    """Report to the server that this process ends because its flow run is suspended.
-
-    Without that, heartbeats that came after the suspension and then stop would look like those of a crashed process.
-    """
+    """Emit an event that this process ends because of a suspension: missing heartbeats would look like a crash."""
     deployment = own_deployment()
     if deployment is None:
         return

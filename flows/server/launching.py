@@ -26,7 +26,7 @@ from flows.server.flow_runs import (
     trained_run,
     waiting_flow_run,
 )
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 
 _SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
@@ -38,13 +38,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Launched:
-    """A flow run that was created.
-
-    Attributes:
-        id: its number in Prefect.
-        run: the run that it trains.
-        page: address of its page.
-    """
+    """A flow run that was created: its id in Prefect, the run that it trains, and the address of its page."""
 
     id: str
     run: str
@@ -62,15 +56,15 @@ def launch(
 ) -> Launched:
     """Let the worker train `run`, and have it resumed until it is finished.
 
-    What is being cancelled, or only looks for something to resume, is waited for.
+    Flow runs that are being cancelled, or only look for something to resume, are waited for.
 
     Args:
         api: of the server.
-        values: the settings of the run that were given, nested; the rest is the preset's.
+        values: the settings of the run, nested; the rest is the preset's.
         run: its name.
-        say: called with what is being waited for.
-        as_configured: the run exists, and goes on with its own settings; of the given ones, only data count.
-        remembering: entered before the worker hears of the run; it ends with the error if the server refuses the run.
+        say: gets a line about each wait.
+        as_configured: the run exists, and goes on with its own settings; of `values`, only data count.
+        remembering: entered before the worker hears of the run; it gets the error if the server refuses the run.
 
     Raises:
         InputError: there is no deployment, a training is under way, or the server refuses the settings.
@@ -87,14 +81,14 @@ def launch(
 
 
 def resume(api: str, *, always: bool = True) -> str | None:
-    """Have the run that was launched last trained, now and until it is finished.
+    """Train the run that was launched last, now and until it is finished.
 
     Args:
         api: of the server.
-        always: also if nothing was launched since the schedule that resumes was switched off, or if the last one is
-            complete or was stopped: then the newest unfinished run of the worker's store that was not stopped.
+        always: even if the schedule that resumes is off; if the last run is complete or was stopped: train the newest
+            unfinished run of the worker's store that was not stopped.
 
-    Returns the page of the flow run; None if one is under way or due already, or nothing is to be resumed.
+    Returns the page of the flow run; None if one runs or is due already, or there is nothing to resume.
     """
     with client_of(api) as client:
         if always:
@@ -116,11 +110,7 @@ def _is_due(flow_run: FlowRun | None) -> bool:
 
 
 def require_same_run_here(config: Config, run: str) -> None:
-    """Refuse to go on with a run that was begun with other settings, or that a process trains.
-
-    Raises:
-        InputError: its settings differ, or a process trains it.
-    """
+    """Raise an `InputError` if the run exists with other settings, or a process trains it."""
     from eigen_core.training.runs import Run
 
     here = Run(config.checkpoint, run)
@@ -136,7 +126,7 @@ def page_of(api: str, flow_run_id: str) -> str:
 
 
 def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
-    """Return the address of the page that a run renews with every generation; None if it has none yet."""
+    """Return the address of the artifact that shows a run; None if it has none yet."""
 
     from flows.server.reporter import artifact_key
 
@@ -146,10 +136,10 @@ def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
 
 
 def require_free(api: str, say: Say) -> None:
-    """Return when nothing is being trained, as the server at `api` knows.
+    """Return when nothing is being trained, as far as the server at `api` knows.
 
     Raises:
-        InputError: something is, or was launched before, or what should end in a moment does not.
+        InputError: a run is, or was launched before and waits, or a flow run that is about to end does not.
     """
     with client_of(api) as client:
         _wait_until_free(client, api, say)
@@ -169,7 +159,7 @@ def _wait_until_free(client: SyncPrefectClient, api: str, say: Say) -> None:
 
 
 def _ending(active: FlowRun) -> str | None:
-    """Return what a flow run does that should end in a moment; None if it trains, or begins to."""
+    """Return why a flow run is about to end, in words; None if it trains, or begins to."""
     if active.state is not None and active.state.is_cancelling():
         return f"flow run {active.name} is being cancelled"
     if is_choosing(active):
@@ -203,16 +193,16 @@ def _occupied(active: FlowRun, ending: str | None, page: str) -> str:
 
 
 def enter() -> dict[str, str]:
-    """Enter the folder where the worker was started; the step of the deployments before a flow is loaded.
+    """Enter the folder where the worker was started; the pull step of the deployments, before a flow is loaded.
 
-    Prefect would start it in a temporary folder, where the store `runs` would be removed with it.
+    Prefect would use a temporary folder, with which the store `runs` would be removed.
 
     Raises:
-        RuntimeError: the environment does not name it.
+        RuntimeError: the environment does not name the folder.
     """
     folder = folder_of(os.environ)
     os.chdir(folder)
-    home = Home.of(os.environ)
+    home = StateDirectory.of(os.environ)
     port = home.port()
     if port is not None and os.environ.get("PREFECT_API_URL") == api_at(port):
         home.use_server()
@@ -220,7 +210,7 @@ def enter() -> dict[str, str]:
 
 
 def folder_of(environ: Mapping[str, str]) -> Path:
-    """Return the folder that `eigen up` has noted, else that of the shell which started the worker.
+    """Return the folder that `eigen up` has set, else that of the shell which started the worker.
 
     Raises:
         RuntimeError: there is neither.

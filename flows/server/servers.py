@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from eigen_core.common.errors import InputError
 from flows.server.environment import HOST, Stopped, api_at, own_environment, server_command, server_environment, ui_of
 from flows.server.prefect_internals import SERVER_IN_MEMORY, known_revisions
-from flows.server.state_directory import Home, ProcessRecord
+from flows.server.state_directory import ProcessRecord, StateDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,7 +33,7 @@ _ADVICE = "move it away or set PREFECT_HOME to another folder. It holds the hist
 
 
 def require_home(environ: Mapping[str, str]) -> None:
-    """Make the folder of Prefect, as Prefect does when it is imported.
+    """Make Prefect's folder, as Prefect does when it is imported.
 
     Raises:
         InputError: it cannot be made or written to.
@@ -50,10 +50,10 @@ def require_home(environ: Mapping[str, str]) -> None:
 
 
 def require_database() -> None:
-    """Refuse a database file that a server which is started here could not use. Nothing is written.
+    """Refuse the database file of a server that this release of Prefect could not use; nothing is written.
 
     Raises:
-        InputError: it is no database of Prefect, or one of a version that is not known.
+        InputError: it is no database of Prefect, or one of another release.
     """
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
@@ -79,7 +79,7 @@ def require_database() -> None:
 
 
 def _content(path: Path) -> tuple[set[str], set[str]]:
-    """Return the names of the tables of a database, and the revisions of Prefect's that it is at."""
+    """Return the names of the tables of a database, and its revisions."""
     with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
         tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         if "alembic_version" not in tables or "flow_run" not in tables:
@@ -90,24 +90,20 @@ def _content(path: Path) -> tuple[set[str], set[str]]:
 _ANSWER_SECONDS = 5.0
 
 
-def is_up(home: Home) -> bool:
-    """Whether the worker runs, its server answers, and what restarts them has not ended."""
-    worker = home.running("worker")
-    return worker is not None and is_supervised(home) and answers(worker.api)
-
-
-def is_supervised(home: Home) -> bool:
-    """Whether the supervisor that was started here, if any was, has not ended."""
-    return home.read("supervisor") is None or home.running("supervisor") is not None
+def is_up(home: StateDirectory) -> bool:
+    """Return whether the worker runs, its server answers, and their supervisor has not ended."""
+    worker, supervisor = home.running("worker"), home.read("supervisor")
+    is_supervised = supervisor is None or supervisor.process.is_alive()
+    return worker is not None and is_supervised and answers(worker.api)
 
 
 def answers(api: str, seconds: float = _ANSWER_SECONDS) -> bool:
-    """Whether Prefect's API at this URL says that it is well."""
+    """Return whether Prefect's API at this URL reports that it is healthy."""
     return _get(f"{api}/health", seconds) is True
 
 
 def is_reachable(api: str, seconds: float) -> bool:
-    """Whether anything answers at the URL of an API, be it that who asks is not known to it."""
+    """Return whether anything answers at the URL of an API, even if it refuses this client."""
     try:
         with urllib.request.urlopen(f"{api}/health", timeout=seconds):
             return True
@@ -120,13 +116,13 @@ def is_reachable(api: str, seconds: float) -> bool:
 
 
 def version(api: str) -> str | None:
-    """Return the version of the server at this URL, None if it says none."""
+    """Return the Prefect version of the server at this URL, None if it does not answer."""
     found = _get(f"{api}/admin/version", _ANSWER_SECONDS)
     return found if isinstance(found, str) else None
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Whether some process listens at a port of this machine."""
+    """Return whether a process listens at a port of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -153,12 +149,9 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclass(frozen=True)
 class Listening:
-    """Where a server of our own is to listen.
+    """Options of `eigen up`: the address and port (None: not given) at which its server listens.
 
-    Attributes:
-        host: the address of this machine; 0.0.0.0: all of them.
-        port: the port that was asked for, None if none was.
-        without_password: other machines may reach it though it has no password.
+    `without_password`: other machines may reach it though it has no password.
     """
 
     host: str = HOST
@@ -169,8 +162,8 @@ class Listening:
 _HERE = Listening()
 
 
-def known_server(home: Home, environ: Mapping[str, str]) -> str:
-    """Return the URL of the API to ask: that of PREFECT_API_URL or a profile, else that which `eigen up` has started.
+def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
+    """Return the URL of the API of PREFECT_API_URL or a profile, else of the server that `eigen up` has started.
 
     Raises:
         InputError: there is none, or it does not answer.
@@ -197,14 +190,13 @@ def known_server(home: Home, environ: Mapping[str, str]) -> str:
     return record.api
 
 
-def server_for_training(home: Home, environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what to add to the environment so that a training of this process uses the server that runs here.
+def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which a training of this process uses the server that `eigen up` has started here.
 
-    Nothing is added if the
-    user names an API, or none that `eigen up` has started here answers. To be called before Prefect is imported.
+    There are none if the user names an API, or if that server does not answer. Call it before Prefect is imported.
 
     Raises:
-        InputError: what `eigen up` has noted cannot be read.
+        InputError: a record of `eigen up` cannot be read.
     """
     if names_an_api(environ):
         return {}
@@ -224,11 +216,7 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
 
 
 def require_answer(api: str) -> None:
-    """Refuse an API that does not answer.
-
-    Raises:
-        InputError: so it is.
-    """
+    """Raise an `InputError` if an API does not answer."""
     if not is_reachable(api, _ANSWER_SECONDS):
         raise InputError(
             f"Prefect's API at {api} does not answer. Start it, or take its URL out of environment and profile to "
@@ -239,12 +227,10 @@ def require_answer(api: str) -> None:
 def wanted_port(
     given: int | None, configured: str | None, environ: Mapping[str, str], last: int | None = None
 ) -> int | None:
-    """Return the port at which a server of our own belongs; None if the server is elsewhere.
+    """Return the port at which `eigen up` starts a server; None if the server is elsewhere.
 
-    If nothing names one it is the `last` one: trainings that have lost their server wait for it there.
-
-    An address of this machine at which nothing answers is where `eigen up` starts one: `eigen up` itself asks the user
-    to set it.
+    It is that of `configured`, if this is an address of this machine at which nothing answers, else the `given` one,
+    that of the environment, or the `last` one, where trainings that have lost their server wait for it.
 
     Raises:
         InputError: `given` contradicts PREFECT_API_URL.
@@ -262,18 +248,13 @@ def wanted_port(
     return None if not local or answers(configured) else port
 
 
-def start_server(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> ProcessRecord:
-    """Start a server at a port of this machine, and return when it answers.
-
-    Args:
-        home: where it is remembered.
-        environ: its environment, beside what it needs.
-        port: of it.
-        listening: at which address of this machine.
+def start_server(
+    home: StateDirectory, environ: Mapping[str, str], port: int, listening: Listening = _HERE
+) -> ProcessRecord:
+    """Start a server at a port of this machine, record it, and return when it answers.
 
     Raises:
-        InputError: the port is taken, a training waits for the server at another one, other machines could reach it
-            though it has no password, or the log cannot be written to.
+        InputError: see `require_startable`; or the log cannot be written to.
         Stopped: the server ended, or did not answer in time.
     """
     require_startable(home, environ, port, listening)
@@ -289,8 +270,10 @@ def start_server(home: Home, environ: Mapping[str, str], port: int, listening: L
     return record
 
 
-def require_startable(home: Home, environ: Mapping[str, str], port: int, listening: Listening = _HERE) -> None:
-    """Refuse to start a server as `start_server` would; nothing is written.
+def require_startable(
+    home: StateDirectory, environ: Mapping[str, str], port: int, listening: Listening = _HERE
+) -> None:
+    """Refuse to start a server that would not work or would not be safe; nothing is written.
 
     Raises:
         InputError: the port is taken, a training waits for the server at another one, other machines could reach it
@@ -316,7 +299,7 @@ def require_startable(home: Home, environ: Mapping[str, str], port: int, listeni
 
 
 def _prefects_api() -> str | None:
-    """Return the URL that Prefect's active profile names."""
+    """Return the URL of Prefect's active profile."""
     from prefect.settings import PREFECT_API_URL
 
     url: str | None = PREFECT_API_URL.value()
@@ -324,7 +307,6 @@ def _prefects_api() -> str | None:
 
 
 def _has_password(environ: Mapping[str, str]) -> bool:
-    """Whether environment or Prefect's profile give a server a password."""
     from prefect.settings import get_current_settings
 
     return bool(environ.get("PREFECT_SERVER_API_AUTH_STRING") or get_current_settings().server.api.auth_string)
@@ -351,21 +333,16 @@ def _port_in(environ: Mapping[str, str]) -> int | None:
 
 
 def _is_same(one: str, other: str) -> bool:
-    """Whether two URLs of this machine mean the same API."""
     first, second = urlsplit(one), urlsplit(other)
     local = first.hostname in _LOOPBACK and second.hostname in _LOOPBACK
     return one == other or (local and first.port == second.port)
 
 
 def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
-    """Let an application of Prefect's refuse foreign pages. To be called before it is served.
+    """Let Prefect's application refuse foreign pages; call this before it is served.
 
-    Origins are those of Prefect's setting PREFECT_SERVER_CORS_ALLOWED_ORIGINS. Names of this server are this machine's,
-    `host`, and that of PREFECT_UI_API_URL. With a password it may be called by any name: a page does not know that.
-
-    Args:
-        app: Prefect's.
-        host: at which it listens.
+    Pages of PREFECT_SERVER_CORS_ALLOWED_ORIGINS are allowed. The server's names are this machine's, the `host` at
+    which it listens, and that of PREFECT_UI_API_URL; with a password, which a page does not know, any name.
     """
     from prefect.settings import (
         PREFECT_SERVER_API_AUTH_STRING,
@@ -382,12 +359,12 @@ def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
 
 
 class RequestGuard:
-    """Refuses requests and web sockets of foreign pages with status 403; an ASGI middleware.
+    """ASGI middleware that refuses requests and web sockets of foreign pages with status 403.
 
     Args:
-        app: what is guarded.
-        names: by which the server may be called, beside IP addresses; None: by any.
-        origins: of pages that may ask it, beside its own; `*`: of all.
+        app: the application behind it.
+        names: host names of the server, beside IP addresses; None: any.
+        origins: of pages that are allowed, beside its own; `*`: all.
     """
 
     def __init__(self, app: "ASGIApp", names: "Collection[str] | None", origins: "Collection[str]") -> None:
@@ -396,7 +373,7 @@ class RequestGuard:
         self._origins = set(origins)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass on what may be asked."""
+        """Pass on a request of an allowed page."""
         reason = self._refusal(scope["headers"]) if scope["type"] in ("http", "websocket") else None
         if reason is None:
             await self._app(scope, receive, send)
@@ -408,7 +385,7 @@ class RequestGuard:
             await PlainTextResponse(reason, status_code=403)(scope, receive, send)
 
     def _refusal(self, headers: "Collection[tuple[bytes, bytes]]") -> str | None:
-        """Return why a request with these headers is refused; None: it is not."""
+        """Return why a request with these headers is refused, None if it is not."""
         hosts, origins = (
             [value.decode("latin-1") for name, value in headers if name == wanted] for wanted in (b"host", b"origin")
         )

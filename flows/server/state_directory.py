@@ -34,42 +34,36 @@ class LocalProcess(ProcessIdentity):
     """A process of this machine, which can be looked at and stopped."""
 
     def children(self, *, recursive: bool = False) -> list["LocalProcess"]:
-        """Return the processes that it has started and that have not ended; `recursive`: those of its children too."""
-        process = self._process()
-        try:
-            children = [] if process is None else process.children(recursive=recursive)
-            return [LocalProcess.of(child.pid) for child in children]
-        except psutil.NoSuchProcess:
-            return []
+        """Return its child processes that have not ended; `recursive`: with theirs."""
+        with suppress(psutil.NoSuchProcess):
+            if (process := self._process()) is not None:
+                return [LocalProcess.of(child.pid) for child in process.children(recursive=recursive)]
+        return []
 
     def runs(self, word: str) -> bool:
-        """Whether one of the words of its command is `word`."""
-        process = self._process()
-        try:
+        """Return whether one of the words of its command is `word`."""
+        with suppress(psutil.NoSuchProcess):
+            process = self._process()
             return process is not None and word in process.cmdline()
-        except psutil.NoSuchProcess:
-            return False
+        return False
 
     def send(self, number: signal.Signals) -> None:
         """Send it a signal, if it has not ended."""
-        process = self._process()
-        if process is not None:
-            try:
+        with suppress(psutil.NoSuchProcess):
+            if (process := self._process()) is not None:
                 process.send_signal(number)
-            except psutil.NoSuchProcess:
-                return
 
     def wait(self, seconds: float) -> bool:
         """Wait until it has ended, at most `seconds`, and return whether it has."""
         return wait_until(lambda: not self.is_alive(), seconds)
 
     def stop(self, seconds: float) -> bool:
-        """Ask it to end, kill it with all processes below it after `seconds`, and return whether it was killed."""
+        """Send SIGTERM, kill it with all processes below it after `seconds`, and return whether it was killed."""
         self.send(signal.SIGTERM)
-        killed = not self.wait(seconds)
-        if killed:
-            self.kill()
-        return killed
+        if self.wait(seconds):
+            return False
+        self.kill()
+        return True
 
     def kill(self) -> bool:
         """Kill it and all processes below it, and return whether they have ended."""
@@ -88,7 +82,7 @@ class LocalProcess(ProcessIdentity):
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> bool:
-    """Wait until `condition` holds, asked `every` so many seconds, at most `seconds`; return whether it does."""
+    """Wait until `condition` holds, checked every `every` seconds, at most `seconds`; return whether it does."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -117,11 +111,7 @@ def start(command: Sequence[str], environment: Mapping[str, str], log: Path, fol
 
 
 class Started:
-    """A process that this one has started.
-
-    Attributes:
-        process: its identity.
-    """
+    """A child process; `process`: its identity."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
         self._process = process
@@ -152,7 +142,7 @@ class Started:
 
 
 def last_words(log: Path) -> str:
-    """Return a sentence with the last line of a log and where the log is."""
+    """Return sentences with the last line of a log and its path."""
     return f"Its last line was: {' '.join(last_lines(log, 1)) or 'none'}. Its log is {log}."
 
 
@@ -190,25 +180,21 @@ class ProcessRecord(BaseModel):
     """Address at which a server listens; None: it is no server."""
 
 
-class Home:
-    """State directory: one small file for each process that runs here.
-
-    Attributes:
-        path: the folder, absolute; it need not exist.
-    """
+class StateDirectory:
+    """Records of the processes that run here, one file each; `path`: the folder, absolute, which need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @classmethod
-    def of(cls, environ: Mapping[str, str]) -> "Home":
-        """Return the folder that EIGEN_HOME names, else `.eigen` in the working directory."""
+    def of(cls, environ: Mapping[str, str]) -> "StateDirectory":
+        """Return that of EIGEN_HOME, else `.eigen` in the working directory."""
         given = environ.get("EIGEN_HOME", "").strip()
         return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / FOLDER)
 
     @property
     def worker_name(self) -> str:
-        """The name of the worker of this folder: the same each time, so that the server lists it once."""
+        """Name of the worker of this folder: the same each time, so that the server lists it once."""
         return f"{socket.gethostname()}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:6]}"
 
     def log(self, name: ProcessName) -> Path:
@@ -225,11 +211,7 @@ class Home:
         store: str | None = None,
         host: str | None = None,
     ) -> tuple[ProcessRecord, Started]:
-        """Start a process in the working directory, and record it. Its other arguments are those of the record.
-
-        Raises:
-            InputError: the folder cannot be written to.
-        """
+        """Start a process in the working directory, and record it; the other arguments are those of the record."""
         folder, log = Path.cwd(), self.log(name)
         started = start(command, environment, log, folder)
         record = ProcessRecord(process=started.process, api=api, log=log, folder=folder, store=store, host=host)
@@ -237,10 +219,10 @@ class Home:
         return record, started
 
     def read(self, name: ProcessName) -> ProcessRecord | None:
-        """Return what is known of a process; None if it was not started from here, or was stopped.
+        """Return the record of a process; None if it was not started from here, or was stopped.
 
         Raises:
-            InputError: the file that says so cannot be read.
+            InputError: the record cannot be read.
         """
         path = self._file(name)
         try:
@@ -257,12 +239,12 @@ class Home:
             ) from error
 
     def running(self, name: ProcessName) -> ProcessRecord | None:
-        """Return what is known of a process that is alive, None if there is none."""
+        """Return the record of a process that is alive, None if there is none."""
         record = self.read(name)
         return record if record is not None and record.process.is_alive() else None
 
     def write(self, name: ProcessName, record: ProcessRecord) -> None:
-        """Record a process, in one step.
+        """Record a process in one step, as all files of the directory are written.
 
         Raises:
             InputError: the folder cannot be written to.
@@ -270,25 +252,21 @@ class Home:
         self._replace(self._file(name), json.dumps(record.model_dump(mode="json"), indent=2))
 
     def port(self) -> int | None:
-        """Return the port of the server that was started here last, None if that is not known."""
+        """Return the port of the server that was started here last, None if it is not known."""
         try:
             return int((self.path / "port").read_text())
         except (OSError, ValueError):
             return None
 
     def remember_port(self, port: int) -> None:
-        """Remember the port of a server that was started here: the next one listens there too.
-
-        Raises:
-            InputError: the folder cannot be written to.
-        """
+        """Record the port of a server that was started here: the next one listens there too."""
         self._replace(self.path / "port", str(port))
 
     def launched(self, run: str) -> dict[str, Any]:
-        """Return this machine's own settings with which a run was launched here, nested; empty: there are none.
+        """Return this machine's own settings with which a run was launched here, nested; empty if there are none.
 
         Raises:
-            InputError: the file that holds them cannot be read.
+            InputError: their file cannot be read.
         """
         path = self._launched(run)
         if path is None:
@@ -302,24 +280,14 @@ class Home:
         return found if isinstance(found, dict) else {}
 
     def remember_launched(self, run: str, own: Mapping[str, Any]) -> None:
-        """Remember this machine's own settings of a run, for the flow runs that train it here.
-
-        The parameters of a flow run are foreign and give none of them.
-
-        Raises:
-            InputError: the folder cannot be written to.
-        """
+        """Record this machine's own settings of a run: the parameters of its flow runs are foreign and give none."""
         path = self._launched(run)
         if path is not None and own != self.launched(run):
             self._replace(path, json.dumps(own))
 
     @contextmanager
     def launching(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
-        """Remember this machine's own settings of a run while it is launched, and for good unless that is refused.
-
-        Raises:
-            InputError: see `remember_launched`; or the block has raised it, and what was known before is known again.
-        """
+        """Record this machine's own settings of a run; an `InputError` of the block restores the former record."""
         path, before = self._launched(run), self.launched(run)
         is_new = path is not None and not path.exists()
         self.remember_launched(run, own)
@@ -334,28 +302,20 @@ class Home:
             raise
 
     def _launched(self, run: str) -> Path | None:
-        """Return the file with what a run was launched with; None: no run has this name."""
+        """Return the file of a run's settings; None if no run can have this name."""
         try:
             return self.path / "launched" / f"{check_run_name(run)}.json"
         except InputError:
             return None
 
     def use_server(self) -> None:
-        """Mark this process, until it ends, as one that asks the server that was started here (`is_server_used`).
-
-        Raises:
-            InputError: the folder cannot be written to.
-        """
+        """Mark this process, until it ends, as one that needs the server that was started here."""
         with self._explained():
             # Prefect prepares a flow run in the process that then becomes its engine, by `exec`.
             FileLock(self.path / "users").acquire(math.inf, shared=True, inherited=True)
 
     def is_server_used(self) -> bool:
-        """Whether a training asks the server that was started here, or would if that answered.
-
-        Raises:
-            InputError: the folder cannot be written to.
-        """
+        """Return whether a process that called `use_server` runs."""
         lock = FileLock(self.path / "users")
         with self._explained():
             is_free = lock.acquire(0.0)
@@ -363,19 +323,16 @@ class Home:
         return not is_free
 
     def forget(self, name: ProcessName) -> None:
-        """Forget a process that was stopped; its log stays."""
+        """Remove the record of a process that was stopped; its log stays."""
         with self._explained():
             self._file(name).unlink(missing_ok=True)
 
     @contextmanager
     def alone(self, timeout_seconds: float = 0.0) -> Iterator[None]:
-        """Make the folder, and let no other `eigen up` or `eigen down` begin meanwhile.
-
-        Args:
-            timeout_seconds: how long to wait for one that is under way.
+        """Make the folder, and let no other `eigen up` or `eigen down` run meanwhile.
 
         Raises:
-            InputError: one is under way, or the folder cannot be written to.
+            InputError: another one does, and does not end within `timeout_seconds`, or the folder cannot be written to.
         """
         with self._explained():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -402,7 +359,7 @@ class Home:
 
 
 def placed(store: str, folder: Path) -> str:
-    """Return a store so that it means from anywhere what it means to a process in `folder`.
+    """Return a store as an absolute path, as a process in `folder` finds it, or as a URL.
 
     Raises:
         InputError: it is no store.
@@ -415,10 +372,10 @@ def placed(store: str, folder: Path) -> str:
 
 
 def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
-    """Return a configuration with its store as it will be in a flow of a worker on this machine.
+    """Return a configuration with the store that a flow of a worker on this machine will use.
 
     Raises:
-        InputError: its store is none.
+        InputError: it is no store.
     """
     given = config.checkpoint
     store = worker.store if given.store == CheckpointConfig().store and worker.store is not None else given.store
@@ -427,10 +384,10 @@ def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
 
 
 def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
-    """Return the store of a training: the one it was given, else that of its worker, else that of a command here.
+    """Return the store of a training: the given one, else that of its worker, else that of a command here.
 
     Raises:
-        InputError: it is none, or the environment's variables contradict each other.
+        InputError: it is no store, or the environment's variables contradict each other.
     """
     folder = Path.cwd() if worker is None else worker.folder
     default = CheckpointConfig().store

@@ -19,7 +19,7 @@ from eigen_core.training.journals import ABORTS, ATTEMPTS
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
 from flows.server.environment import run_tag, ui_of
 from flows.server.servers import answers, configured_api, version
-from flows.server.state_directory import Home, ProcessRecord, store_here
+from flows.server.state_directory import ProcessRecord, store_here
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -156,7 +156,7 @@ class Status(_Document):
         }
 
 
-def status_here(home: Home) -> Status:
+def status_here(home: StateDirectory) -> Status:
     """Return what runs here, and how far it is.
 
     Raises:
@@ -198,7 +198,7 @@ def status_here(home: Home) -> Status:
     )
 
 
-def _server(home: Home, worker: ProcessRecord | None) -> ServerStatus | None:
+def _server(home: StateDirectory, worker: ProcessRecord | None) -> ServerStatus | None:
     record = home.running("server")
     api = configured_api(os.environ) or (record.api if record else None) or (worker.api if worker else None)
     if api is None:
@@ -214,7 +214,7 @@ def _server(home: Home, worker: ProcessRecord | None) -> ServerStatus | None:
     )
 
 
-def _flow_run(client: "SyncPrefectClient", api: str, home: Home) -> FlowRunStatus | None:
+def _flow_run(client: "SyncPrefectClient", api: str, home: StateDirectory) -> FlowRunStatus | None:
     from flows.server.flow_runs import (
         last_flow_run,
         running_flow_run,
@@ -259,7 +259,7 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
     return ScheduleStatus(active=schedule.active, next=due and due.next_scheduled_start_time)
 
 
-def last_trained(home: Home, worker: ProcessRecord | None) -> RunStatus | None:
+def last_trained(home: StateDirectory, worker: ProcessRecord | None) -> RunStatus | None:
     """Return the run that was trained last in the store of a worker, None if that is not known."""
     return _run(worker or home.read("worker"), None)[0]
 

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
 from flows.server.environment import COMPONENTS
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 
 logger = logging.getLogger(__name__)
 
@@ -30,14 +30,14 @@ _STOP_SECONDS = 30.0
 _POLL_SECONDS = 0.2
 
 
-def ensure_supervisor(home: Home, environ: Mapping[str, str], api: str, *, anew: bool) -> None:
-    """Start the supervisor of a home if none runs.
+def ensure_supervisor(home: StateDirectory, environ: Mapping[str, str], api: str, *, anew: bool) -> None:
+    """Start the supervisor of the components of a state directory, with their environment, if none runs.
 
     Args:
-        home: of the components that it restarts.
-        environ: the environment of what it restarts.
+        home: the state directory.
+        environ: the environment of the components.
         api: of the server.
-        anew: replace one that runs: it may have another environment than what has just been started.
+        anew: replace one that runs: its environment may not be that of the components that were just started.
 
     Raises:
         InputError: its log cannot be written to.
@@ -49,8 +49,8 @@ def ensure_supervisor(home: Home, environ: Mapping[str, str], api: str, *, anew:
     home.start("supervisor", [sys.executable, "-m", __name__], {**environ, "EIGEN_HOME": str(home.path)}, api=api)
 
 
-def stop_supervisor(home: Home) -> None:
-    """End the supervisor of a home, and what it is just restarting with it; it is forgotten."""
+def stop_supervisor(home: StateDirectory) -> None:
+    """Stop the supervisor, with the `eigen up` that it may be running, and remove its record."""
     running = home.running("supervisor")
     if running is not None:
         running.process.stop(_STOP_SECONDS)
@@ -58,16 +58,16 @@ def stop_supervisor(home: Home) -> None:
         home.forget("supervisor")
 
 
-def supervise(home: Home, restart: Callable[[list[str], Path], bool], wait: Callable[[float], bool]) -> None:
-    """Restart what has ended by itself; pauses between attempts that fail grow.
+def supervise(home: StateDirectory, restart: Callable[[list[str], Path], bool], wait: Callable[[float], bool]) -> None:
+    """Restart components that have ended by themselves; pauses between attempts that fail grow.
 
     Args:
-        home: of the components.
+        home: the state directory of the components.
         restart: calls `eigen up` with these arguments in this folder, and returns whether it has succeeded.
-        wait: waits so many seconds, and returns whether this process is asked to stop.
+        wait: waits this many seconds, and returns whether this process is asked to stop.
 
     Raises:
-        InputError: what is known of a component cannot be read.
+        InputError: a record cannot be read.
     """
     pause, last = 0.0, time.monotonic()
     missing = None
@@ -86,17 +86,17 @@ def supervise(home: Home, restart: Callable[[list[str], Path], bool], wait: Call
 
 
 def stop_event() -> threading.Event:
-    """Return what is set when this process is asked to stop."""
+    """Return an event that SIGTERM and SIGINT set."""
     stopping = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopping.set())
     return stopping
 
 
-def _missing(home: Home) -> tuple[list[str], Path] | None:
-    """Return how `eigen up` is to be called, and where, since a component has ended; None if all run.
+def _missing(home: StateDirectory) -> tuple[list[str], Path] | None:
+    """Return arguments and folder of the `eigen up` that restarts a component that has ended; None if all run.
 
-    `eigen down` forgets the components that it stops.
+    `eigen down` removes the records of the components that it stops.
     """
     found = [(name, record) for name in COMPONENTS if (record := home.read(name)) is not None]
     if all(record.process.is_alive() for _, record in found):
@@ -120,11 +120,15 @@ def _restart(arguments: list[str], folder: Path, stopping: threading.Event) -> b
 
 
 def main() -> int:
-    """Restart what ends in the home that the environment names, until this process is asked to stop."""
+    """Supervise the state directory that the environment names, until this process is asked to stop."""
     stopping = stop_event()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")
     try:
-        supervise(Home.of(os.environ), lambda arguments, folder: _restart(arguments, folder, stopping), stopping.wait)
+        supervise(
+            StateDirectory.of(os.environ),
+            lambda arguments, folder: _restart(arguments, folder, stopping),
+            stopping.wait,
+        )
     except InputError as error:
         logger.error("%s", error)
         return 2

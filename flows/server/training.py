@@ -64,7 +64,7 @@ from flows.server.flow_runs import (
     switch_schedule,
 )
 from flows.server.reporter import Reporter, retry_once, server_is_there
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 from tasks.phases import TASKS
 
 logger = logging.getLogger(__name__)
@@ -210,7 +210,7 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[C
 
 def keep_stop(run: str) -> None:
     """Keep in its store that a user has cancelled a run, which a worker of this machine has trained."""
-    own = merge(values_of_environment(os.environ), _without_task(Home.of(os.environ).launched(run)))
+    own = merge(values_of_environment(os.environ), _without_task(StateDirectory.of(os.environ).launched(run)))
     config = _with_store_of_environment(config_from_values(merge(Config().model_dump(), own)))
     location = RunLocation.of(config.checkpoint, run)
     if location.exists():
@@ -256,7 +256,7 @@ def _require_parameters_of_a_run(config: Config) -> None:
 
 def _launched(run: str) -> dict[str, Any]:
     """Return what `eigen launch` was given of this machine's own settings for a run that this flow run trains."""
-    return Home.of(os.environ).launched(run) if own_deployment() is not None else {}
+    return StateDirectory.of(os.environ).launched(run) if own_deployment() is not None else {}
 
 
 def _without_task(launched: Mapping[str, Any]) -> dict[str, Any]:

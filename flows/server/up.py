@@ -24,7 +24,7 @@ from flows.server.servers import (
     start_server,
     wanted_port,
 )
-from flows.server.state_directory import Home, LocalProcess, ProcessRecord, last_words, wait_until
+from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
 from flows.server.supervisor import ensure_supervisor
 
 Say = Callable[[str], None]
@@ -43,7 +43,7 @@ class Up:
         api: URL of the server's API.
         server: the server's process, None if it is elsewhere.
         worker: the worker of this folder, None if there is to be none.
-        began: what was started just now.
+        began: the components that were started just now.
     """
 
     api: str
@@ -59,7 +59,7 @@ class Up:
 
 
 def bring_up(
-    home: Home,
+    home: StateDirectory,
     environ: Mapping[str, str],
     listening: Listening,
     say: Say,
@@ -68,17 +68,16 @@ def bring_up(
     waits: bool = False,
     supervised: bool = False,
 ) -> Up:
-    """Start what is missing of server, deployments and worker, and return when all of it is ready.
+    """Start server, deployments and worker, as far as they are missing, and return when all are ready.
 
     Args:
-        home: where it is recorded.
-        environ: the environment of the processes, beside what they need.
-        listening: where the server listens; its port if none was asked for: that of PREFECT_API_URL, else the one it
-            had last, else 4200.
-        say: called with what is being done.
+        home: where they are recorded.
+        environ: the environment of the processes, beside their own settings.
+        listening: where the server listens; without a port: that of PREFECT_API_URL, else its last one, else 4200.
+        say: gets a line about each step.
         only: start this component alone; a worker needs a server that answers.
         waits: wait for another `eigen up` that is at work.
-        supervised: start what restarts server and worker, too, if that does not run.
+        supervised: start the supervisor too.
 
     Raises:
         InputError: the port is taken, another `eigen up` is at work, or the server elsewhere does not answer.
@@ -96,7 +95,9 @@ def bring_up(
         return brought
 
 
-def _brought(home: Home, environ: Mapping[str, str], listening: Listening, say: Say, only: Component | None) -> Up:
+def _brought(
+    home: StateDirectory, environ: Mapping[str, str], listening: Listening, say: Say, only: Component | None
+) -> Up:
     began: tuple[Component, ...] = ()
     port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
     if port is not None:
@@ -118,12 +119,8 @@ def _brought(home: Home, environ: Mapping[str, str], listening: Listening, say: 
         return Up(api, server, worker, began)
 
 
-def watch(home: Home, components: tuple[Component, ...], stopping: Callable[[], bool]) -> None:
-    """Return when `stopping` says so.
-
-    Raises:
-        Stopped: one of the components has ended by itself.
-    """
+def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Callable[[], bool]) -> None:
+    """Return when `stopping()` is true; raise `Stopped` if one of the components has ended by itself."""
     while not stopping():
         for component in components:
             if home.running(component) is None:
@@ -131,8 +128,8 @@ def watch(home: Home, components: tuple[Component, ...], stopping: Callable[[], 
         time.sleep(_POLL_SECONDS)
 
 
-def _port_of_missing_server(home: Home, environ: Mapping[str, str], port: int | None) -> int | None:
-    """Return the port at which a server is to be started; None if one runs here, or the server is elsewhere."""
+def _port_of_missing_server(home: StateDirectory, environ: Mapping[str, str], port: int | None) -> int | None:
+    """Return the port at which to start a server; None if one runs here, or the server is elsewhere."""
     record = home.running("server")
     if record is not None and port is not None and record.api != api_at(port):
         raise InputError(
@@ -142,9 +139,9 @@ def _port_of_missing_server(home: Home, environ: Mapping[str, str], port: int | 
 
 
 def _start_worker(
-    client: SyncPrefectClient, home: Home, environ: Mapping[str, str], api: str, say: Say
+    client: SyncPrefectClient, home: StateDirectory, environ: Mapping[str, str], api: str, say: Say
 ) -> ProcessRecord:
-    """Start a worker whose flows work in the working directory, and return when the server has heard of it."""
+    """Start a worker whose flows run in the working directory, and return when the server has its heartbeat."""
     up_to_date = is_up_to_date(client)
     say("starting the worker" + ("" if up_to_date else ", bringing the deployments"))
     # All that the worker needs: it starts while Prefect loads the flows for the rest.
@@ -156,14 +153,14 @@ def _start_worker(
     began = datetime.now(UTC)
     record, started = home.start("worker", worker_command(name), environment, api=api, store=store)
 
-    def is_heard_of() -> bool:
-        heard_of = last_heartbeat(client, name)
-        return heard_of is not None and heard_of >= began
+    def has_heartbeat() -> bool:
+        heartbeat = last_heartbeat(client, name)
+        return heartbeat is not None and heartbeat >= began
 
     try:
         if not up_to_date:
             deploy(api)
-        started.wait_until_ready("worker", is_heard_of, _WORKER_SECONDS)
+        started.wait_until_ready("worker", has_heartbeat, _WORKER_SECONDS)
     except BaseException:
         # Whatever ends this, Ctrl-C too, leaves no worker behind that is not recorded.
         started.stop()
@@ -185,12 +182,12 @@ _ENGINE = "prefect.engine"
 
 @dataclass(frozen=True)
 class Down:
-    """Result of stopping.
+    """Result of `eigen down`.
 
     Attributes:
         worker, server: the process, None if none ran.
-        trainings: how many flow runs were asked to stop.
-        killed: what did not stop by itself in time.
+        trainings: number of flow runs that were asked to stop.
+        killed: components that did not stop in time.
         by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
     """
 
@@ -202,20 +199,20 @@ class Down:
 
 
 def bring_down(
-    home: Home,
+    home: StateDirectory,
     say: Say,
     grace_seconds: float = GRACE_SECONDS,
     components: Collection[Component] = COMPONENTS,
     before_server: Callable[[], None] = lambda: None,
 ) -> Down:
-    """Stop what `bring_up` has started here, or some components of it.
+    """Stop components that `bring_up` has started here, trainings first.
 
     Args:
-        home: what has been started.
-        say: called with what is being waited for.
+        home: where they are recorded.
+        say: gets a line about each step.
         grace_seconds: how long a training may take to stop by itself.
-        components: what to stop of it.
-        before_server: called between the ends of worker and server.
+        components: to stop.
+        before_server: called after the worker has ended, before the server is stopped.
 
     Raises:
         InputError: another `eigen up` or `eigen down` is at work.
@@ -247,12 +244,10 @@ def bring_down(
 
 
 def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:
-    """Stop a worker and what it runs.
+    """Stop a worker's trainings, then the worker; return how many were asked to stop, and whether any was killed.
 
     A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. It is
     suspended meanwhile: a request for their resume must wait for the next worker, and not go to one that ends.
-
-    Returns how many trainings were asked to stop, and whether they or the worker had to be killed.
     """
     process = worker.process
     asked: list[LocalProcess] = []
@@ -293,7 +288,6 @@ def _begun_by_hand(api: str) -> tuple[str, ...]:
 
 
 def _nothing_runs(api: str) -> bool:
-    """Whether the server takes no flow run for running, or cannot be asked."""
     try:
         with client_of(api) as client:
             return running_flow_run(client) is None

@@ -21,7 +21,7 @@ from kept_database import begin_with_copy, kept_file
 from eigen_core.config.loading import parse_assignments
 from eigen_core.training.runs import RunStatus, status_of
 from flows.server.environment import POOL, free_port
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 
 T = TypeVar("T")
 
@@ -129,7 +129,7 @@ class Operated:
 
     def stay_up(self) -> None:
         """Start server and worker again if one of them has ended."""
-        home = Home(self.home)
+        home = StateDirectory(self.home)
         if home.running("server") is None or home.running("worker") is None:
             self.up()
 

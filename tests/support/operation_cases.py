@@ -11,7 +11,7 @@ from pathlib import Path
 
 from flow_cases import eigen_environment
 
-from flows.server.state_directory import Home, LocalProcess, ProcessRecord
+from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory
 
 ROOT = Path(__file__).parents[2]
 
@@ -56,7 +56,9 @@ def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
         thread.join()
 
 
-def record_of(home: Home, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None) -> ProcessRecord:
+def record_of(
+    home: StateDirectory, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None
+) -> ProcessRecord:
     """What `eigen up` would note of a process."""
     log, folder = home.path / "some.log", home.path.parent
     return ProcessRecord(process=LocalProcess.of(pid), api=api, log=log, folder=folder, store=store)

@@ -21,8 +21,9 @@ from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.records import PhaseMemory
 from eigen_core.training.journals import write_memory_report
+from eigen_core.training.runs import status_of
 from flows.cli.app import app
-from flows.cli.runs import memory_of, print_memory
+from flows.cli.runs import print_memory
 
 MEMORY_KEYS = ["run", "state", "pid", "folder", "report", "files", "older_reports", "generations"]
 GENERATION_KEYS = ["generation", "rss_bytes", "rss_peak_bytes", "phases"]
@@ -92,7 +93,7 @@ def test_without_a_report_the_phases_of_the_newest_generations_are_shown(tmp_pat
     assert ["train", "400", "MB", "789", "MB", "500", "MB"] in lines
     assert "GPU" not in text
     assert "Run run has no memory report on this machine." in text
-    assert "kill -USR1 PID" in text
+    assert "SIGUSR1" in text
 
 
 def test_the_gpu_has_columns_where_there_was_one(location: RunLocation) -> None:
@@ -148,7 +149,7 @@ def test_on_a_terminal_markdown_is_rendered(location: RunLocation, tmp_path: Pat
     newest = report_in(location, "a reason", 3)
     assert "\n# Memory: a reason" in f"\n{newest.read_text()}"
     console = Console(file=io.StringIO(), force_terminal=True, width=300)
-    print_memory(console, memory_of(str(tmp_path / "runs"), "run"))
+    print_memory(console, status_of(str(tmp_path / "runs"), "run"), [newest])
     assert isinstance(console.file, io.StringIO)
     shown = console.file.getvalue()
     assert "Memory: a reason" in shown

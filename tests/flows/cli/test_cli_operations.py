@@ -30,7 +30,7 @@ from flows.cli.operations import (
 )
 from flows.server import launching
 from flows.server.launching import Launched
-from flows.server.state_directory import Home, ProcessRecord, as_worker_sees, store_here
+from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees, store_here
 from flows.server.status import (
     FlowRunStatus,
     ScheduleStatus,
@@ -59,11 +59,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def home(folder: Path) -> Home:
+def home(folder: Path) -> StateDirectory:
     """Where `eigen up` would remember what it starts there."""
     path = folder / ".eigen"
     path.mkdir()
-    return Home(path)
+    return StateDirectory(path)
 
 
 def eigen(*arguments: str) -> Result:
@@ -98,7 +98,7 @@ def test_launch_refuses_what_train_refuses() -> None:
 
 
 def test_launch_refuses_what_its_worker_here_could_not_train(
-    home: Home, monkeypatch: pytest.MonkeyPatch, folder: Path
+    home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     RunDirectory.create(folder / "runs", "other", small_flow_config(Path("runs"), seed=9).model_dump(mode="json"))
     locked = RunDirectory.create(folder / "runs", "busy", small_flow_config(Path("runs")).model_dump(mode="json"))
@@ -124,7 +124,7 @@ def test_launch_refuses_what_its_worker_here_could_not_train(
 
 
 def test_a_launch_names_places_so_that_the_worker_means_the_same(
-    home: Home, monkeypatch: pytest.MonkeyPatch, folder: Path
+    home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     launches: list[Any] = []
 
@@ -180,7 +180,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
 
 
 def test_a_launch_that_the_server_refuses_leaves_nothing(
-    home: Home, monkeypatch: pytest.MonkeyPatch, folder: Path
+    home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
     refusing: list[bool] = []
 
@@ -216,7 +216,7 @@ def test_nothing_to_stop_is_said(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_a_worker_that_has_ended_is_not_stopped_again(home: Home) -> None:
+def test_a_worker_that_has_ended_is_not_stopped_again(home: StateDirectory) -> None:
     with sleeping() as process:
         home.write("worker", record_of(home, process.pid))
         process.kill()
@@ -225,7 +225,7 @@ def test_a_worker_that_has_ended_is_not_stopped_again(home: Home) -> None:
     assert home.read("worker") is None
 
 
-def test_health_is_an_exit_code(home: Home) -> None:
+def test_health_is_an_exit_code(home: StateDirectory) -> None:
     assert (eigen("status", "--healthy").exit_code, eigen("status", "--healthy").output) == (1, "")
     with answering() as api, sleeping() as process:
         home.write("worker", record_of(home, process.pid, api))
@@ -246,13 +246,15 @@ def test_status_tells_of_the_last_run_though_nothing_runs(folder: Path) -> None:
     ended = eigen("status")
     assert "first is unfinished: it has no checkpoint yet, of 3 generations" in ended.stdout
     (folder / "runs" / "first" / "config.json").write_text("{}")
-    found = status_here(Home.of({}))
+    found = status_here(StateDirectory.of({}))
     assert found.run is None
     assert found.problem is not None
     assert eigen("status").exit_code == 1
 
 
-def test_stores_mean_what_they_mean_to_the_worker(home: Home, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stores_mean_what_they_mean_to_the_worker(
+    home: StateDirectory, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(folder.parent)
     with sleeping() as process:
         worker = record_of(home, process.pid)
@@ -288,7 +290,7 @@ def printed(show: Any, *arguments: Any) -> str:
     return text
 
 
-def a_record(home: Home, pid: int) -> ProcessRecord:
+def a_record(home: StateDirectory, pid: int) -> ProcessRecord:
     """A process as it is remembered."""
     return record_of(home, pid, "http://127.0.0.1:4200/api")
 
@@ -305,7 +307,7 @@ def shown(flow_run: FlowRunStatus, schedule: ScheduleStatus | None = None) -> st
     return printed(print_status, Status(server=None, worker=worker, flow_run=flow_run, schedule=schedule))
 
 
-def test_everything_is_shown(home: Home, folder: Path) -> None:
+def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
     RunDirectory.create(folder / "runs", "first", small_flow_config(Path("runs")).model_dump(mode="json"))
     with sleeping() as process:
         record = a_record(home, process.pid)
@@ -377,7 +379,7 @@ def test_what_was_launched_is_shown_though_it_has_not_begun() -> None:
 
 
 def test_a_second_launch_is_told_of_the_first_before_anything_is_checked(
-    home: Home, monkeypatch: pytest.MonkeyPatch
+    home: StateDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(*_: object) -> None:
         raise InputError("Run 'first' is being trained")
@@ -396,7 +398,7 @@ def test_what_is_suspended_says_how_it_goes_on() -> None:
     assert "flow run       mine, Suspended for 4 min: resume or cancel it in its page\n" in text
 
 
-def test_up_down_and_launch_are_shown(home: Home) -> None:
+def test_up_down_and_launch_are_shown(home: StateDirectory) -> None:
     with sleeping() as process:
         record = a_record(home, process.pid)
     text = printed(print_up, home, Up(record.api, record, record, ("server",)), "http://page")
@@ -427,7 +429,7 @@ def test_a_training_tells_its_page_if_there_is_a_server_to_show_it(monkeypatch: 
     assert printed(print_run_page, "mine") == "  page        http://127.0.0.1:1/api/mine\n"
 
 
-def test_down_says_what_stays_on_a_server_elsewhere(home: Home) -> None:
+def test_down_says_what_stays_on_a_server_elsewhere(home: StateDirectory) -> None:
     with sleeping() as process:
         record = record_of(home, process.pid, "http://far/api")
     down = Down(record, None, 0, ())

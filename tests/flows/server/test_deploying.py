@@ -58,7 +58,7 @@ from flows.server.flow_runs import (
 )
 from flows.server.launching import launch, require_free, resume, run_page_of
 from flows.server.reporter import artifact_key
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 from flows.server.status import RunLogs, status_here
 from flows.server.up import Down, bring_down
 
@@ -321,7 +321,7 @@ def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClien
 
 @pytest.mark.usefixtures("client")
 def test_a_wrong_setting_is_refused_by_the_server_and_leaves_nothing(deployed: str, tmp_path: Path) -> None:
-    home = Home(tmp_path)
+    home = StateDirectory(tmp_path)
     home.remember_launched("other", {"scheduler": "tcp://a:1"})
     before = digest(tmp_path)
     with pytest.raises(InputError, match=r"The server refuses the run: .*nonsense"):
@@ -351,7 +351,7 @@ def test_what_was_launched_and_waits_for_a_worker_is_known(
     with pytest.raises(InputError, match=f"Run 'first' was launched before and waits for a worker .*{first.id}"):
         require_free(deployed, print)
     monkeypatch.chdir(tmp_path)
-    home = Home(tmp_path)
+    home = StateDirectory(tmp_path)
     with sleeping() as process:
         home.write("worker", record_of(home, process.pid, deployed))
         RunDirectory.create(tmp_path / "runs", "earlier", small_flow_config(Path("runs")).model_dump(mode="json"))
@@ -436,7 +436,7 @@ def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefec
 def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
     client: SyncPrefectClient, deployed: str, tmp_path: Path
 ) -> None:
-    home = Home(tmp_path)
+    home = StateDirectory(tmp_path)
     with sleeping() as process:
         home.write("worker", record_of(home, process.pid, deployed))
     mine, others = (create(client, {"run": name}, state=Running()) for name in ("mine", "others"))

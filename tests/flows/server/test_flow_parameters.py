@@ -12,12 +12,12 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.machine import MACHINE_SETTINGS
 from flows.server.flows import cleanup_flow, train_flow
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 from flows.server.training import with_own_settings
 
 
 @pytest.fixture
-def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StateDirectory:
     """This process runs a flow that a worker was given; the worker has this folder."""
     for variable in ("EIGEN_STORE", "CLOUD_BUCKET", "EIGEN_TASK"):
         monkeypatch.delenv(variable, raising=False)
@@ -26,7 +26,7 @@ def by_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EIGEN_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PREFECT__RUNTIME__DEPLOYMENT__ID", str(uuid4()))
-    return Home(tmp_path / "home")
+    return StateDirectory(tmp_path / "home")
 
 
 @pytest.mark.usefixtures("by_worker")
@@ -57,7 +57,7 @@ def test_a_parameter_imports_no_module_that_the_worker_does_not_name(monkeypatch
     assert with_own_settings(Config(task="gym:Pendulum-v1"), None).task == "gym:Pendulum-v1"
 
 
-def test_the_worker_has_its_own_settings(by_worker: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_worker_has_its_own_settings(by_worker: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("EIGEN_SCHEDULER", "tcp://here:8786")
     monkeypatch.setenv("EIGEN_STORE", "kept")
     config = with_own_settings(Config(workers=4, seed=3), "run")
@@ -70,7 +70,7 @@ def test_the_worker_has_its_own_settings(by_worker: Home, monkeypatch: pytest.Mo
         with_own_settings(Config(task="gym:module:Class"), "other")
 
 
-def test_what_was_launched_is_kept_by_name_alone(by_worker: Home, tmp_path: Path) -> None:
+def test_what_was_launched_is_kept_by_name_alone(by_worker: StateDirectory, tmp_path: Path) -> None:
     by_worker.remember_launched("../run", {"scheduler": "tcp://a:1"})
     assert by_worker.launched("../run") == {}
     assert list(tmp_path.iterdir()) == []

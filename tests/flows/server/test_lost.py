@@ -16,7 +16,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Pending, Running
 
 from flows.server.flow_runs import has_process, report_lost
-from flows.server.state_directory import Home, ProcessRecord
+from flows.server.state_directory import ProcessRecord, StateDirectory
 
 NAME = "machine-abc"
 
@@ -48,7 +48,7 @@ def flow_run(worker: str | None, state: State | None = None) -> FlowRun:
 def ended(tmp_path: Path) -> ProcessRecord:
     """A worker that has ended."""
     with sleeping() as process:
-        return record_of(Home(tmp_path), process.pid)
+        return record_of(StateDirectory(tmp_path), process.pid)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_nothing_is_told_of_a_worker_that_lives_or_is_elsewhere(ended: ProcessRe
     processes = (ended.process.model_copy(update={"boot": boot}) for boot in ("another", None))
     elsewhere, unknown = (ended.model_copy(update={"process": process}) for process in processes)
     with sleeping() as process:
-        lives = record_of(Home(tmp_path), process.pid)
+        lives = record_of(StateDirectory(tmp_path), process.pid)
         for worker in (None, lives, elsewhere, unknown):
             assert report_lost(client, worker, NAME) == []  # type: ignore[arg-type] # all of a client that it asks
     assert client.told == {}

@@ -28,7 +28,7 @@ from flows.server.servers import (
     version,
     wanted_port,
 )
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 
 NOWHERE = "http://127.0.0.1:1/api"
 
@@ -122,7 +122,7 @@ def test_flows_work_where_the_worker_was_started(tmp_path: Path) -> None:
 def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The server of this session's flows, if there is one.
     monkeypatch.setattr("flows.server.servers._prefects_api", lambda: None)
-    home = Home(tmp_path)
+    home = StateDirectory(tmp_path)
     with pytest.raises(InputError, match=r"start one with `eigen up`, or set PREFECT_API_URL"):
         known_server(home, {})
     with answering() as api, sleeping() as process:
@@ -133,14 +133,14 @@ def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkey
             known_server(home, {"PREFECT_API_URL": NOWHERE})
         home.write("server", record_of(home, process.pid, NOWHERE))
         assert known_server(home, {"PREFECT_API_URL": f"{api}/"}) == known_server(
-            Home(tmp_path / "other"), {"PREFECT_API_URL": api}
+            StateDirectory(tmp_path / "other"), {"PREFECT_API_URL": api}
         )
         with pytest.raises(InputError, match=r"does not answer. Its log is .*some\.log"):
             known_server(home, {})
 
 
 def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_another(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+    home = StateDirectory(tmp_path)
     environ = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": "me:secret"}
     assert server_for_training(home, environ) == {}
     with answering() as api, sleeping() as process:
@@ -178,7 +178,7 @@ def test_where_a_server_of_our_own_belongs(
 
 
 def test_a_server_does_not_move_while_a_training_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = Home(tmp_path)
+    home = StateDirectory(tmp_path)
     home.remember_port(4300)
     monkeypatch.chdir(tmp_path)
     asks = {"EIGEN_HOME": str(tmp_path), "EIGEN_FOLDER": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:4300/api"}
@@ -208,7 +208,7 @@ def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
     with pytest.raises(
         InputError, match=r"set PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password"
     ):
-        start_server(Home(tmp_path), {}, 4300, Listening(host))
+        start_server(StateDirectory(tmp_path), {}, 4300, Listening(host))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
     for environ, listening in (
@@ -216,7 +216,7 @@ def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
         ({}, Listening(host, without_password=True)),
     ):
         with pytest.raises(InputError, match="Port 4300 is taken"):
-            start_server(Home(tmp_path), environ, 4300, listening)
+            start_server(StateDirectory(tmp_path), environ, 4300, listening)
 
 
 def test_a_server_of_this_machine_that_answers_is_elsewhere_to_us() -> None:
@@ -239,13 +239,13 @@ def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
         with pytest.raises(
             InputError, match=f"Port {port} is taken by another process: choose another one with --port"
         ):
-            start_server(Home(tmp_path), {}, port)
+            start_server(StateDirectory(tmp_path), {}, port)
     assert not is_taken("127.0.0.1", port)
     assert not (tmp_path / "server.json").exists()
 
 
 def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:
-    home = Home(tmp_path)
+    home = StateDirectory(tmp_path)
     assert not is_up(home)
     with answering() as api, sleeping() as process:
         home.write("worker", record_of(home, process.pid, api))

@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from operation_cases import operator_environment, record_of, sleeping
 
-from flows.server.state_directory import Home, LocalProcess
+from flows.server.state_directory import LocalProcess, StateDirectory
 from flows.server.supervisor import ensure_supervisor, stop_supervisor, supervise
 
 API = "http://127.0.0.1:4300/api"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
+def home(tmp_path: Path) -> Iterator[StateDirectory]:
     """The home of parts that have ended; nothing supervises it afterwards."""
-    found = Home(tmp_path)
+    found = StateDirectory(tmp_path)
     yield found
     stop_supervisor(found)
 
 
-def ended(home: Home, *parts: str) -> None:
+def ended(home: StateDirectory, *parts: str) -> None:
     """Let parts have been started and have ended by themselves."""
     with sleeping() as process:
         for part in parts:
@@ -47,7 +47,7 @@ def looks(count: int) -> Callable[[float], bool]:
         (["server", "worker"], ["--host", "0.0.0.0", "--port", "4300", "--without-password"]),
     ],
 )
-def test_what_has_ended_is_restarted_where_it_was(home: Home, parts: list[str], arguments: list[str]) -> None:
+def test_what_has_ended_is_restarted_where_it_was(home: StateDirectory, parts: list[str], arguments: list[str]) -> None:
     ended(home, *parts)
     asked: list[tuple[list[str], Path]] = []
 
@@ -61,7 +61,7 @@ def test_what_has_ended_is_restarted_where_it_was(home: Home, parts: list[str], 
     assert asked == [(arguments, home.path.parent)]
 
 
-def test_one_of_two_that_has_ended_is_restarted(home: Home) -> None:
+def test_one_of_two_that_has_ended_is_restarted(home: StateDirectory) -> None:
     ended(home, "server", "worker")
     home.write("server", record_of(home, os.getpid(), API))
     asked: list[list[str]] = []
@@ -74,14 +74,14 @@ def test_one_of_two_that_has_ended_is_restarted(home: Home) -> None:
     assert asked == [[]]
 
 
-def test_what_runs_or_was_stopped_is_left_alone(home: Home) -> None:
+def test_what_runs_or_was_stopped_is_left_alone(home: StateDirectory) -> None:
     home.write("server", record_of(home, os.getpid(), API))
     ended(home, "worker")
     home.forget("worker")
     supervise(home, lambda *_: pytest.fail("restarted"), looks(6))
 
 
-def test_a_restart_that_fails_is_tried_again_with_growing_pauses(home: Home) -> None:
+def test_a_restart_that_fails_is_tried_again_with_growing_pauses(home: StateDirectory) -> None:
     ended(home, "worker")
     waits: list[float] = []
 
@@ -98,7 +98,7 @@ def test_a_restart_that_fails_is_tried_again_with_growing_pauses(home: Home) -> 
     assert waits[1::2] == [0.0, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0, 300.0]
 
 
-def test_it_is_one_process_that_is_replaced_only_when_something_has_begun(home: Home) -> None:
+def test_it_is_one_process_that_is_replaced_only_when_something_has_begun(home: StateDirectory) -> None:
     environ = operator_environment(home.path / "prefect")
     seen: list[LocalProcess] = []
     for anew in (False, False, True):
@@ -114,7 +114,7 @@ def test_it_is_one_process_that_is_replaced_only_when_something_has_begun(home: 
 
 
 @pytest.mark.thorough
-def test_as_a_process_it_calls_eigen_up_and_ends_when_it_is_told_to(home: Home, tmp_path: Path) -> None:
+def test_as_a_process_it_calls_eigen_up_and_ends_when_it_is_told_to(home: StateDirectory, tmp_path: Path) -> None:
     ended(home, "worker")
     environ = {**operator_environment(tmp_path / "prefect"), "EIGEN_HOME": str(home.path)}
     command = [sys.executable, "-m", "flows.server.supervisor"]

@@ -14,14 +14,14 @@ from operation_cases import operator_environment
 
 from flows.server.environment import COMPONENTS, free_port
 from flows.server.servers import is_up
-from flows.server.state_directory import Home
+from flows.server.state_directory import StateDirectory
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     """A working folder; whatever was started in it has ended afterwards."""
     yield tmp_path
-    home = Home(tmp_path / ".eigen")
+    home = StateDirectory(tmp_path / ".eigen")
     left = [record for part in ("supervisor", "worker", "server") if (record := home.read(part)) is not None]
     for record in left:
         record.process.kill()
@@ -53,7 +53,7 @@ def test_in_the_foreground_it_ends_with_what_it_started(folder: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
     )
-    home = Home(folder / ".eigen")
+    home = StateDirectory(folder / ".eigen")
     try:
         assert process.stdout is not None
         lines = iter(process.stdout.readline, "")
@@ -73,7 +73,7 @@ def test_what_is_killed_is_restarted_where_it_was_until_it_is_stopped(
 ) -> None:
     port = free_port()
     eigen("up", "--port", str(port))
-    home = Home(folder / ".eigen")
+    home = StateDirectory(folder / ".eigen")
     supervisor = home.running("supervisor")
     before = [home.running(part) for part in COMPONENTS]
     for record in before:
@@ -122,8 +122,8 @@ def test_for_a_server_elsewhere_only_the_worker_starts(
         assert "does not answer" in refused.stderr
         up = eigen("up", PREFECT_API_URL=api)
         assert "a server elsewhere" in up.stdout
-        assert Home(folder / ".eigen").running("server") is None
-        assert Home(folder / ".eigen").running("worker") is not None
+        assert StateDirectory(folder / ".eigen").running("server") is None
+        assert StateDirectory(folder / ".eigen").running("worker") is not None
         assert "train/gpu" in eigen("deploy", PREFECT_API_URL=api).stdout
         eigen("down")
         assert os.path.exists(elsewhere["EIGEN_HOME"])
