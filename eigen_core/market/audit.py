@@ -30,8 +30,8 @@ from eigen_core.market.panel import Splits, normalise
 from eigen_core.market.report import DataReport
 
 LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
-"""Rank correlation of one symbol, and mean of absolute values over all symbols, below which nothing is suspected; and
-the same in standard errors: returns of h days overlap, so that n days are like n / h returns."""
+"""Smallest suspicious rank correlation of one symbol, and mean absolute one of all symbols; and both in standard errors
+(n days of overlapping h-day returns count as n / h returns)."""
 
 _NORMALISED_TOLERANCE = 1e-6
 _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
@@ -42,8 +42,8 @@ class SuspectedLeak:
     """A feature whose rank correlation with the return of the next `horizon` days reaches `limit`.
 
     Attributes:
-        symbol: whose feature it is; None: of all symbols, by the mean of the absolute values.
-        first_day, last_day: between which they correlate that much, as YYYY-MM-DD.
+        symbol: symbol of the feature; None: the mean absolute correlation of all symbols.
+        first_day, last_day: period of the correlation (YYYY-MM-DD).
     """
 
     feature: str
@@ -69,8 +69,8 @@ class MarketAudit:
     """The result of an audit; `symbols` is their number.
 
     Attributes:
-        days: the days after which the future was cut off, then shuffled, as YYYY-MM-DD.
-        found, suspected: look-ahead and correlations with later returns, one finding a feature each.
+        days: days after which the future was cut off, then shuffled (YYYY-MM-DD).
+        found, suspected: look-ahead and correlations with later returns, one finding per feature.
         unseen: the limits of these correlations, as a sentence.
     """
 
@@ -88,15 +88,14 @@ class MarketAudit:
 
 
 def audit_market(config: Config, days: int) -> MarketAudit:
-    """Audit the market that `config.market` describes.
+    """Audit the market of `config.market` for look-ahead.
 
-    The rows of the files are cut off or shuffled after `days` days, the last of training and random ones, then cleaned,
-    and features are computed and normalised as for a panel: all of it is tried, but the reading of the files. Columns
-    of the data stand in the rows: only their correlation with returns up to `trading.holding_days` later, on the days
-    before those held out, shows whether they were known on their evening.
+    The rows of the files are cut off or shuffled after `days` days, the last training day and random ones; then prices
+    are cleaned, and features computed and normalised, as for a panel. For columns of the data, only the correlation
+    with returns up to `trading.holding_days` later, before the holdout, can show look-ahead.
 
     Raises:
-        InputError: the prices or a feature cannot be used, or there are too few days.
+        InputError: prices or features are invalid, or there are too few days.
     """
     if not has_prices(config.task):
         raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")
@@ -107,7 +106,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     config.require_days(len(prices.days))
     features = PanelFeatures(prices, market)
     splits = Splits.of_days(len(prices.days), market)
-    # Days on which something is known, but for the last.
+    # Days with a known price, except the last.
     first = max(int((~np.isnan(prices.close)).any(axis=1).argmax()), len(prices.days) // 10)
     others = [day for day in range(first, len(prices.days) - 1) if day != splits.train[-1]]
     drawn = keyed_generator(0, 0, "market", "audit", "days").permutation(others)[: days - 1]
@@ -116,7 +115,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     for done, position in enumerate(positions, 1):
         last = prices.days[position]
         for future in FUTURES:
-            # A symbol of the context may begin later: whether it can be traded is no matter here.
+            # Context symbols may begin later; whether they can be traded does not matter here.
             changed, _ = clean_prices(_rows_with_future(rows, last, future), "the remaining prices", ())
             changes = _changes(features, PanelFeatures(changed, market), position, splits.train)
             for name, normalised, symbol, day in changes:
@@ -137,13 +136,13 @@ def audit_market(config: Config, days: int) -> MarketAudit:
 
 
 def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future) -> PriceRows:
-    """Return rows whose days after `last_known` are cut off, or are those of other days of their symbol, scaled."""
+    """Return the rows with the days after `last_known` cut off, or shuffled within their symbol and scaled."""
     if future == "cut off":
         return rows.between(None, str(last_known))
     generator = keyed_generator(0, 0, "market", "look-ahead", str(last_known))
     later = np.flatnonzero(rows.days > last_known)
     number = (rows.days[later] - last_known).astype(np.int64)
-    # Rows of one symbol and day stay alike.
+    # Rows of one symbol and day stay equal.
     key = rows.codes[later] * (number.max(initial=0) + 1) + number
     _, first, own = np.unique(key, return_index=True, return_inverse=True)
     taken = later[first][np.lexsort((generator.random(len(first)), rows.codes[later[first]]))]
@@ -161,12 +160,12 @@ def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future
 def _changes(
     before: PanelFeatures, after: PanelFeatures, last: int, train: range
 ) -> Iterator[tuple[str, bool, str, int]]:
-    """Yield each price and feature, whether it is normalised, symbol, and its first change up to `last`, -1 if none."""
+    """Yield price or feature, whether it is normalised, symbol, and the first changed day up to `last`, -1 if none."""
     days, symbols, others = slice(0, last + 1), before.prices.symbols, after.prices.symbols
     columns = [others.index(symbol) if symbol in others else -1 for symbol in symbols]
     for name in ("open", "high", "low", "close"):
         one, other = (getattr(features.prices, name)[days] for features in (before, after))
-        # A symbol without a price up to `last` is missing where the rest is cut off: the last column stands for it.
+        # The last column stands for symbols without a price up to `last`, which are missing after cutting off.
         other = np.pad(other, ((0, 0), (0, 1)), constant_values=np.nan)[:, columns]
         changes = first_changes(one, other, 0.0)
         yield from ((name, False, symbol, day) for symbol, day in zip(symbols, changes, strict=True))
@@ -185,10 +184,10 @@ def _changes(
 
 
 def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tuple[tuple[SuspectedLeak, ...], str]:
-    """Return the features that correlate more with later returns than one that is known on its evening can.
+    """Return the features with suspicious correlations with later returns, and the limits of this test as a sentence.
 
-    Returns of 1 to `longest` days are tried on each symbol's own days, all of `days` (positions) and each third of
-    them, where there are 250 or more. What cannot be seen so is returned too, as a sentence.
+    Returns of 1 to `longest` days are tried on each symbol's own days, over all `days` (positions) and each third of
+    them, if there are 250 or more.
     """
     parts = [days, *(days[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(days)), _PARTS))]
     spans = [(str(features.prices.days[part[0]]), str(features.prices.days[part[-1]])) for part in parts]
@@ -231,7 +230,7 @@ def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
 
 
 def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
-    """Return rank correlations `[parts, symbols, features, horizons]`, NaN if days are too few, and numbers of days."""
+    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with too few days, and numbers of days."""
     log_close = np.log(features.prices.close)
     found = np.full((len(parts), *features.shape[1:], longest), np.nan)
     numbers = np.zeros(found.shape[:3])
@@ -247,7 +246,7 @@ def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int)
                 known = ~np.isnan(of_feature)
                 if known.sum() < _FEWEST_RETURNS:
                     continue
-                # Most features are known on the same days, and ranking all horizons is most of the work.
+                # Cached: most features are known on the same days, and ranking is most of the work.
                 if known.tobytes() not in ranked:
                     ranked[known.tobytes()] = _ranks(returns[known])
                 found[part, column, feature] = _ranks(of_feature[known, None])[:, 0] @ ranked[known.tobytes()]
@@ -256,18 +255,16 @@ def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int)
 
 
 def _limits(numbers: Series | float, horizons: NDArray[np.int64], smallest: float, errors: float) -> Series:
-    """Return from which correlation on a feature is suspected: `[..., horizons]` for `numbers` of days, `[...]`.
+    """Return the smallest suspicious correlations `[..., horizons]` for `numbers` of days `[...]`.
 
-    A feature that changes slowly correlates with overlapping returns by chance as if there were n / h of them. No
-    feature computed from prices reaches these limits on the bundled prices, or on prices made of them in which nothing
-    can be predicted (`benchmarks/audit.py`).
+    `benchmarks/audit.py` shows that no feature computed from prices reaches them.
     """
     error = np.sqrt(horizons / np.maximum(np.asarray(numbers, dtype=np.float64), 1.0)[..., None])
     return np.asarray(np.maximum(smallest, errors * error))
 
 
 def _ranks(values: Series) -> Series:
-    """Return the ranks of each column, of mean 0 and length 1; zeros where all values are equal."""
+    """Return the ranks of each column with mean 0 and length 1; zeros if all values are equal."""
     ranks = rankdata(values, axis=0)
     ranks -= ranks.mean(axis=0)
     length = np.sqrt((ranks**2).sum(axis=0))

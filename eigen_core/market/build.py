@@ -1,4 +1,4 @@
-"""From the configuration to a panel: read, clean, compute features, normalise, and keep it in the cache."""
+"""Build the panel of a configuration: read, clean, compute features, normalise; and cache it."""
 
 import hashlib
 import json
@@ -34,8 +34,8 @@ from eigen_core.market.report import DataReport
 
 logger = logging.getLogger(__name__)
 
-# Versions of how panels are built, which is part of their fingerprint, and of how prices are read and reported: cached
-# panels of another one are built again.
+# Versions of the procedure, which is part of the fingerprint, and of reading: cached panels of another version are
+# rebuilt.
 _FORMAT, _READING = 1, 7
 _RESULT_BITS, _MOST_DROPPED = 16, 0.05
 _PROGRESS, _STEPS = "panel", 100
@@ -44,16 +44,16 @@ _UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 <<
 
 
 def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, DataReport]:
-    """Build the panel that `config.market` describes, or take it from the cache.
+    """Build the panel of `config.market`, or load it from the cache.
 
-    The arrays of the panel are memory-mapped and read-only. Equal prices and settings give equal bits and the same
-    fingerprint: SHA-256 of the price files' names and bytes, of the settings that choose features and days or form days
-    of bars, of the version of this procedure, and of what feature functions return, to 16 bits of each value. Prices
-    are read each time where there are feature functions. `cache_root` None is `default_cache_root()`.
+    Its arrays are memory-mapped and read-only. Equal prices and settings give equal bits and the same fingerprint:
+    SHA-256 of the price files' names and bytes, of the settings of features and days, of the version of this procedure,
+    and of the values of feature functions, to 16 bits each. With feature functions, prices are read each time.
+    `cache_root` None is `default_cache_root()`.
 
     Raises:
-        InputError: the prices or a feature cannot be used, there are too few days, the cache cannot be written, or
-            values of a feature function change with later days and `market.look_ahead` is `refuse`.
+        InputError: prices or features are invalid, there are too few days, the cache cannot be written, or values of a
+            feature function change with later days and `market.look_ahead` is `refuse`.
     """
     market = config.market
     source = find_source(market.data, market.symbol_from)
@@ -61,7 +61,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     computed: tuple[PanelFeatures, DataReport] | None = None
     if feature_functions(market):
         require_memory_to_read(source, config)
-        # Only a call shows what a function returns: code that it uses may change while its own does not.
+        # The function's own code does not determine its values: it may call other code that changes.
         computed = _read_features(source, market)
         fingerprint = _with_results(fingerprint, computed[0])
     root = cache_root if cache_root is not None else default_cache_root()
@@ -94,22 +94,18 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
 
 def read_market(config: Config) -> CleanPrices:
-    """Return the cleaned prices that `config.market` describes, if they have enough days; else raise `InputError`."""
+    """Return the cleaned prices of `config.market`; raise `InputError` if there are too few days."""
     prices = read_prices(config.market)
     config.require_days(len(prices.days))
     return prices
 
 
 def read_prices(market: MarketConfig) -> CleanPrices:
-    """Return the cleaned prices that `market` describes; raise `InputError` if they cannot be used."""
     return _read_features(find_source(market.data, market.symbol_from), market)[0].prices
 
 
 def read_rows(source: Source, market: MarketConfig) -> PriceRows:
-    """Read the files of `source` into rows of the days that `market` names; raise `InputError` if there are none.
-
-    If `market.suspicious` is `drop`, rows that make figures absurd are left out.
-    """
+    """Read the rows of `source` in the period of `market`, which can drop suspicious ones; `InputError` if none."""
     if market.data is None:
         market = market.model_copy(update={"layout": "wide"})
     parts = []
@@ -148,7 +144,6 @@ def _read_features(source: Source, market: MarketConfig) -> tuple[PanelFeatures,
 
 
 def _release_free_memory() -> None:
-    # Both allocators would keep it until the process ends.
     pyarrow.default_memory_pool().release_unused()
     release_free_memory()
 
@@ -163,7 +158,7 @@ def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
 
 def _fingerprint(source: Source, market: MarketConfig) -> str:
     within_days = market.intraday == "aggregate"
-    # An unfinished last day of bars is left out by `refuse` too, so it then counts.
+    # `refuse` also drops an unfinished last day of bars.
     counted = ("drop", "refuse") if within_days else ("drop",)
     names = "own_features", "purge_days", "first_date", "last_date", "symbols", "symbol_from", "date_format", "decimal"
     optional = {
@@ -175,16 +170,13 @@ def _fingerprint(source: Source, market: MarketConfig) -> str:
     }
     inputs = {"format": _FORMAT, "files": [(file.name, file.sha256) for file in source.files]}
     inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}
-    # Only where they are given: fingerprints from before these settings stay as they are.
+    # Only non-default values: older fingerprints do not contain these settings.
     inputs |= {name: value for name, value in optional.items() if value}
     return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
 
 
 def _with_results(fingerprint: str, features: PanelFeatures) -> str:
-    """Return a fingerprint of `fingerprint` and of the values of feature functions.
-
-    Processors differ in the last bits of a double: 16 bits of each value are the same on all of them but for rare ones.
-    """
+    """Return a fingerprint that includes the values of feature functions, to 16 bits: CPUs differ in the last bits."""
     digest = hashlib.sha256(fingerprint.encode())
     for column in range(len(features.prices.symbols)):
         for name, values in features.of_functions(column).items():
@@ -197,7 +189,7 @@ def _with_results(fingerprint: str, features: PanelFeatures) -> str:
 
 
 def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint: str) -> Panel:
-    """Return the panel of clean prices with the features that `market` names; raise `InputError` if one fails."""
+    """Return the panel of clean prices with the features of `market`; raise `InputError` if one fails."""
     features = PanelFeatures(prices, market)
     days, columns, _ = features.shape
     splits = Splits.of_days(days, market)
@@ -223,7 +215,7 @@ def panel_of_clean_prices(prices: CleanPrices, market: MarketConfig, fingerprint
 
 
 def _load_cached(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, DataReport] | None:
-    """Return the panel that `_store_cached` wrote, its arrays mapped and read-only; None: it is missing or damaged."""
+    """Return the cached panel, its arrays mapped and read-only; None if it is missing or damaged."""
     path = next(folder.glob(f"{fingerprint}-*.safetensors"), None)
     if path is None:
         return None
@@ -253,10 +245,7 @@ def _load_cached(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[
 
 
 def _private_copy(path: Path) -> BufferedRandom:
-    """Return a copy of a file that has no name, so that a training does not see what is written to the file later.
-
-    The copy is on the same disk, or in memory if the folder cannot be written or its disk is full.
-    """
+    """Return an unnamed copy that later writes do not change, on the same disk or, if that fails, in memory."""
     with path.open("rb") as original:
         try:
             copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
@@ -270,20 +259,14 @@ def _private_copy(path: Path) -> BufferedRandom:
 
 
 def _store_cached(folder: Path, panel: Panel, report: DataReport) -> None:
-    """Write a panel and its report to `FINGERPRINT-SHA256.safetensors` in `folder`; the SHA-256 is that of the file.
-
-    The file appears by a rename when it is complete; several processes may build the same one at once.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
+    """Write `FINGERPRINT-SHA256.safetensors`, with the hash of the file; several processes may do so at once."""
     arrays = {name: np.ascontiguousarray(getattr(panel, name)) for name in _ARRAYS}
     arrays["dates"] = panel.dates.astype(np.int64)
     content = {name: getattr(panel, name) for name in ("fingerprint", "symbols", "feature_names")}
     content |= {"reading": _READING, "report": asdict(report)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Builds that were killed leave theirs.
+        # Left over from killed processes.
         for unfinished in folder.glob(f"{_UNFINISHED}*"):
             if time.time() - unfinished.stat().st_mtime > _UNFINISHED_SECONDS:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -303,7 +286,7 @@ def _store_cached(folder: Path, panel: Panel, report: DataReport) -> None:
 
 @dataclass(frozen=True)
 class TrainingDays:
-    """The days that features are normalised by: the first and last date (YYYY-MM-DD), and the number of days."""
+    """The training days, by which features are normalised: first and last date (YYYY-MM-DD), and their number."""
 
     first: str
     last: str
@@ -311,7 +294,6 @@ class TrainingDays:
 
     @classmethod
     def of(cls, panel: Panel) -> Self:
-        """Return the training days of a panel."""
         train = panel.splits.train
         return cls(str(panel.dates[train[0]]), str(panel.dates[train[-1]]), len(train))
 
@@ -319,16 +301,16 @@ class TrainingDays:
 def inference_panel(
     config: Config, training: TrainingDays, symbols: tuple[str, ...], features: tuple[str, ...], date: str | None
 ) -> Panel:
-    """Build a panel of newer prices with features normalised as in training: all later days are validation days.
+    """Build a panel of newer prices, with features normalised as in training; all later days are validation days.
 
     Args:
-        config: of the run, with the newer prices as `market.data`.
-        training, symbols, features: days that agents were trained on, symbols and features that they observe.
-        date: the last day; None: that of the prices. No later price is used.
+        config: the run's configuration, with the newer prices as `market.data`.
+        training, symbols, features: training days, and the symbols and features that agents observe.
+        date: last day; None: that of the prices. No later price is used.
 
     Raises:
-        InputError: the prices begin later or end before `date`, have other symbols, features or training days, or there
-            is no day after training.
+        InputError: the prices begin later, end before `date`, or have other symbols, features or training days, or no
+            day after training.
     """
     market = config.market.model_copy(update={"first_date": training.first, "last_date": date})
     if date is not None and date <= training.last:

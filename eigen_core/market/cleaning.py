@@ -1,8 +1,4 @@
-"""Cleaning: from rows as they were read to daily prices of all symbols.
-
-Every decision about a day uses that day and earlier ones of the same symbol, never later ones: a cleaned price would
-have been the same on the evening of its day.
-"""
+"""Clean rows to daily prices of all symbols. Decisions about a day never use later days."""
 
 import difflib
 from collections.abc import Mapping, Sequence
@@ -19,7 +15,7 @@ from eigen_core.market.days import PriceRows, SuspiciousRow, refuse_longer_bars,
 from eigen_core.market.layouts import BAR, Role
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
 
-# Numbers outside of these are errors of the source; inside, no indicator overflows.
+# Numbers outside are errors of the source; inside, no indicator overflows.
 SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
 _LARGE_MOVE = 2.0
 
@@ -28,15 +24,15 @@ Grid = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class CleanPrices:
-    """Daily prices of all symbols, float64 `[days, symbols]`, NaN where unknown.
+    """Daily prices of all symbols, float64 `[days, symbols]`, NaN if unknown.
 
     Attributes:
         days: datetime64[D] `[days]`, increasing.
         symbols: names; the `assets` tradable ones first.
         high, low, close: known on the same days; low is at most, high at least open and close.
         volume: not negative, on the scale of the prices.
-        has_range, has_volume: the source has highs and lows, has volumes.
-        own: each numeric column beside prices, by heading.
+        has_range, has_volume: whether the source has highs and lows, volumes.
+        own: the other numeric columns by heading.
     """
 
     days: Days
@@ -53,26 +49,26 @@ class CleanPrices:
 
     @property
     def suspended(self) -> NDArray[np.bool_]:
-        """Priced days without trading, of volume zero (that of currencies is always zero), bool `[days, symbols]`."""
+        """Priced days with volume zero, bool `[days, symbols]`; the volume of currencies is always zero."""
         has_volume = (self.volume > 0.0).any(axis=0)
         return np.asarray((self.volume == 0.0) & has_volume & ~np.isnan(self.close))
 
 
 def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[CleanPrices, DataReport]:
-    """Clean the rows of all files; return prices, those of `context` last and not tradable, and a report.
+    """Clean the rows of all files; return prices, with `context` last and not tradable, and a report.
 
     Raises:
-        InputError: no symbol has a usable price, a context symbol is not there, none is left to trade, or the bars are
+        InputError: no symbol has a usable price, a context symbol is missing, none is left to trade, or the bars are
             weekly or longer. The message names the `source`.
     """
     present = np.flatnonzero(np.bincount(rows.codes))
     symbols = tuple(rows.symbols[code] for code in present)
     rows = replace(rows, symbols=symbols, codes=np.searchsorted(present, rows.codes))
-    # A row without any price or volume does not contradict another one.
+    # An empty row does not contradict another one.
     priced_rows = np.logical_or.reduce([~np.isnan(column) for column in rows.prices.values()])
     repeated, conflicts = _repeated_rows(rows, priced_rows)
     days, raw, own = _grids(rows, priced_rows)
-    # A day stays one if any of its prices was given, even one that cannot be right.
+    # A day counts if the source has any of its prices, even an invalid one.
     given = np.logical_or.reduce([(~np.isnan(raw[role])).any(axis=1) for role in BAR if role in raw])
     days, raw = days[given], {role: grid[given] for role, grid in raw.items()}
     usable = {
@@ -161,12 +157,12 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
 
 
 def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid, Grid]:
-    """Bring prices to the scale of the adjusted close, where there is one; return them, volumes and the factors.
+    """Scale prices to the adjusted close, if there is one; return them, volumes and the factors.
 
-    A day without an adjusted close takes the factor of the symbol's last day that has one, before the first of them 1.
-    Only prices of days with a close are kept, and highs and lows that hold open and close between them.
+    A day without an adjusted close takes the symbol's last factor, 1 before the first. Prices of days without a close
+    are dropped, and highs and lows are widened to open and close.
     """
-    # Taken out one after the other, so that their memory is free.
+    # Popped one after the other to free their memory.
     close = cells.pop("close")
     unknown = np.full(close.shape, np.nan)
     adjusted = cells.pop("adjusted_close", unknown)
@@ -183,7 +179,7 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
     for name, values in (("missing_opens", opened), ("derived_highs", high), ("derived_lows", low)):
         counts[name] = int((priced & np.isnan(values)).sum())
     larger, smaller = np.fmax(opened, close), np.fmin(opened, close)
-    # Scaling rounds: a high at the close may come out a hair below it, which is no error of the source.
+    # Tolerance for the rounding of scaling.
     counts["repaired_highs"] = int((high < larger * (1.0 - 1e-12)).sum())
     counts["repaired_lows"] = int((low > smaller * (1.0 + 1e-12)).sum())
     bars: dict[Role, Grid] = {"open": opened, "high": np.fmax(high, larger), "low": np.fmin(low, smaller)}
@@ -193,7 +189,7 @@ def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[R
 def _column_order(
     symbols: tuple[str, ...], has_price: NDArray[np.bool_], context: dict[str, None], source: str
 ) -> tuple[list[int], int]:
-    """Return the positions of the panel's columns, tradable ones, then context, and how many are tradable."""
+    """Return the positions of the panel's columns, tradable ones first, and the number of tradable ones."""
     position = {symbols[column]: int(column) for column in np.flatnonzero(has_price)}
     if not position:
         raise InputError(
@@ -216,7 +212,7 @@ def _column_order(
 
 
 def _histories(prices: CleanPrices) -> tuple[tuple[SymbolHistory, ...], int]:
-    """Return the history of each symbol, and how many changes between its prices are large."""
+    """Return the history of each symbol, and the number of large moves."""
     histories, large_moves = [], 0
     for column, (symbol, close) in enumerate(zip(prices.symbols, prices.close.T, strict=True)):
         own = np.flatnonzero(~np.isnan(close))

@@ -26,23 +26,23 @@ _EARLIEST, _LATEST, _LARGEST_COUNT = pd.Timestamp("1800-01-01"), pd.Timestamp("2
 
 
 def to_text(column: "pd.Series[Any]") -> "pd.Series[str]":
-    """Return cells as text, numbers without decimals, missing ones empty."""
+    """Return cells as text: numbers without decimals, missing cells empty."""
     if pd.api.types.is_float_dtype(column.dtype):
         column = column.map("{:.0f}".format, na_action="ignore")
     return column.astype("str").where(column.notna(), "").str.strip()
 
 
 def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.DataFrame:
-    """Parse dates and timestamps that are text, numbers, dates or timestamps.
+    """Parse dates and timestamps from text, numbers, dates or timestamps.
 
     Args:
-        column: their cells.
-        formats: directives of strftime, or a unit of time since 1970 (`EPOCHS`); exactly one of them must fit. Empty:
+        column: cells.
+        formats: directives of strftime, or a unit of time since 1970 (`EPOCHS`); exactly one must fit. Empty:
             2024-12-31, with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits since 1970.
 
     Returns:
-        A row a cell: `timestamp`, datetime64[s] on its own clock, NaT where the cell is empty; `offset`, float64,
-        seconds by which that clock is ahead of UTC, NaN without a time zone; `valid`, bool, whether it is such a date.
+        One row per cell: `timestamp`, local datetime64[s], NaT if empty; `offset`, float64 seconds ahead of UTC, NaN
+        without a time zone; `valid`, bool.
     """
     if isinstance(column.dtype, pd.DatetimeTZDtype):
         local, utc = column.dt.tz_localize(None), column.dt.tz_convert("UTC").dt.tz_localize(None)
@@ -62,7 +62,7 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
 
 
 def parse_format(texts: "pd.Series[str]", pattern: str) -> pd.DataFrame:
-    """Parse texts in one format, as `parse_dates` does; NaT where one is not written so."""
+    """Parse texts in one format as `parse_dates` does; NaT where it does not fit."""
     if pattern in EPOCHS:
         numbers = pd.to_numeric(texts, errors="coerce").to_numpy(dtype=np.float64, na_value=np.nan)
         known = np.abs(numbers) < _LARGEST_COUNT
@@ -74,7 +74,7 @@ def parse_format(texts: "pd.Series[str]", pattern: str) -> pd.DataFrame:
 
 
 def parse_times_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
-    """Return seconds since midnight, float64, of 9:30, 16:00:00, 4:00 PM, 93000, 1600 or an empty cell; others: NaN."""
+    """Return seconds since midnight, float64, of 9:30, 16:00:00, 4:00 PM, 93000, 1600 or empty cells; NaN otherwise."""
     texts = to_text(column).str.removesuffix(".0").replace("", "0")
     padded = texts.str.zfill(4).where(texts.str.len() <= 4, texts.str.zfill(6)).str.ljust(6, "0")
     digits = padded.str.replace(r"(..)(..)(..)", r"\1:\2:\3", regex=True)
@@ -87,14 +87,14 @@ def parse_times_of_day(column: "pd.Series[Any]") -> NDArray[np.float64]:
 
 
 def to_utc(timestamps: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
-    """Return timestamps in UTC; those without a time zone stay as they are."""
+    """Return timestamps in UTC; those without a time zone are unchanged."""
     if timestamps["offset"].isna().all():
         return timestamps["timestamp"]
     return timestamps["timestamp"] - timestamps["offset"].fillna(0.0).astype(np.int64).astype("timedelta64[s]")
 
 
 def to_time_zone(timestamps: pd.DataFrame, time_zone: str | None) -> "pd.Series[pd.Timestamp]":
-    """Return timestamps on the clock of a time zone; those without a time zone stay as they are."""
+    """Return timestamps in a time zone; those without a time zone are unchanged."""
     if time_zone is None:
         return timestamps["timestamp"]
     local = to_utc(timestamps).dt.tz_localize("UTC").dt.tz_convert(time_zone).dt.tz_localize(None)

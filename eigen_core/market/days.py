@@ -1,4 +1,4 @@
-"""From rows of files to rows of trading days, and which of these are probably wrong."""
+"""Turn rows of files into rows of trading days, and find suspicious ones."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +25,7 @@ _MONDAY, _FRIDAY, _SUNDAY = 0, 4, 6
 _BARS = {"weekly": range(6, 9), "monthly": range(26, 34), "quarterly": range(85, 96)}
 _MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
 _DAY_OF_BARS = {"open": "first", "high": "max", "low": "min", "volume": "sum"}
-"""How bars form a day; of all other columns it has the last value."""
-# New shares for old ones. Prices fall by the ratio; at a reverse split they rise by it.
+"""Aggregation of bars to a day; other columns take the last value."""
 _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
 _SPLITS = (Fraction(3, 2), *map(Fraction, _WHOLE), *(Fraction(1, new) for new in _WHOLE))
 _SPLIT_MOVES = -np.log([float(ratio) for ratio in _SPLITS])
@@ -50,8 +49,8 @@ _HARMLESS: frozenset[Kind] = frozenset(("move", "stale", "unfinished"))
 
 @dataclass(frozen=True)
 class SuspiciousRow:
-    """A row that is probably wrong: its symbol (empty: all), day (YYYY-MM-DD, the first of several) and numbers, and
-    whether it was left out of the panel."""
+    """A suspicious row: symbol (empty: all), day (YYYY-MM-DD, the first of several), numbers, and whether it was
+    dropped."""
 
     kind: Kind
     symbol: str
@@ -66,17 +65,17 @@ class SuspiciousRow:
 
 @dataclass(frozen=True)
 class PriceRows:
-    """Rows of prices, one a symbol and day.
+    """Rows of prices, one per symbol and day.
 
     Attributes:
         layout: `long`, `wide` or `folder`.
-        codes: intp `[rows]`, which of `symbols` a row is about.
+        codes: intp `[rows]`, index into `symbols`.
         days: datetime64[D] `[rows]`.
-        prices, own: float64 `[rows]` of each role, of each other numeric column, NaN where a cell is missing.
+        prices, own: float64 `[rows]` of each role and of each other numeric column; NaN if missing.
         files: names of the files of each symbol.
-        counts: of rows and files, under the names that `DataReport` has.
+        counts: fields of `DataReport`.
         ignored: headings of unused columns, and keys of unused partitions.
-        found: suspicious rows that were left out.
+        found: suspicious rows that were dropped.
     """
 
     layout: str
@@ -96,7 +95,7 @@ class PriceRows:
         return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
 
     def without(self, suspicious: Sequence[SuspiciousRow]) -> "PriceRows":
-        """Return the rows without suspicious days, and without all days before a change of the scale."""
+        """Return the rows without suspicious days and without all days before a change of scale."""
         kept = np.ones(len(self.days), dtype=np.bool_)
         for row in suspicious:
             own, day = self.codes == self.symbols.index(row.symbol), np.datetime64(row.day)
@@ -106,17 +105,17 @@ class PriceRows:
         return replace(self.kept(kept), found=(*self.found, *left_out))
 
     def between(self, first: str | None, last: str | None) -> "PriceRows":
-        """Return the rows of the days from `first` to `last`, both included; None: no bound."""
+        """Return the rows from `first` to `last`, inclusive; None: no bound."""
         begin, end = np.datetime64(first or "0001-01-01"), np.datetime64(last or "9999-12-31")
         return self.kept((self.days >= begin) & (self.days <= end))
 
 
 def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: MarketConfig, where: str) -> PriceRows:
-    """Return the rows of all files, `parts`, with their names, as those of days.
+    """Join the rows of all files (`parts`, with their `names`) into rows of days.
 
     Raises:
-        InputError: symbols differ in case alone; timestamps may be of two days; or there are bars within days, and days
-            are not to be formed of them, or cannot be. `where` names the source.
+        InputError: symbols differ only in case, timestamps do not determine the day, or there are intraday bars that
+            are not to be aggregated or cannot be. The message names the source, `where`.
     """
     symbols = _symbols(parts, market, where)
     codes = {symbol: code for code, symbol in enumerate(symbols)}
@@ -174,7 +173,7 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
 
 
 def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tuple[str, ...]:
-    """Return the symbols that are read, in the order of wide files, else sorted."""
+    """Return the symbols to read, in the order of wide files, otherwise sorted."""
     wanted = {*market.symbols, *market.context} if market.symbols else None
     found = dict.fromkeys(
         symbol
@@ -197,7 +196,7 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
 
 
 def _are_bars(rows: pd.DataFrame) -> bool:
-    """Return whether most days of symbols have rows at several times, or some at many: a live row makes few of both."""
+    """Return whether most days of symbols have rows at several times, or some at many; a live row causes neither."""
     if rows["utc"].nunique() == rows["day"].nunique():
         return False
     rows = rows[["code", "utc", "day"]].drop_duplicates()
@@ -208,7 +207,6 @@ def _are_bars(rows: pd.DataFrame) -> bool:
 
 
 def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
-    """Refuse bars within days that are not to form days, or of which nothing says which days."""
     found: dict[str, str] = {} if market.intraday == "aggregate" else {"intraday": "aggregate"}
     in_utc = rows["offset"] == 0.0
     if market.time_zone is None and in_utc.any():
@@ -232,10 +230,8 @@ def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
 
 
 def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:
-    """Return the days that bars form, the number of bars that came again, and the last day if its bars end early.
-
-    Bars are ordered and come again in UTC: a clock that is put back shows an hour twice.
-    """
+    """Return the days formed by bars, the number of repeated bars, and the last day if its bars end early."""
+    # Compared in UTC: a local clock that is put back shows an hour twice.
     values = [name for name in map(str, rows) if name in PRICE_ROLES or name.startswith(OWN)]
     bars = rows[rows[values].notna().any(axis=1)].sort_values(["code", "utc"], kind="stable")
     _refuse_sessions_over_midnight(bars["day"].to_numpy().astype("datetime64[D]"), where)
@@ -262,7 +258,7 @@ def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tup
 
 
 def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
-    """Refuse bars whose sessions begin or end on a day of the weekend: by midnights they would form a day more."""
+    """Refuse bars whose sessions reach into the weekend: aggregated by midnight they would form an extra day."""
     days, bars = np.unique(days, return_counts=True)
     # The first and the last may be cut.
     weekdays, bars = weekdays_of(days[1:-1]), bars[1:-1]
@@ -278,7 +274,7 @@ def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
 
 
 def _refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None:
-    """Refuse weeks from Tuesday to Saturday, and by a time zone from Sunday to Thursday: the days are others."""
+    """Refuse weeks from Tuesday to Saturday, and in a time zone from Sunday to Thursday: the days are shifted."""
     days = np.unique(days)
     counts = np.bincount(weekdays_of(days), minlength=7)
     regular = 4 * counts >= counts.max()
@@ -297,14 +293,7 @@ def _refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None
 
 
 def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[str], source: str) -> None:
-    """Refuse prices of which most symbols have one row a week, a month, or any other number of days above one.
-
-    Gaps of daily prices are not regular: their days follow each other after one day, but for weekends.
-
-    Args:
-        days: datetime64[D] `[days]`, increasing.
-        known: bool `[days, symbols]`, there is a price.
-    """
+    """Refuse weekly and other longer bars: most symbols have regular gaps. `known` is bool `[days, symbols]`."""
     spacings: dict[str, int] = {}
     for symbol, column in zip(symbols, known.T, strict=True):
         gaps = np.diff(days[column]).astype(np.int64)
@@ -324,7 +313,7 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
 
 
 def absurd(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
-    """Return the rows in the panel that make metrics absurd: `market.suspicious` decides on them."""
+    """Return the rows in the panel that `market.suspicious` decides on: they distort metrics."""
     return tuple(row for row in rows if row.kind not in _HARMLESS and not row.left_out)
 
 
@@ -341,14 +330,7 @@ def sentences(rows: Sequence[SuspiciousRow], shown: int = 5) -> list[str]:
 def suspicious_prices(
     days: Days, symbols: Sequence[str], raw: Mapping[Role, Grid], prices: Mapping[Role, Grid]
 ) -> Iterator[SuspiciousRow]:
-    """Find suspicious prices, float64 `[days, symbols]` of each role.
-
-    Args:
-        days: datetime64[D] `[days]`.
-        symbols: names.
-        raw: prices as the files have them.
-        prices: open, high, low and close after cleaning, on the scale of adjusted closes.
-    """
+    """Find suspicious prices, float64 `[days, symbols]` of each role: `raw` as in the files, `prices` cleaned bars."""
     for column, symbol in enumerate(symbols):
         closes = raw["close"][:, column]
         for row in np.flatnonzero(closes <= 0.0):
@@ -363,9 +345,9 @@ def suspicious_prices(
 def _of_bars(opened: Grid, high: Grid, low: Grid, close: Grid) -> Iterator[Finding]:
     before = np.concatenate([close[:1], close[:-1]])
     spikes: list[int] = []
-    # Closes by a factor of three from the one before, to which one of the next comes back.
+    # Changes by a factor of three that one of the next closes reverts.
     for row in np.flatnonzero(np.abs(np.diff(np.log(close), prepend=np.log(close[:1]))) >= np.log(_SPIKE)).tolist():
-        # The way back is none of its own.
+        # The reversal is not a spike itself.
         if not spikes or row - 1 != spikes[-1]:
             later = np.abs(np.log(close[row + 1 : row + 1 + _SPIKE_DAYS] / before[row])) <= np.log(_BACK)
             spikes += range(row, row + 1 + int(later.argmax())) if later.any() else ()
@@ -387,10 +369,10 @@ def _of_bars(opened: Grid, high: Grid, low: Grid, close: Grid) -> Iterator[Findi
 
 
 def _jumps(first: Grid, close: Grid) -> Iterator[Finding]:
-    """Find changes of closes of ten or more standard deviations of daily log returns of the 20 days before and after.
+    """Find changes of ten or more standard deviations of the daily log returns of the 20 days before and after.
 
-    Most of these days have changing closes. The change is a factor of two or more, or that to the day's first price is
-    within 3 % of a split's.
+    Most of these days have changing closes. The change is a factor of two or more, or its overnight part is within 3 %
+    of a split's.
     """
     overnight, moves = np.log(first[1:] / close[:-1]), np.log(close[1:] / close[:-1])
     for move in np.flatnonzero(np.maximum(np.abs(overnight), np.abs(moves)) > np.log(1.5) - _SPLIT_TOLERANCE).tolist():
@@ -399,19 +381,19 @@ def _jumps(first: Grid, close: Grid) -> Iterator[Finding]:
         sides = moves[max(move - _DAYS_AROUND, 0) : move], moves[move + 1 : move + 1 + _DAYS_AROUND]
         around = [side for side in sides if len(side) >= _FEWEST_DAYS_AROUND]
         deviation, size = max((side.std() for side in around), default=np.inf), abs(moves[move])
-        # Closes that stood still, then jump, are stale.
+        # Closes that do not change before a jump are stale.
         changing = all(np.median(np.abs(side)) for side in around)
         if changing and size >= _SPLIT_DEVIATIONS * deviation and (split is not None or size >= np.log(_LARGE)):
             before, after = close[move], close[move + 1]
             is_split = split is not None and max(split, 1 / split) >= _LARGE
-            # Of the last day nothing shows whether it stays.
+            # On the last day nothing shows whether it is permanent.
             stays = (is_split or max(after / before, before / after) >= _JUMP) and move + 2 < len(close)
             ratio = f", {split.numerator}:{split.denominator}" if split else ""
             yield "jump" if stays else "move", move + 1, f"{before:g} to {after:g}{ratio}"
 
 
 def _late(adjusted: Grid, close: Grid) -> Iterator[Finding]:
-    """Find the day on which adjusted closes begin, if closes before it would seem to jump to them."""
+    """Find the day on which adjusted closes begin, if they differ from the closes before it."""
     factor = np.where((adjusted > 0.0) & (close > 0.0), adjusted, np.nan) / np.where(close > 0.0, close, np.nan)
     known = np.flatnonzero(~np.isnan(factor))
     if len(known) and known[0] > 0 and not 1.0 / _LATE_FACTOR < factor[known[0]] < _LATE_FACTOR:

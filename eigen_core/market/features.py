@@ -1,7 +1,6 @@
-"""Features of each column: computed from prices, columns of the data, and registered functions.
+"""Features of each column: from prices, columns of the data, and registered functions.
 
-A feature is known on the evening of its day. All of them are computed on a column's own days, those with a price, one
-after the other; a gap is no day. No value depends on how long the series goes on after its day.
+Features are computed on a column's own days, those with a price. No value depends on later days.
 """
 
 import traceback
@@ -26,11 +25,9 @@ FeatureSet = Literal["returns", "classic", "columns"]
 Series = NDArray[np.float64]
 
 CARRIED_DAYS = 10
-"""Days without a price for which a column's last features still stand; after them they are unknown. Without a bound, a
-series that has ended would seem to continue; that it has ended is known only later."""
+"""Days without a price for which a column keeps its last features; later they are unknown."""
 
 _GROUP = "eigen.features"
-# The numeric columns of the data, as a set and in `market.own_features`.
 _COLUMNS = "columns"
 _RETURN_DAYS, _VOLATILITY_DAYS, _MEAN_DAYS = (1, 5, 20, 60, 120), (20, 60), (20, 60, 200)
 _RSI_DAYS, _MACD_DAYS, _TRIX_DAYS, _VOLUME_DAYS = 14, (12, 26, 9), 30, 60
@@ -40,18 +37,14 @@ Future = Literal["cut off", "shuffled"]
 FUTURES: tuple[Future, ...] = ("cut off", "shuffled")
 SHUFFLED_DEVIATION = 0.2
 TOLERANCE = 1e-8
-"""Changes of a feature up to this share of its standard deviation are rounding: a panel's float32 hold none of them."""
+"""Largest change, as a share of a feature's standard deviation, that counts as rounding."""
 _SMALLEST_DEVIATION = 1e-6
 _CHECKED_COLUMNS, _CHECKED_DAYS, _FEWEST_DAYS = 8, 3, 30
 
 
 @dataclass(frozen=True)
 class Bars:
-    """The prices of one column, float64 `[days]`; `dates` are datetime64[D], increasing.
-
-    `close` is NaN where there is no price, `high` and `low` are known wherever it is, `open` and `volume` are NaN where
-    unknown.
-    """
+    """Prices of one column, float64 `[days]`, NaN if unknown (`high` and `low` never beside a `close`)."""
 
     open: Series
     high: Series
@@ -61,29 +54,28 @@ class Bars:
     dates: NDArray[np.datetime64]
 
     def at(self, days: "NDArray[np.intp] | slice") -> "Bars":
-        """Return the bars of some days, as arrays of their own that cannot be written to."""
+        """Return a read-only copy of the bars of some days."""
         chosen = {field.name: np.array(getattr(self, field.name)[days]) for field in fields(self)}
         for array in chosen.values():
             array.setflags(write=False)
         return Bars(**chosen)
 
     def with_price(self) -> tuple[NDArray[np.intp], "Bars"]:
-        """Return the column's own days, those with a price, and the bars of these."""
+        """Return the days with a price and their bars."""
         days = np.flatnonzero(~np.isnan(self.close))
         return days, self.at(days)
 
 
 def _returns(bars: Bars) -> dict[str, Series]:
-    """Return features that are free of the price level.
+    """Return features that do not depend on the price level; RSI, MACD, TRIX and means are TA-Lib's.
 
-    RSI, MACD, TRIX and means are TA-Lib's (Wilder's smoothing and exponential means begin with the series). `volume` is
-    by how many standard deviations the logarithm of the volume lies above its 60-day mean.
+    `volume` is the z-score of the logarithm of the volume over 60 days.
     """
-    # Relative to the first close, so that no threshold inside an indicator depends on the price level.
+    # Relative to the first close: thresholds inside of indicators must not depend on the price level.
     close, log_close = bars.close / bars.close[0], pd.Series(np.log(bars.close))
     macd, signal, _ = talib.MACD(close, *_MACD_DAYS)
     strength = talib.RSI(close, _RSI_DAYS) / 100.0 - 0.5
-    # TA-Lib calls a price that has never moved as weak as one that has only fallen.
+    # TA-Lib gives a price that has never moved the RSI of one that has only fallen.
     has_moved = np.logical_or.accumulate(close != close[0])
     returns = {days: np.asarray(log_close.diff(days), dtype=np.float64) for days in _RETURN_DAYS}
     traded = ~np.isnan(bars.volume)
@@ -126,7 +118,7 @@ _SETS: Mapping[str, Callable[[Bars], dict[str, Series]]] = {
 
 @cache
 def feature_names(feature_set: FeatureSet, has_range: bool, has_volume: bool) -> tuple[str, ...]:
-    """Return the names of the features of a set; without highs and lows no `range`, without volumes no `volume`."""
+    """Return the names of a set's features; no `range` without highs and lows, no `volume` without volumes."""
     missing = {name for name, known in (("range", has_range), ("volume", has_volume)) if not known}
     return tuple(name for name in _SETS[feature_set](_sample_bars()) if name not in missing)
 
@@ -143,16 +135,16 @@ def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_vo
 
 
 def carry_forward(values: Series, days: int = CARRIED_DAYS) -> Series:
-    """Fill unknown values of `[days, features]` with the last known one if it is at most `days` days old."""
+    """Fill unknown values of `[days, features]` with the last known one, at most `days` days old."""
     return pd.DataFrame(values).ffill(limit=days).to_numpy()
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
-    """Return mean and standard deviation of the last `days` values, NaN before there are as many."""
+    """Return rolling mean and standard deviation over `days` values; NaN for the first values."""
     mean, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
     windows = len(values) - days + 1
     if windows > 0:
-        # In the same order for each window: a running sum would carry the rounding of large values along for ever.
+        # Summed anew for each window: a running sum would carry rounding errors along.
         parts = [values[offset : offset + windows] for offset in range(days)]
         mean[days - 1 :] = sum(parts, np.zeros(windows)) / days
         squares = ((part - mean[days - 1 :]) ** 2 for part in parts)
@@ -168,26 +160,24 @@ def _sample_bars() -> Bars:
 
 
 FeatureValues = Callable[[Bars], ArrayLike | Mapping[str, ArrayLike]]
-"""A feature function: from the read-only bars of a symbol's days with a price to one value a day, or several by name.
-
-A value that is not finite is unknown. It may use no later day: `eigen audit` tries whether it does.
-"""
+"""A feature function: maps the read-only bars of a symbol's days with a price to one value per day, or to several by
+name. Values that are not finite are unknown. It must not use later days; `eigen audit` tests this."""
 
 
 @dataclass(frozen=True)
 class FeatureFunction:
-    """A registered function; its features are called `name`, or `name.key` where it returns several by key."""
+    """A registered function; its features are named `name`, or `name.key` if it returns several."""
 
     name: str
     compute: FeatureValues
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Names of its features: it is called with bars of a random walk."""
+        """Names of its features, from a call with a random walk."""
         return tuple(self.features_of(_sample_bars(), "a random walk"))
 
     def features_of(self, bars: Bars, symbol: str) -> dict[str, Series]:
-        """Return the features of own days by name, float64 `[days]`, NaN where unknown; `InputError` if it fails."""
+        """Return the features by name, float64 `[days]`, NaN if unknown; raise `InputError` if the function fails."""
         try:
             returned = self.compute(bars)
         except Exception as error:
@@ -214,12 +204,11 @@ class FeatureFunction:
 
 
 def uses_columns(market: MarketConfig) -> bool:
-    """Return whether the numeric columns of the data are features."""
     return _COLUMNS in (market.features, *market.own_features)
 
 
 def feature_functions(market: MarketConfig) -> tuple[FeatureFunction, ...]:
-    """Return the functions that `market.own_features` names; raise `InputError` if one is not there or not unique."""
+    """Return the functions of `market.own_features`; raise `InputError` if one is missing or ambiguous."""
     names = dict.fromkeys(market.own_features)
     return tuple(FeatureFunction(name, _registered_function(name)) for name in names if name != _COLUMNS)
 
@@ -250,14 +239,14 @@ def _registered_function(name: str) -> FeatureValues:
 
 
 class PanelFeatures:
-    """The features of each column of `prices` before normalisation: those that `market` names.
+    """The features of `market` for each column of `prices`, before normalisation.
 
     Attributes:
-        names: of all features, `own_names` those of the data's columns, then of functions, which come last.
+        names: all features; `own_names`, columns of the data and then functions, come last.
         shape: days, columns, features.
 
     Raises:
-        InputError: a function is not registered or fails, the data lacks columns that are named, or names repeat.
+        InputError: a function is not registered or fails, the data has no numeric columns, or names repeat.
     """
 
     def __init__(self, prices: CleanPrices, market: MarketConfig) -> None:
@@ -276,11 +265,7 @@ class PanelFeatures:
             raise InputError(f"Several features are called '{repeated[0]}': rename the column or the function.")
 
     def of_column(self, column: int) -> Series:
-        """Return the features of one column, float64 `[days, features]`, NaN where unknown and on days without a price.
-
-        Raises:
-            InputError: a function fails, or returns other names than for other columns.
-        """
+        """Return the features of one column, float64 `[days, features]`, NaN if unknown and on days without a price."""
         bars, prices = self.bars(column), self.prices
         of_set = column_features(bars, self.market.features, prices.has_range, prices.has_volume)
         priced = ~np.isnan(bars.close)
@@ -317,10 +302,10 @@ class LookAhead:
 
     Attributes:
         feature: its name, or `open`, `high`, `low` or `close` for a price of the panel.
-        normalised: the value changes only once it is normalised: mean or deviation take days after training.
-        day: the first day whose value changes, as YYYY-MM-DD.
-        last_known: the last day that was left as it was; later ones were cut off or shuffled (`future`).
-        symbols: number of symbols of which a value changes, on any of the days tried.
+        normalised: only the normalised value changes: mean or deviation use days after training.
+        day: first day whose value changes (YYYY-MM-DD).
+        last_known: last unchanged day; later ones were cut off or shuffled (`future`).
+        symbols: number of symbols with a change, on any of the days tried.
     """
 
     feature: str
@@ -343,11 +328,9 @@ class LookAhead:
 def first_changes(
     before: NDArray[Any], after: NDArray[Any], tolerance: Series | float | None = None
 ) -> NDArray[np.int64]:
-    """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none.
-
-    None: more than rounding, relative to a column's standard deviation or, where it is constant, to its level.
-    """
+    """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none."""
     if tolerance is None:
+        # Rounding, relative to a column's standard deviation or, if it is constant, to its level.
         values = pd.DataFrame(before)
         level = _SMALLEST_DEVIATION * values.mean().abs().to_numpy()
         tolerance = TOLERANCE * np.maximum(values.std(ddof=0).to_numpy(), level)
@@ -357,7 +340,7 @@ def first_changes(
 
 
 def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
-    """Return the look-ahead of registered functions, one finding a feature, on a few days of a few symbols."""
+    """Return the look-ahead of registered functions, one finding per feature, on a few days of a few symbols."""
     symbols = features.prices.symbols
     columns = np.unique(np.linspace(0, len(symbols) - 1, _CHECKED_COLUMNS).round().astype(np.int64))
     return first_of_each_feature(
@@ -369,7 +352,7 @@ def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
 
 
 def first_of_each_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...]:
-    """Return the first finding of each feature, with the number of symbols that it was found for."""
+    """Return the first finding of each feature, with the number of symbols."""
     found: dict[str, list[LookAhead]] = {}
     for finding in findings:
         found.setdefault(finding.feature, []).append(finding)
@@ -377,7 +360,7 @@ def first_of_each_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...
 
 
 def look_ahead_of_function(function: FeatureFunction, bars: Bars, symbol: str) -> Iterator[LookAhead]:
-    """Yield the look-ahead of a function on a few days of a symbol's own; none if there are fewer than 30 of them."""
+    """Yield the look-ahead of a function on a few days of a symbol; none if it has fewer than 30 days."""
     days = len(bars.close)
     if days < _FEWEST_DAYS:
         return

@@ -1,4 +1,4 @@
-"""Price files: one file, a folder of them, or a folder of partitions; and whether memory suffices to read them."""
+"""Find price files (a file, a folder or partitions), and check that there is enough memory to read them."""
 
 import gzip
 import hashlib
@@ -17,23 +17,23 @@ from eigen_core.config.market import path_of_data
 from eigen_core.machine import headroom_bytes
 
 BYTES_PER_BYTE = 9
-"""Resident memory at the peak per byte of text that is read, until there is a panel. In processes of their own 6.3 to
-8.7 were measured of files of 17 to 120 MB, and 7.0 to 8.3 of a file a symbol, 15 to 105 MB together."""
+"""Peak of the resident memory per byte of text, until the panel is built. Measured: 6.3 to 8.7, in separate processes,
+for files of 15 to 120 MB."""
 WIDE_BYTES_PER_BYTE = 26
-"""The same where each column is a symbol and 6 bytes are a day of it: 22.3 to 23.8 of files of 61 and 21 MB."""
-# Less than this is little beside what loading torch takes: whether a run fits is for its plan to say.
+"""The same for the wide layout with 6 bytes per cell. Measured: 22.3 to 23.8 for files of 61 and 21 MB."""
+# Smaller needs are negligible beside the memory of torch.
 _LEAST_BYTES = 200_000_000
 # Prices shrink to a quarter or a tenth.
 _LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
-# In a folder other text lies beside prices; Stooq's begins so.
+# Folders also contain other text files; Stooq's begin like this.
 _TEXT_OF_PRICES = b"<TICKER>"
 _ADVICE = "give CSV or Parquet, which spreadsheets and databases export; unpack an archive."
 # freqtrade's files are named like BTC_USDT-1d.feather.
 _LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
-# Names that are symbols and nothing else: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. Names of parts of a symbol's
-# history have a space, an underscore, a number after a hyphen, or a year at the end.
+# Symbols: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. A name with a space, an underscore, a number after a hyphen or
+# a year at its end may be a part of a symbol's history.
 _SYMBOL = r"(?!.*[-.]\d)(?!.*[^\W\d](19|20)\d{2})(?!(part|data|chunk)\W?\d)\^?[^\W_]+([-.^=&!$+][^\W_]*)*"
 
 Partition = tuple[tuple[str, str], ...]
@@ -45,8 +45,8 @@ class SourceFile:
 
     Attributes:
         form: `csv`, `parquet` or `arrow`.
-        symbol: whose prices it holds if it has no column of symbols; empty: its name does not say it.
-        partition: key and value of each folder `key=value` that it lies in, as they are written.
+        symbol: symbol by the file's name, for files without a symbol column; empty: unknown.
+        partition: key and value of each parent folder `key=value`.
     """
 
     path: Path
@@ -57,11 +57,10 @@ class SourceFile:
 
     @property
     def name(self) -> str:
-        """Its name, with the folders of its partition."""
         return "/".join([*(f"{key}={value}" for key, value in self.partition), self.path.name])
 
     def read(self) -> bytes:
-        """Return its bytes, decompressed; raise InputError if it cannot be read, has changed, or is damaged."""
+        """Return the decompressed content; raise InputError if the file is unreadable, changed or damaged."""
         try:
             content = self.path.read_bytes()
             if hashlib.sha256(content).hexdigest() != self.sha256:
@@ -81,7 +80,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """The file or folder that prices are read from, its price files by name, and names of what else it holds."""
+    """A file or folder of prices: its price files by name, and the names of its other files."""
 
     path: Path
     files: tuple[SourceFile, ...]
@@ -89,11 +88,10 @@ class Source:
 
 
 def find_source(data: str | None, symbol_from: str | None = None) -> Source:
-    """Find and hash the price files of `MarketConfig.data`, whose names have the symbol as `symbol_from` says.
+    """Find and hash the price files of `MarketConfig.data`.
 
     Raises:
-        InputError: there is no such file or folder, it holds no price file, or one cannot be read; or `data` can be
-            read in two ways.
+        InputError: there is no price file, one is unreadable, or `data` is ambiguous.
     """
     path = path_of_data(data)
     try:
@@ -114,21 +112,21 @@ def find_source(data: str | None, symbol_from: str | None = None) -> Source:
 
 
 def symbol_in(name: str, symbol_from: str) -> str:
-    """Return the symbol in a file's name by a pattern as `{symbol}-1d-{part}.csv`; empty: the name is no such one."""
+    """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty if it does not match."""
     pattern = re.escape(symbol_from).replace(r"\{symbol\}", "(?P<symbol>.+?)").replace(r"\{part\}", r"\d.*?")
     found = re.fullmatch(pattern, name, re.IGNORECASE)
     return found["symbol"] if found else ""
 
 
 def require_memory_to_read(source: Source, config: Config) -> None:
-    """Refuse price files that take more memory to read, by their sizes, than is left before the guard's hard line."""
+    """Raise `InputError` if reading takes more memory, by the files' sizes, than the guard's hard limit leaves."""
     text = 0
     for path in (file.path for file in source.files):
         text += (length := path.stat().st_size)
         if path.suffix == ".gz" and length > 4:
             with path.open("rb") as file:
                 file.seek(-4, 2)
-                # The length before compression, modulo 4 GiB; it may be damaged.
+                # Uncompressed length modulo 4 GiB; it may be damaged.
                 text += max(0, min(int.from_bytes(file.read(), "little"), _most_bytes(length)) - length)
     need = text * (WIDE_BYTES_PER_BYTE if config.market.layout == "wide" else BYTES_PER_BYTE)
     if need >= _LEAST_BYTES and need > (left := headroom_bytes(config.memory, torch.device("cpu"))):
@@ -169,7 +167,7 @@ def _without_prices(folder: Path) -> str:
 
 
 def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tuple[list[SourceFile], list[str]]:
-    """Return the price files of a folder and of its partitions, and the names of all else."""
+    """Return the price files of a folder and its partitions, and the names of other files."""
     files: list[SourceFile] = []
     ignored: list[str] = []
     for entry in sorted(folder.iterdir()):
@@ -195,6 +193,5 @@ def _is_price_file(path: Path) -> bool:
 
 
 def _form_of(path: Path) -> str:
-    """Return the form of a file by its name, empty if it is none that can be read."""
     forms = (form for form, ending in _FORMS.items() if re.fullmatch(rf".+{ending}(\.gz)?", path.name, re.IGNORECASE))
     return next(forms, "")

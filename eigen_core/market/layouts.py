@@ -1,7 +1,7 @@
-"""Layouts of price files: which column is what, by its name or by all headings, or else the settings that say it.
+"""Layouts of price files: the role of each column by the settings or by all headings.
 
-A known layout needs no cells. Where the layout is neither named nor known, reading is refused with the settings that
-most likely read the file: these alone are guessed from cells, as nothing is read by them until a user gives them.
+If the layout is neither configured nor known, reading is refused, with suggested settings: only these suggestions are
+guessed from cells.
 """
 
 import re
@@ -31,9 +31,9 @@ ALIASES: dict[Role, tuple[str, ...]] = {
     "adjusted_close": ("adjclose", "adjustedclose"),
     "volume": ("volume", "vol"),
 }
-"""Headings of the long layout, as `heading_key` returns them; a file that has several has the first one's."""
+"""Headings of the long layout as `heading_key` returns them; the first one present counts."""
 
-# Of the settings that a refusal prints.
+# Of the suggested settings.
 _ROWS, _MOST_SYMBOLS = 3_000, 500
 _DATES = (
     "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y",
@@ -55,7 +55,7 @@ _SYMBOL_WORDS = (
     r"sym|tick|tic$|code|ric$|isin|cusip|sedol|wkn|permno|instr|asset|secur|stock|name|pair|coin|代码|종목|銘柄"
 )
 _UNCHANGED, _REPEATED, _WIDEST, _TIMES_OF_DAYS = 0.5, 0.2, 1.3, 3
-# The exchanges whose midnights or sessions timestamps in UTC may be of.
+# Time zones to suggest for timestamps in UTC.
 _ZONES = (
     "America/New_York", "Europe/London", "Europe/Berlin", "Asia/Tokyo", "Asia/Shanghai", "Asia/Kolkata",
     "Australia/Sydney", "America/Sao_Paulo", "America/Chicago", "Europe/Helsinki", "Africa/Johannesburg",
@@ -68,7 +68,7 @@ Numbers = Mapping[str, "pd.Series[float]"]
 
 
 class LayoutError(InputError):
-    """A file cannot be read as it is. The message goes on after the name of the file."""
+    """A file cannot be read. The message follows the file's name."""
 
 
 def visible(text: str) -> str:
@@ -77,12 +77,12 @@ def visible(text: str) -> str:
 
 
 def heading_key(heading: str) -> str:
-    """Return a heading without case, spaces and the marks that programs put around and between words."""
+    """Return a heading in lower case without spaces and punctuation."""
     return re.sub(r"[\s_\-./*<>]", "", unicodedata.normalize("NFKC", visible(heading)).casefold())
 
 
 def is_unnamed(heading: str) -> bool:
-    """Return whether a column has no heading, or the one that programs give an index without a name."""
+    """Return whether a column has no heading, or the default heading of an unnamed index."""
     return not visible(heading) or heading.startswith(("Unnamed:", "__index_level_"))
 
 
@@ -91,12 +91,12 @@ class Vendor:
     """The layout of a vendor's files.
 
     Attributes:
-        headings: keys of the headings that a file must have, separated by spaces; `optional`: that it may have.
-        roles: key of the heading of each role that has another one than in the long layout.
-        date_formats: of its dates; the only one that fits all of them is used. Empty: as in the long layout.
-        time_zone: whose midnights, in UTC, are the dates.
-        symbol_from: pattern of file names; None: a file is named after its symbol.
-        has_units: numbers have a currency, commas between thousands, or the letter of a unit.
+        headings: keys of required headings, separated by spaces; `optional`: of further ones.
+        roles: heading keys of roles that differ from the long layout.
+        date_formats: of its dates; exactly one must fit. Empty: as in the long layout.
+        time_zone: time zone whose midnights, in UTC, are the dates.
+        symbol_from: pattern of file names; None: the name is the symbol.
+        has_units: numbers have a currency, thousands separators or a unit's letter.
     """
 
     headings: str
@@ -148,10 +148,7 @@ _YFINANCE = "open high low close adjclose volume dividends stocksplits capitalga
 
 @dataclass(frozen=True)
 class Columns:
-    """Positions of a file's columns: of each role that is used, and of the other ones with a heading.
-
-    Of a wide file the others are those of symbols, and no role is `close`.
-    """
+    """Positions of a file's columns by role, and of the others, which are the symbols of a wide file."""
 
     roles: dict[Role, int]
     others: tuple[int, ...]
@@ -159,11 +156,7 @@ class Columns:
 
 
 def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
-    """Return what the columns with these headings are; None: it is neither named nor known.
-
-    Raises:
-        LayoutError: a named column is not there.
-    """
+    """Return the columns of these headings, None if unknown; raise `LayoutError` if a configured one is missing."""
     seen = [visible(name) for name in names]
     named: dict[Role, int] = {}
     for role in ALIASES:
@@ -186,7 +179,7 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
         roles["close"] = roles.pop("adjusted_close")
     others = tuple(place for place in headed if place not in roles.values())
     is_whole = {"date", "close"} <= roles.keys()
-    # A close beside other columns may as well be a ticker.
+    # Beside other columns, "close" may be a ticker.
     is_long = {"symbol", "volume", "adjusted_close"} & roles.keys() or {"open", "high", "low"} <= roles.keys()
     if vendor is not None or {"close", "symbol"} & named.keys() or (is_whole and (is_long or not others)):
         return Columns(roles, others, vendor) if is_whole else None
@@ -199,11 +192,7 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
 
 
 def headings_of(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Return headings, tickers if there is a second line of headings, and number of lines, by cells of the first three.
-
-    Raises:
-        LayoutError: they are no headings.
-    """
+    """Return headings, tickers (a second line of headings) and the number of heading lines, or raise `LayoutError`."""
     names, second, third = lines
     tickers: tuple[str, ...] = ()
     if len(names) == len(_KLINES) and all(re.fullmatch(r"\d{13}|\d{16}", names[place]) for place in (0, 6)):
@@ -227,10 +216,7 @@ def listed(names: Sequence[str], shown: int = 6) -> str:
 
 
 def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
-    """Return which of two lines of headings has yfinance's fields (0 or 1), the other the tickers; None: neither.
-
-    The first pair names the lines, as far as yfinance wrote their names.
-    """
+    """Return which of two lines has yfinance's fields, 0 or 1 (the other has the tickers); None: neither."""
     names = [heading_key(line[0]) for line in (upper, lower)]
     if set(names) == {"price", "ticker"}:
         return names.index("price")
@@ -240,13 +226,13 @@ def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
 
 
 def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
-    """Return the end of a sentence: the settings that most likely read a file.
+    """Return the end of a sentence: suggested settings for a file.
 
     Args:
-        cells: of each column by heading.
-        market: the settings that are named already.
-        date: heading of the dates, where the columns are known; None: they are not.
-        file_name: of a file that does not say its symbol; empty: it need not.
+        cells: columns by heading.
+        market: the current settings.
+        date: heading of the dates; None: the columns are unknown.
+        file_name: name of a file without a symbol; empty: no symbol is needed.
     """
     cells = {heading: column.head(_ROWS) for heading, column in cells.items()}
     found: dict[str, str] = {}
@@ -260,7 +246,7 @@ def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_nam
 
 
 def settings_to_add(found: Mapping[str, str]) -> str:
-    """Return the end of a sentence that says which settings of `market` to add to the command."""
+    """Return the end of a sentence: settings of `market` to add to the command."""
     if not found:
         return (
             ": name its columns in market.columns.date, market.columns.close and so on, or write one row a symbol and "
@@ -271,7 +257,7 @@ def settings_to_add(found: Mapping[str, str]) -> str:
 
 
 def likely_time_zone(utc: pd.DatetimeIndex) -> str:
-    """Return the time zone whose days timestamps in UTC most likely belong to."""
+    """Return the likely time zone of the days of timestamps in UTC."""
     if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
         return "UTC"
 
@@ -279,10 +265,10 @@ def likely_time_zone(utc: pd.DatetimeIndex) -> str:
         local = utc.tz_localize("UTC").tz_convert(zone).tz_localize(None)
         seconds = np.unique((local - local.normalize()).total_seconds())
         if len(seconds) <= _TIMES_OF_DAYS:
-            # One row a day: at midnight, or after a session from Monday to Friday.
+            # Daily rows: at midnight, or after a session from Monday to Friday.
             right = np.asarray((local.hour >= 12) & (local.hour <= 18)) * 0.9
             return -float(np.maximum(right, seconds.max() == 0.0)[local.day_of_week < SATURDAY].sum() / len(local))
-        # Midnight is in the middle of the longest time without bars.
+        # Midnight is in the middle of the longest gap.
         gaps = np.diff(seconds, append=seconds[0] + 86_400.0)
         middle = (seconds[gaps.argmax()] + gaps.max() / 2.0) % 86_400.0
         return float(min(middle, 86_400.0 - middle))
@@ -298,7 +284,7 @@ def _symbol_pattern(file_name: str) -> str:
 
 
 def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
-    """Return the heading of the dates, and the settings that name layout and columns."""
+    """Return the heading of the dates, and suggested settings of layout and columns."""
     headings = {heading_key(heading): heading for heading in reversed(list(cells))}
     known: dict[Role, str] = {
         role: headings[alias] for role in ALIASES for alias in reversed(ALIASES[role]) if alias in headings
@@ -340,7 +326,7 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
 
 
 def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, str]:
-    """Return the columns that are prices by their headings, and open, high, low and close by their cells."""
+    """Return the price columns by their headings, or open, high, low and close by their cells."""
     found: dict[Role, str] = {role: heading for role, heading in roles.items() if heading in numbers}
     for role, words in _WORDS.items():
         for heading in numbers:
@@ -350,7 +336,7 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
     if set(BAR) <= found.keys():
         return found
     headings = list(numbers)
-    # The first four columns of which one is the highest and one the lowest.
+    # The first four columns with one that is always highest and one that is always lowest.
     for start in range(len(headings) - 3):
         four = np.stack([numbers[heading].to_numpy() for heading in headings[start : start + 4]])
         top, bottom = np.nanmax(four, axis=0), np.nanmin(four, axis=0)
@@ -364,7 +350,7 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
 
 
 def _likely_symbols(numbers: Numbers) -> list[str]:
-    """Return the columns that are most likely closes: positive, changing, and no heading with another one in it."""
+    """Return the likely closes: positive, changing, and not named after another column."""
     capitals = sum(map(str.isupper, numbers)) > len(numbers) / 2
     found = []
     for heading, values in numbers.items():
@@ -380,8 +366,8 @@ def _likely_symbols(numbers: Numbers) -> list[str]:
 
 
 def _is_key(dates: "pd.Series[Any]", cells: "pd.Series[Any]") -> bool:
-    """Return whether date and this column tell rows apart, and it has fewer values than there are rows."""
-    # NA is a ticker that was read as missing.
+    """Return whether date and this column identify rows, with fewer values than there are rows."""
+    # The ticker NA may be read as missing.
     both = pd.DataFrame({"date": dates, "cells": cells.astype("str").fillna("")})[dates.notna().to_numpy()]
     return bool(both.duplicated().mean() < 0.01) and 1 < both["cells"].nunique() <= len(both) / 3
 
@@ -392,7 +378,7 @@ def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
 
 
 def _date_format(column: "pd.Series[Any]") -> str | None:
-    """Return the format that fits all dates, and in which most follow each other; empty: none is needed; None: none."""
+    """Return the format that fits all dates, most of them consecutive; empty: none is needed; None: none fits."""
     texts = _texts(column)
     if parse_dates(texts)["valid"].all():
         return ""
@@ -413,7 +399,7 @@ def _are_dates(column: "pd.Series[Any]") -> bool:
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
-    """Return a column as numbers, if most of its cells are some, however they are written."""
+    """Return a column as numbers in any notation; None if most cells are not numbers."""
     if column.dtype.kind in "bM":
         return None
     if pd.api.types.is_numeric_dtype(column.dtype):

@@ -1,4 +1,4 @@
-"""The panel: the whole market as arrays over days and columns, its size, and the normalisation of its features."""
+"""The panel: the market as arrays over days and columns, its size, and the normalisation of its features."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -22,11 +22,10 @@ _SMALLEST_DEVIATION = 1e-8
 
 @dataclass(frozen=True)
 class Splits:
-    """Days of training, validation and holdout, in this order and without overlap.
+    """Days of training, validation and holdout, in this order; windows reach back across a border, episodes do not.
 
-    Windows reach back across a border, episodes and their trades do not cross one. `market.purge_days` days between the
-    splits belong to none of them (Lopez de Prado 2018, "Advances in Financial Machine Learning", section 7.4): so that,
-    with as many days as a window and a trade take, no day is observed or traded on both sides of a border.
+    `market.purge_days` days between them are unused (Lopez de Prado 2018, "Advances in Financial Machine Learning",
+    section 7.4).
     """
 
     train: range
@@ -35,7 +34,6 @@ class Splits:
 
     @classmethod
     def of_days(cls, days: int, market: MarketConfig) -> "Splits":
-        """Split `days` days: holdout is the end, validation comes before it, the rest trains."""
         training = days - market.days_after_training
         validation = training + market.purge_days
         holdout = range(days - market.holdout_days, days)
@@ -43,7 +41,7 @@ class Splits:
 
 
 def episode_starts(split: range, window: int, episode_days: int) -> range:
-    """Return the days of `split` on which an episode may start with a whole window before it; `InputError` if none."""
+    """Return the days of `split` on which an episode can start after a whole window; `InputError` if there are none."""
     starts = range(max(split.start, window - 1), split.stop - episode_days + 1)
     if not starts:
         raise InputError(
@@ -55,16 +53,16 @@ def episode_starts(split: range, window: int, episode_days: int) -> range:
 
 @dataclass(frozen=True)
 class Panel:
-    """A market, ready to be traded.
+    """A market.
 
     Attributes:
         features: float32 `[days, columns, features]`, normalised; zero where unknown.
         valid: bool `[days, columns]`: the column has a price on that day.
-        open, high, low, close: float64 `[days, assets]`, prices at which the tradable columns trade, NaN where there is
-            none or its volume is zero.
+        open, high, low, close: float64 `[days, assets]`, prices of the tradable columns; NaN without a price or with a
+            volume of zero.
         dates: datetime64[D] `[days]`, increasing.
-        symbols: one name a column; the tradable ones come first.
-        fingerprint: SHA-256 of everything that the panel was built from.
+        symbols: names of the columns, tradable ones first.
+        fingerprint: SHA-256 of all inputs of the panel.
     """
 
     features: NDArray[np.float32]
@@ -92,7 +90,7 @@ class Panel:
         return int(self.close.shape[1])
 
     def last_days(self) -> NDArray[np.int64]:
-        """Return the last day of the split that each day is in, int64 `[days]`; between splits that of the panel."""
+        """Return the last day of each day's split, int64 `[days]`; between splits the last day of the panel."""
         last = np.full(self.days, self.days - 1)
         for split in (self.splits.train, self.splits.validation, self.splits.holdout):
             last[split.start : split.stop] = split.stop - 1
@@ -119,13 +117,13 @@ def panel_of_prices(
     feature_names: Sequence[str],
     market: MarketConfig,
 ) -> Panel:
-    """Make a panel of arrays, for example of a market made by a generator; its fingerprint is that of the arrays.
+    """Make a panel from arrays; its fingerprint is that of the arrays.
 
-    Features are `[days, columns, features]`, taken as they are, prices `[days, assets]` of the first columns, NaN where
-    there is none. A tradable column is valid where it has a close, a context column everywhere.
+    Features are `[days, columns, features]` and are not normalised, prices `[days, assets]` of the first columns, NaN
+    if missing. A tradable column is valid where it has a close, a context column everywhere.
 
     Raises:
-        InputError: there are fewer days than validation and holdout take.
+        InputError: validation and holdout leave no day to train on.
         ValueError: the shapes do not fit together, or the dates do not increase.
     """
     features = np.ascontiguousarray(features, dtype=np.float32)
@@ -170,15 +168,15 @@ def panel_of_prices(
 
 
 def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: range) -> NDArray[np.float32]:
-    """Return the features of `columns`, float64 `[days, features]` each, as float32 `[days, columns, features]`.
+    """Normalise the features of `columns`, float64 `[days, features]` each, to float32 `[days, columns, features]`.
 
-    Each feature of a column has mean 0 and standard deviation 1 over its train days and is cut off at plus or minus
-    `LIMIT`. A column that knows the feature on fewer than 60 train days, or always at the same value, takes mean and
-    deviation of all columns' train days together. Short gaps are filled (`carry_forward`); unknown values are zero.
+    Each feature of a column gets mean 0 and standard deviation 1 over its train days and is clipped at plus or minus
+    `LIMIT`. With fewer than 60 known train days, or a constant value, mean and deviation are those of all columns.
+    Short gaps are filled (`carry_forward`); unknown values become zero.
     """
     result = np.zeros(shape, dtype=np.float32)
     lacking: list[tuple[int, Series, NDArray[np.bool_]]] = []
-    # Number, mean and sum of squared deviations of the known values of all columns.
+    # Count, mean and sum of squared deviations of all columns.
     pooled = np.zeros((3, shape[2]))
     for index, values in enumerate(columns):
         trained, carried = values[train.start : train.stop], carry_forward(values)
@@ -208,7 +206,7 @@ def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float
 
 @dataclass(frozen=True)
 class PanelFacts:
-    """The size of a panel: days, columns, of which `assets` are tradable, and features."""
+    """The size of a panel: days, columns (`assets` of them tradable) and features."""
 
     days: int
     columns: int
@@ -217,12 +215,11 @@ class PanelFacts:
 
     @classmethod
     def of(cls, panel: Panel) -> "PanelFacts":
-        """Return the size of a panel, without reading its arrays."""
         return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names))
 
     @classmethod
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
-        """Return the size of a panel without data, with all features; raise `InputError` if some are its columns."""
+        """Return the size of a panel without data; raise `InputError` if features are columns of the data."""
         market = config.market
         if uses_columns(market):
             raise InputError(
@@ -240,7 +237,6 @@ class PanelFacts:
 
 
 def random_panel(market: MarketConfig, size: PanelFacts) -> Panel:
-    """Return a panel of random numbers."""
     generator = keyed_generator(0, 0, "plan", "panel")
     features = generator.standard_normal((size.days, size.columns, size.features), dtype=np.float32)
     close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((size.days, size.assets)), axis=0))

@@ -1,4 +1,4 @@
-"""Price files as rows: which column is what is named, or known from all headings; nothing is guessed from the cells."""
+"""Read price files as rows, with columns that are configured or known by all headings."""
 
 import csv
 import io
@@ -24,11 +24,11 @@ from eigen_core.market.files import Source, SourceFile, symbol_in
 from eigen_core.market.layouts import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
 
 OWN = "own column "
-"""Before the headings of numeric columns beside prices, which may be called like a price."""
+"""Prefix of further numeric columns, which may have the name of a price."""
 
 _NO_VALUES = "na n/a #n/a nan -nan null none - -- . <na> nat #div/0! #value! #ref! #name? #num! #null!"
 _MARKERS = frozenset(("", *_NO_VALUES.split()))
-# Cells without a value. pandas compares them case by case; the usual spellings keep a column numeric.
+# Cells without a value, in the usual spellings: pandas compares them case-sensitively.
 _MISSING = sorted({spelling for marker in _MARKERS for spelling in (marker, marker.upper(), marker.title(), "NaN")})
 _TEXT_ROLES: tuple[Role, ...] = ("date", "time", "symbol")
 _SEPARATORS = (",", ";", "\t", "|")
@@ -51,9 +51,9 @@ class FileRows:
     """The rows of one file.
 
     Attributes:
-        rows: `code`, which of `symbols` a row is about; `timestamp` and `offset` as `parse_dates` returns them; and in
-            float64, NaN where a cell is missing, prices under their roles and other columns after `OWN`.
-        read, undated: rows of the file, and those that were left out, for they have no date or no symbol.
+        rows: `code`, index into `symbols`; `timestamp` and `offset` from `parse_dates`; and, in float64 with NaN for
+            missing cells, prices by role and further columns with the prefix `OWN`.
+        read, undated: number of rows, and of those that were dropped without a date or symbol.
         ignored: headings of unused columns, and keys of unused partitions.
     """
 
@@ -67,11 +67,11 @@ class FileRows:
 
 
 def read_source(source: Source, market: MarketConfig, *, own_columns: bool = False) -> Iterator[FileRows]:
-    """Read the files of `source`, one after another, as `market` says, with their other numeric columns or without.
+    """Read the files of `source` one after another, with further numeric columns if `own_columns`.
 
     Raises:
-        InputError: a file cannot be read, changed since it was found, or holds what is no price; or what its columns
-            are is neither named nor known, with the settings that most likely name it.
+        InputError: a file is unreadable, has changed, contains invalid numbers or dates, or has unknown columns (the
+            message suggests settings).
     """
     for file in source.files:
         try:
@@ -96,10 +96,7 @@ def read_source(source: Source, market: MarketConfig, *, own_columns: bool = Fal
 
 @dataclass
 class _Table:
-    """A file's headings and cells, whose columns are labelled by position, and how messages count its rows.
-
-    Where there are two lines of headings, `names` are the fields, and `tickers` of each column but the first.
-    """
+    """A file's headings (with `tickers` of a second line) and cells, and the unit of its rows in messages."""
 
     file: SourceFile
     market: MarketConfig
@@ -171,7 +168,7 @@ class _Table:
         )
 
     def _has(self, key: str, value: str) -> bool:
-        """Return whether a partition's key is a column; it becomes one if it is the symbol or the date."""
+        """Return whether a partition's key is a column; add it as one if it is the symbol or the date."""
         aliases = next((ALIASES[role] for role in ("symbol", "date") if heading_key(key) in ALIASES[role]), ())
         if aliases and not self.tickers and not any(heading_key(name) in aliases for name in self.names):
             self.cells[len(self.names)] = "" if value == _NO_PARTITION else unquote(value)
@@ -227,7 +224,7 @@ class _Table:
         return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
     def _is_own(self, place: int) -> bool:
-        """Return whether most cells of an unused column are numbers, which are not those of rows."""
+        """Return whether an unused column contains numbers that are not row numbers."""
         column = self.cells[place].dropna().head(_CELLS_TO_JUDGE_BY)
         if heading_key(self.names[place]) in _ROW_NUMBERS or column.dtype.kind in "bM":
             return False
@@ -301,7 +298,7 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
 
 
 def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
-    """Return the positions of dates, times of day and symbols, which are text, whatever they look like."""
+    """Return the positions of dates, times of day and symbols, which are read as text."""
     used = columns_of(names, market)
     if used is None:
         aliases = {alias for role in _TEXT_ROLES for alias in ALIASES[role]}
@@ -312,7 +309,7 @@ def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
 
 
 def _marks(content: bytes, start: int, separator: str, market: MarketConfig) -> tuple[str, str | None]:
-    """Return the decimal mark of a file's numbers, and the mark between thousands, None where there is none."""
+    """Return the decimal mark of a file's numbers, and the thousands separator or None."""
     if market.decimal is not None:
         return market.decimal, {".": ",", ",": "."}[market.decimal]
     commas = content.find(b'"' if separator == "," else b",", start) >= 0
@@ -320,7 +317,7 @@ def _marks(content: bytes, start: int, separator: str, market: MarketConfig) -> 
         return ".", None
 
     def is_written(mark: str, other: str, sure: bool) -> bool:
-        # A comma is inside of a cell only if the cell is quoted.
+        # Cells that contain a comma are quoted.
         quoted = separator == "," == mark
         before = '(?<=")' if quoted else f'(?<![^{re.escape(separator)}"\\n])'
         after = '(?=")' if quoted else f'(?=[{re.escape(separator)}"\\r\\n])'
@@ -349,13 +346,12 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         stored = (pa.ipc.open_file if content.startswith(b"ARROW1") else pa.ipc.open_stream)(content).read_all()
     schema = stored.schema
     try:
-        # What pandas has noted on the data frame that was written, nothing where it cannot be read.
+        # Metadata of the data frame that pandas wrote.
         notes = dict(schema.pandas_metadata or {})
     except (ValueError, TypeError, RecursionError):
         notes = {}
     index, levels_noted = (each if isinstance(each := notes.get(key), list) else [] for key in _PANDAS_NOTES)
     stored = stored.select(sorted(range(len(schema)), key=lambda place: schema.names[place] not in index))
-    # Some programs write text as bytes.
     binary = {pa.binary(), pa.large_binary()}
     fields = [pa.field(each.name, pa.string() if each.type in binary else each.type) for each in stored.schema]
     stored = stored.cast(pa.schema(fields))
@@ -366,7 +362,7 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         raise LayoutError(f" has a time zone that is not known ({error}): write dates as YYYY-MM-DD.") from error
     names, tickers, _ = layouts.headings_of([tuple(map(str, cells.columns)), (), ()])
     cells.columns = pd.RangeIndex(len(names))
-    # A data frame of two headings a column has names like ('Close', 'AAPL').
+    # Two levels of headings become names like ('Close', 'AAPL').
     pairs = [pair for name in names[1:] if (pair := _TWO_HEADINGS.fullmatch(name))]
     if len(pairs) == len(names) - 1:
         titles = [str(each.get("name") or "") for each in levels_noted if isinstance(each, dict)]

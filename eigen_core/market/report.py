@@ -1,4 +1,4 @@
-"""The data report: the prices that were read, their errors, and the corrections."""
+"""The data report: prices, errors and corrections."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ _SMALLEST_SPLIT, _SMALLEST_DIVIDENDS = 1.2, 0.005
 _ENDED_DAYS, _YEAR_DAYS = 20, 252
 _SHOWN_SHARE, _SHOWN_NAMES = 0.001, 8
 
-# The sentences of the report in their order, each with the value that must be neither zero, empty nor false for it.
-# `{rows:row}` is a number with its noun, a tuple a list of names; a value without a template is sentences already.
+# The report's sentences in order; each appears if its key's value is neither zero, empty nor false. `{rows:row}` is a
+# number with its noun, a tuple a list of names; a value without a template is a list of sentences.
 _SENTENCES: Mapping[str, str] = {
     "rows": "Read {rows:row}{in_files} from {source} ({layout}).",
     "days": "The panel has {days:day} from {first_day} to {last_day} and {tradable:tradable symbol}.",
@@ -70,13 +70,13 @@ _SENTENCES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class UniverseAudit:
-    """Facts about the choice of symbols and the prices that bias a backtest.
+    """Properties of the symbols and prices that bias a backtest.
 
     Attributes:
         ended_symbols: tradable symbols whose last price is more than 20 days before the last day.
-        dividends: `adjusted` if adjusted closes grow against closes by more than splits do, `unadjusted` if they do so
-            for no symbol, `unknown` without adjusted closes that differ from closes.
-        missing_share: share of all days and symbols without a price, before a symbol's first and after its last too.
+        dividends: `adjusted` if adjusted closes grow against closes by more than splits for some symbol, otherwise
+            `unadjusted`; `unknown` without adjusted closes that differ from closes.
+        missing_share: share of all days and symbols without a price.
     """
 
     ended_symbols: int
@@ -86,7 +86,7 @@ class UniverseAudit:
 
     @classmethod
     def of(cls, days: Days, assets: int, close: NDArray[np.float64], factor: NDArray[np.float64]) -> Self:
-        """Audit closes (NaN: none) and adjustment factors, `[days, symbols]`; the first `assets` are tradable."""
+        """Audit closes (NaN: none) and adjustment factors `[days, symbols]`; the first `assets` are tradable."""
         priced = ~np.isnan(close)
         steps = (np.diff(np.log(column[known])) for column, known in zip(factor.T, priced.T, strict=True))
         growth = (one[np.abs(one) < np.log(_SMALLEST_SPLIT)].sum() for one in steps)
@@ -101,7 +101,7 @@ class UniverseAudit:
 
 @dataclass(frozen=True)
 class SymbolHistory:
-    """First and last day with a price (YYYY-MM-DD), days with one, days without one in between."""
+    """First and last day with a price (YYYY-MM-DD), and numbers of days with and without a price in between."""
 
     symbol: str
     first_day: str
@@ -113,14 +113,14 @@ class SymbolHistory:
 
 @dataclass(frozen=True)
 class DataReport:
-    """Facts about prices that were read. Fields without a description are counts: see `_SENTENCES`.
+    """Properties of the prices. Fields without a description are counts: see `_SENTENCES`.
 
     Attributes:
         source: the file or folder; its layout is `long`, `wide` or `folder`.
-        symbols: history of each column of the panel, in its order.
-        time_zone: the exchange's, where its midnights were on its clock; empty: on that of the stamps.
-        own_features: names of the features that are columns of the data or are computed by registered functions.
-        look_ahead: findings about functions whose values depend on later days, in sentences.
+        symbols: history of each column of the panel, in order.
+        time_zone: time zone of the midnights between days of bars; empty: that of the timestamps.
+        own_features: features from columns of the data or registered functions.
+        look_ahead: sentences about functions whose values depend on later days.
     """
 
     source: str
@@ -158,16 +158,15 @@ class DataReport:
 
     @property
     def gap_days(self) -> int:
-        """Days without a price inside the histories of all symbols."""
         return sum(history.gap_days for history in self.symbols)
 
     @classmethod
     def of_dict(cls, values: Mapping[str, Any]) -> "DataReport":
-        """Return the report of `values`, from `dataclasses.asdict` or read back from JSON; else raise `ValueError`."""
+        """Return the report of `values` from `dataclasses.asdict`, also through JSON; raise `ValueError` if invalid."""
         return TypeAdapter(cls).validate_python(values)
 
     def lines(self, trading: TradingConfig | None = None) -> list[str]:
-        """Return the report as sentences; without `trading`, rules for a symbol that ends have no values."""
+        """Return the report as sentences; without `trading` they name settings instead of values."""
         universe, tradable = self.universe, [history for history in self.symbols if history.tradable]
         days, loss = "trading.delisting_days", "trading.delisting_loss"
         if trading is not None:
