@@ -1,4 +1,4 @@
-"""Whether an asset trades on a day, and at what price: the one place that rewards, accounts and orders ask."""
+"""Fills of orders at the market: the day and the price, for rewards, accounts and orders alike."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -21,18 +21,18 @@ class Fills:
     is one, else at its close. A purchase that is not filled on its day lapses. A sale is due at the close of the day
     that is `trading.holding_days` sessions of the asset after its decision; where the asset has no close on that day,
     the sale waits for its next fill. An asset without a price for `trading.delisting_days` of its sessions counts as
-    ended on the last of them: a sale that waits is then booked at the last close less `trading.delisting_loss`. Nothing
-    is known of an end before. A sale that is not filled by `Prices.last_day` counts at the last close; it is no sale.
+    ended on the last of them, and no earlier: a sale that waits is then booked at the last close less
+    `trading.delisting_loss`. A sale that is not filled by `Prices.last_day` counts at the last close; it is no sale.
 
     Attributes:
-        price: float64, of an order on the day, slippage left out; NaN: not filled.
-        end_price: float64, what a share of an asset that has ended is worth.
+        price: float64, of an order on the day, without slippage; NaN: not filled.
+        end_price: float64, worth of a share of an asset that has ended.
         entry: float64, by the day of the decision: price of one share bought, slippage included; NaN: not filled.
-        sale, sale_day: float64, int64, by the day on which a sale is due: its price, slippage left out, and its day;
+        sale, sale_day: float64, int64, by the day on which a sale is due: its price, without slippage, and its day;
             a day after `Prices.last_day` where it is not filled.
         exit, exit_offset: float64, int64, by the day of the decision: the same of the sale that ends the holding time,
             as days after the decision.
-        due_offset: int64, by the day of the decision: days to the day on which that sale is due. It is less than
+        due_offset: int64, by the day of the decision: days to the day on which that sale is due; less than
             `exit_offset` where the sale waits.
         target_offset: int64, by the day of the decision: the last day after it on which a sale target can be reached.
         ended: bool, the asset counts as ended on the day.
@@ -57,7 +57,7 @@ class Fills:
 
     @staticmethod
     def rules(trading: TradingConfig) -> Hashable:
-        """Return the values of the settings that fills depend on."""
+        """Return the settings that fills depend on."""
         sales = (trading.holding_days, trading.delisting_days, trading.delisting_loss, trading.bookkeeping)
         return trading.fill, trading.slippage_bps, *sales
 
@@ -65,7 +65,7 @@ class Fills:
     def of(
         cls, open: Tensor, close: Tensor, last_close: Tensor, session: Tensor, last_day: Tensor, trading: TradingConfig
     ) -> Self:
-        """Follow all orders; see `Prices` for the arguments.
+        """Compute the fills of all days; see `Prices` for the arguments.
 
         Raises:
             InputError: some asset does not trade on some day, and the rules are those of a run from before.
@@ -130,18 +130,15 @@ class Fills:
         )
 
     def to(self, device: torch.device) -> Self:
-        """Return the same on a device."""
         tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
         moved: dict[str, Any] = {name: value.to(device) for name, value in tensors.items()}
         return replace(self, **moved)
 
     def due_after(self, day: Tensor, asset: Tensor, exit_offset: Tensor) -> Tensor:
-        """Return how many days after the decision the sale of each trade was due, int64.
+        """Return the days from the decision to the day on which each trade's sale was due, int64.
 
-        That is the day of the exit, except where the sale at the end of the holding time waited for its fill.
-
-        Args:
-            day, asset, exit_offset: int64, of each trade, of shapes that can be broadcast to each other.
+        It is the exit's unless the sale at the end of the holding time waited for its fill. The arguments, int64 of
+        each trade, are broadcast to each other.
         """
         return torch.minimum(exit_offset, self.due_offset[day, asset])
 
@@ -152,7 +149,7 @@ def fill_offset(trading: TradingConfig) -> int:
 
 
 def ended_by(filled: Tensor, session: Tensor, delisting_days: int) -> Tensor:
-    """Return which assets have been without a price for so many of their sessions, bool `[days, assets]`.
+    """Return which assets count as ended (`Fills`), bool `[days, assets]`.
 
     Args:
         filled: bool `[days, assets]`, the asset has a price.
@@ -166,14 +163,11 @@ def ended_by(filled: Tensor, session: Tensor, delisting_days: int) -> Tensor:
 
 
 def _first_from(where: Tensor, day: Tensor) -> Tensor:
-    """Return the first day from each day on, that day included, on which `where` is true: `[days, assets]`.
-
-    Where there is none, it is the number of days.
-    """
+    """Return the first day from each day on, that day included, on which `where` is true; else the number of days."""
     return torch.where(where, day, len(where)).flip(0).cummin(0).values.flip(0)
 
 
 def _first_after(where: Tensor, day: Tensor) -> Tensor:
-    """Return the first day after each day on which `where` is true; the number of days where there is none."""
+    """Return the first day after each day on which `where` is true; else the number of days."""
     first = _first_from(where, day)
     return torch.cat([first[1:], torch.full_like(first[:1], len(where))])

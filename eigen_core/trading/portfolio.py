@@ -1,8 +1,8 @@
-"""Portfolios of weights: what scores stand for, and how an account grows that is brought to target weights every day.
+"""Portfolios of weights: from scores to weights, and the growth of an account with target weights.
 
-Scores, weights and held weights are `[..., assets]`, shares of the equity; cash is what they leave of 1. Trades do not
-move prices, so that the growth of an account is a differentiable function of the weights (Moody and Saffell 2001,
-"Learning to trade via direct reinforcement", section II).
+Weights are `[..., assets]`, shares of the equity; the rest to 1 is cash. Trades do not move prices, so that the growth
+of an account is a differentiable function of the weights (Moody and Saffell 2001, "Learning to trade via direct
+reinforcement", section II).
 """
 
 from dataclasses import dataclass, replace
@@ -25,7 +25,6 @@ _LEAST_GROWTH = 1e-3
 
 
 def _halted(stays: Tensor) -> NDArray[np.bool_]:
-    """Return the days on which some position stays, on the host."""
     halted: NDArray[np.bool_] = stays.any(-1).cpu().numpy()
     return halted
 
@@ -36,13 +35,10 @@ def moved_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
 
 
 def smoothed_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
-    """Return the scores of all days: those of the first are as wanted, then each day moves them (`moved_scores`).
+    """Return the scores of all days: on the first as wanted, then moved every day (`moved_scores`).
 
     The recurrence is linear, so days are joined in pairs, then in fours, and so on (Hillis and Steele 1986, "Data
-    parallel algorithms", "Sum of an array": all partial sums).
-
-    Args:
-        wanted, speeds: `[..., days, assets]`.
+    parallel algorithms", "Sum of an array": all partial sums). Both are `[..., days, assets]`.
     """
     kept = torch.cat([torch.zeros_like(speeds[..., :1, :]), 1.0 - speeds[..., 1:, :]], dim=-2)
     scores = wanted * (1.0 - kept)
@@ -56,7 +52,7 @@ def smoothed_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
 
 
 def target_weights(scores: Tensor, tradable: Tensor, short: float = 0.0) -> Tensor:
-    """Return the weights that scores stand for: (1 + short) softmax(scores) - short softmax(-scores).
+    """Return the weights of scores: (1 + short) softmax(scores) - short softmax(-scores).
 
     The softmax is over the tradable assets and cash, whose score is 0.
 
@@ -70,7 +66,7 @@ def target_weights(scores: Tensor, tradable: Tensor, short: float = 0.0) -> Tens
 
 
 def equal_weights_like(weights: Tensor, tradable: Tensor) -> Tensor:
-    """Return the same weight in each tradable asset, as much together as `weights` have; both `[..., assets]`."""
+    """Return equal weights of the tradable assets with the sum of `weights`; both `[..., assets]`."""
     return weights.sum(-1, keepdim=True) * tradable / tradable.sum(-1, keepdim=True).clamp_min(1)
 
 
@@ -83,16 +79,16 @@ def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
 
 
 def order_costs(trading: TradingConfig) -> tuple[float, float]:
-    """Return what buying and selling costs, slippage included, as a share of the value at the fill's price."""
+    """Return the costs of buying and of selling, slippage included, as a share of the value at the fill's price."""
     slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
     return (1.0 + slippage) * (1.0 + cost) - 1.0, 1.0 - (1.0 - slippage) * (1.0 - cost)
 
 
 def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return what a share is worth at the fill of each day's decision, float64 `[days - fill_offset, assets]`.
+    """Return the worth of a share at the fill of each day's decision, float64 `[days - fill_offset, assets]`.
 
-    That is the fill's price; where there is none, the last known close; and what `Fills` says once the asset has ended.
-    NaN before the first price.
+    That is the fill's price, without one the last known close, and `Fills.end_price` once the asset has ended. NaN
+    before the first price.
     """
     offset, fills = fill_offset(trading), prices.fills(trading)
     price = fills.price[offset:]
@@ -103,12 +99,12 @@ def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
 def rebalanced(
     held: Tensor, wanted: Tensor, stays: Tensor | None, costs: tuple[float, float]
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Bring positions to the weights that are wanted, at one fill: the rule of rewards, accounts and orders alike.
+    """Bring positions to target weights at one fill: the rule of rewards, accounts and orders alike.
 
-    Weights are shares of the equity at the prices of the fill. Sales come first, and purchases are made smaller
-    together where they would take more than the cash; weights whose sum is above 1, which can only be with
-    `PortfolioConfig.short`, borrow what is above it. Costs are those of the change, and are taken from cash and the
-    positions that are filled, in proportion; so a position that is not filled keeps its shares.
+    Weights are shares of the equity at the prices of the fill. Sales come first, and purchases shrink together where
+    they would take more than the cash; weights with a sum above 1, as `PortfolioConfig.short` allows, borrow the
+    rest. Cash and the filled positions pay the costs of the change in proportion, so that a position that is not filled
+    keeps its shares.
 
     Args:
         held: `[..., assets]`, weights before the fill.
@@ -117,8 +113,8 @@ def rebalanced(
         costs: see `order_costs`.
 
     Returns:
-        Weights after the fill, as shares of the equity that is left, then what is bought (below 0: sold) and what that
-        costs, as shares of the equity before; all `[..., assets]`.
+        Weights after the fill, as shares of the equity after costs; purchases (below 0: sales) and their costs, as
+        shares of the equity before; all `[..., assets]`.
     """
     buying, selling = costs
     weights = wanted if stays is None else _affordable(held, wanted, stays)
@@ -128,7 +124,7 @@ def rebalanced(
 
 
 def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
-    """Return the weights before costs, where some positions stay as they are."""
+    """Return the weights before costs where some positions stay."""
     borrowed = (wanted.sum(-1, keepdim=True) - 1.0).clamp_min(0.0)
     wanted = torch.where(stays, held, wanted)
     bought = (wanted - held).clamp_min(0.0)
@@ -139,10 +135,10 @@ def _affordable(held: Tensor, wanted: Tensor, stays: Tensor) -> Tensor:
 
 
 def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
-    """Take costs from cash and from the positions that do not stay; return the weights in the equity that is left."""
+    """Take costs from cash and from the positions that do not stay; return the weights in the equity after them."""
     costs = paid.sum(-1, keepdim=True)
     trades = 1.0 - weights.masked_fill(~stays, 0.0).sum(-1, keepdim=True)
-    # What is sold short can leave less than the costs beside the positions that stay: then cash alone pays.
+    # Short sales can leave less than the costs beside the positions that stay: then cash alone pays.
     enough = trades > 2.0 * costs
     share = torch.where(enough, costs / torch.where(enough, trades, 1.0), 0.0)
     left = (1.0 - costs).clamp_min(_LEAST_GROWTH)
@@ -151,7 +147,7 @@ def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rebalancing:
-    """Fills of target weights on each day on which they are decided, `[days, assets]`; without the last days.
+    """Fills of target weights by the day of the decision, `[days, assets]`; without the last days.
 
     Attributes:
         returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
@@ -169,7 +165,7 @@ class Rebalancing:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> Self:
-        """Return the table of a market; float64, for as many days as have a next day's fill."""
+        """Return the table of a market, float64, for the days that have a next day's fill."""
         fills, worth = prices.fills(trading), worth_at_fills(prices, trading)
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         # Before its first close an asset is not held, and has no weight.
@@ -180,7 +176,7 @@ class Rebalancing:
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
         """Return the table of some days; an index of any shape `[..., days]`, or a slice."""
         returns = self.returns[days].to(dtype)
-        # Days on the device are not read back: those of the whole table are more than these.
+        # Days on the device are not read back: the whole table's days include them.
         halted = self.halted[days] if isinstance(days, slice) else self.halted
         return replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days], halted=halted)
 
@@ -191,8 +187,8 @@ class Rebalancing:
             targets: `[..., days, assets]`, decided on the days of this table; differentiable.
 
         Returns:
-            Logarithm of the growth from each day's fill to the next in percent, costs included, and what is traded at
-            the fill, as a share of the equity; both `[..., days]`. See `rebalanced`.
+            Logarithm of the growth from each day's fill to the next in percent, costs included, and the turnover at
+            the fill, as a share of the equity; both `[..., days]`.
         """
         if self.halted.any():
             weights, change, paid = self._day_by_day(targets)
@@ -206,7 +202,7 @@ class Rebalancing:
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return what `rebalanced` does, where the weights of a day depend on those before."""
+        """Return `rebalanced` where the weights of a day depend on those before."""
         filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})

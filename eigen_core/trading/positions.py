@@ -1,4 +1,4 @@
-"""The open positions of many episodes, and what agents will observe of them."""
+"""Open positions of many episodes, as agents observe them."""
 
 from dataclasses import dataclass
 
@@ -18,16 +18,15 @@ _LARGEST_HALF = float(torch.finfo(torch.float16).max)
 
 @dataclass(frozen=True)
 class HeldPrices:
-    """The prices that positions meet, arranged so that all that concern one lie close together.
+    """The prices of positions, arranged so that those of one position lie close together.
 
     Attributes:
         values: float64 `[5, assets, days]`. The entry price of a decision of the day, minus infinity if it buys
-            nothing. What its sale target is compared with on the day after the decision, and what on later days: the
+            nothing. The price to compare its sale target with on the day after the decision, and on later days: the
             high, minus infinity where the target cannot be reached, infinity where the holding time ends. The last
             known close. The days from the decision to the sale that ends the holding time.
-        offsets: int64 `[2 longest, 1, 1]`, where a position's values lie from the cell of its asset and decision on:
-            the entry price, the days to its sale, what the target is compared with on each day before the last, the
-            closes.
+        offsets: int64 `[2 longest, 1, 1]`, places of a position's values after the cell of its asset and decision: the
+            entry price, the days to its sale, the price to compare on each day before the last, the closes.
         longest: `Fills.longest`.
     """
 
@@ -37,7 +36,6 @@ class HeldPrices:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
-        """Arrange the prices as the rules of `resolve_orders` need them."""
         values = torch.empty((5, prices.assets, prices.days), dtype=torch.float64, device=prices.close.device)
         entry, first, reached, last_close, exit_offset = values.mT.unbind()
         fills = prices.fills(trading)
@@ -62,13 +60,8 @@ class HeldPrices:
 class Positions:
     """The open positions of E episodes, from a decision of theirs to the next.
 
-    As the market does not react, all that agents observe of a position is known when it is opened, and written then:
-    a table has what they observe on each of the coming days if nothing more is bought.
-
-    Args:
-        prices: the prices that positions meet.
-        trading: the rules.
-        episodes: E.
+    As the market does not react, all future observations of a position are known when it is opened, and written then:
+    a table has the observations of the coming days if nothing more is bought.
     """
 
     def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
@@ -100,15 +93,14 @@ class Positions:
         self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
 
     def observed(self, step: int) -> Tensor:
-        """Return what agents observe at a step: see `TradingEnvironment.portfolio`."""
+        """Return the observed portfolios of a step; see `TradingEnvironment.portfolio`."""
         return self._observed[step % self._prices.longest].clone()
 
     def at(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return what `open` needs to know of a step.
+        """Return the arguments `observed` and `later` of `open` for a step.
 
-        Returns:
-            What is observed at it, int64 `[E, A]`, an asset's values as one; and where the first asset's values of the
-            days after it lie, int64 `[longest - 1, E, 1]`.
+        The observations, int64 `[E, A]`, an asset's values as one; and the places of the first asset's values of the
+        days after it, int64 `[longest - 1, E, 1]`.
         """
         row = step % self._prices.longest
         return self._rows[row], self._cells_later[row]
@@ -121,7 +113,7 @@ class Positions:
         Args:
             days: int64 `[E, 1]`, the step's day.
             observed, later: what `at` returns of the step.
-            asset, coefficient, target: `[E, K]`, what is decided, as in `Orders`.
+            asset, coefficient, target: `[E, K]`, the decisions, as in `Orders`.
 
         Returns:
             Whether the asset was held already, bool `[E, K]`.
@@ -148,5 +140,5 @@ class Positions:
         return held
 
     def end_day(self, step: int) -> None:
-        """Forget what was observed at a step."""
+        """Clear the observations of a step."""
         self._rows[step % self._prices.longest].zero_()

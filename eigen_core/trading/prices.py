@@ -1,4 +1,4 @@
-"""The prices that trades are settled with, on the device."""
+"""Prices of the tradable columns on a device."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ CLAIMS = PLACES**2 * 2**31
 
 
 def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Carry each column's last price forward over its gaps and its end."""
+    """Carry each column's last price forward."""
     row = np.where(np.isnan(prices), 0, np.arange(len(prices))[:, None])
     np.maximum.accumulate(row, axis=0, out=row)
     return np.take_along_axis(prices, row, axis=0)
@@ -30,8 +30,8 @@ def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
 def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int64]:
     """Return an order of the assets for each date, int64 `[days, assets]`: different numbers on each date.
 
-    A date and an asset's column become 64 bits, mixed as in Steele et al. 2014, "Fast splittable pseudorandom number
-    generators", figure 16. The mixing is a bijection, so no two of them are equal.
+    A date and a column become 64 bits, mixed by a bijection (Steele et al. 2014, "Fast splittable pseudorandom number
+    generators", figure 16).
     """
     day = dates.astype("datetime64[D]").astype(np.uint64)
     bits: NDArray[np.uint64] = np.left_shift(day[:, None], np.uint64(32)) + np.arange(assets, dtype=np.uint64)
@@ -44,10 +44,10 @@ def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int6
 def sessions_of(priced: NDArray[np.bool_], dates: NDArray[np.datetime64]) -> NDArray[np.bool_]:
     """Return the days on which the market of each asset is open, bool `[days, assets]`.
 
-    The market of an asset is open while some asset has a price that has traded, up to the day, on no days of the week
-    on which this one has not. So a Saturday is no session of a stock in a file with coins, and the days on which a
-    stock alone is halted are sessions. A day of the week on which an asset has not traded counts as one on which its
-    market is closed `_DAYS_TO_KNOW` days after it has come for the first time.
+    The market of an asset is open on a day if some asset has a price that so far has traded on no weekdays on which
+    this one has not. So a Saturday is no session of a stock in a file with coins, and the days on which a stock alone
+    is halted are sessions. A weekday on which an asset has never traded counts as closed `_DAYS_TO_KNOW` days after its
+    first occurrence.
 
     Args:
         priced: bool `[days, assets]`, the asset has a price.
@@ -75,9 +75,9 @@ class Prices:
         last_close: the last known close at the end of the day; NaN before the first.
         tradable: bool, the asset has a close above zero on the day.
         missing: bool, the asset has no price at all on the day.
-        precedence: int64, place of an asset in the order of its day, from 0, times `PLACES`, and the asset: where
-            agents want several assets equally, the one with the highest comes first. The order depends on the date and
-            the columns alone. Less by `CLAIMS` where the asset is not tradable.
+        precedence: int64, place of an asset in the order of its day, from 0, times `PLACES`, plus the asset: among
+            equal ranks the highest comes first. The order depends on the date and the columns alone. Less by `CLAIMS`
+            where the asset is not tradable.
         session: bool, the market of the asset is open; see `sessions_of`.
         last_day: int64 `[days]`, the last day whose prices an order of the day may meet: the end of its split.
     """
@@ -95,11 +95,7 @@ class Prices:
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
-        """Move the prices of `panel` to `device`.
-
-        Raises:
-            InputError: more columns are tradable than can be put in an order.
-        """
+        """Return the prices of a panel; raise InputError if it has more than `PLACES` tradable columns."""
         if panel.assets > PLACES:
             raise InputError(f"{panel.assets:,} columns are tradable, and at most {PLACES:,} can be: leave some out.")
 
@@ -124,11 +120,7 @@ class Prices:
         )
 
     def fills(self, trading: TradingConfig) -> Fills:
-        """Return when and at what price orders are filled by the rules of `trading`; computed once.
-
-        Raises:
-            InputError: see `Fills.of`.
-        """
+        """Return the fills of orders by the rules of `trading`, computed once; see `Fills.of`."""
         rules = Fills.rules(trading)
         if rules not in self._fills:
             # A GPU has no deterministic cumulative sum.
@@ -140,12 +132,10 @@ class Prices:
 
     @property
     def assets(self) -> int:
-        """Number of tradable columns."""
         return int(self.close.shape[1])
 
     @property
     def days(self) -> int:
-        """Number of days."""
         return int(self.close.shape[0])
 
 

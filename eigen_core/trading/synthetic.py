@@ -19,7 +19,7 @@ MEAN_BLOCK_DAYS = 60
 
 
 def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
-    """Return prices on the same days whose returns no past tells anything about.
+    """Return prices on the same days whose returns cannot be predicted.
 
     A stationary bootstrap over days (Politis and Romano 1994, "The stationary bootstrap") of the vector of all columns'
     returns, whose deviations from each column's mean are multiplied by a random sign, one for each day (the wild
@@ -27,7 +27,7 @@ def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
     return, g its sign and m the mean return of all tradable columns, a close is the one before it times
     (1 + m) exp(g x) / cosh(x), of which the mean over the signs is 1 + m whatever x is.
 
-    Kept: variances, tails, what columns have in common on a day, and within blocks the clustering of volatility. Gone:
+    Kept: variances, tails, correlations of columns on a day, and within blocks the clustering of volatility. Gone:
     autocorrelation, effects of one column on a later day of another, momentum, reversal, differences between the mean
     returns of columns, skewness. All columns rise by m a day in the mean, so that the market as a whole earns something
     and no choice among its columns does.
@@ -35,11 +35,7 @@ def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
     A day's open, high and low keep their distances to the close, mirrored where the sign is negative; volume and the
     data's own columns come from the drawn day as they are. Each column keeps its own days: where it begins late or has
     a gap, so it does here. A column without a price on the drawn day takes the day of its own that has the drawn day's
-    number modulo the number of them: blocks stay whole, and only what it has in common with others is lost there.
-
-    Args:
-        prices: of all columns.
-        seed: of the draws.
+    number modulo the number of them: blocks stay whole, and only its correlation with others is lost there.
     """
     days = len(prices.days)
     generator = keyed_generator(seed, 0, "market", "resampled", "days")
@@ -69,7 +65,7 @@ def prices_fingerprint(prices: CleanPrices) -> str:
 
 
 def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.int64]:
-    """Draw blocks of days of geometric lengths, which go on at the first day after the last: int64 `[days]`."""
+    """Draw blocks of days of geometric lengths, around the end to the first day: int64 `[days]`."""
     begins = generator.random(days) < 1.0 / MEAN_BLOCK_DAYS
     begins[0] = True
     first = np.flatnonzero(begins)[np.cumsum(begins) - 1]
@@ -79,7 +75,7 @@ def _stationary_days(days: int, generator: np.random.Generator) -> NDArray[np.in
 
 
 def _days_taken(drawn: NDArray[np.int64], priced: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the days that a column's bars come from, of its own days but the first, which has no return."""
+    """Return the sources of a column's bars among its own days but the first, which has no return."""
     own = priced[1:] if len(priced) > 1 else priced
     position = np.minimum(np.searchsorted(own, drawn), len(own) - 1)
     result: NDArray[np.int64] = np.where(own[position] == drawn, drawn, own[drawn % len(own)])
@@ -140,15 +136,9 @@ def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: 
     """Return values whose information coefficient with the coming returns is `strength`: float64 `[days, assets]`.
 
     The value of an asset on a day is `strength` times `coming_returns`, plus noise, both normalised over the assets of
-    the day: the mean over days of the correlation of value and return over assets is `strength`. The noise is a moving
-    sum over as many days as the return spans, and so about as persistent: a mean of the values over some days knows no
-    more than the last one. Where the return is not known there is noise alone.
-
-    Args:
-        panel: the market.
-        trading: when an order is filled, and how long a position is held.
-        strength: the information coefficient, from 0 to 1.
-        seed: of the noise.
+    the day: the mean over days of the correlation of value and return over assets is `strength`, from 0 to 1. The noise
+    is a moving sum over as many days as the return spans, and so about as persistent: a mean of the values over some
+    days knows no more than the last one. Where the return is not known there is noise alone.
 
     Raises:
         InputError: there are too few tradable columns to choose from.
@@ -174,14 +164,7 @@ def persistent_noise(seed: int, days: int, columns: int, horizon: int) -> Values
 
 
 def with_feature(panel: Panel, name: str, values: Values, definition: str) -> Panel:
-    """Return a panel with one more feature.
-
-    Args:
-        panel: the market.
-        name: of the feature.
-        values: float64 `[days, columns]`, taken as they are.
-        definition: what determines the values beside the panel; the new fingerprint depends on it.
-    """
+    """Return a panel with one more feature, float64 `[days, columns]`; `definition` enters the new fingerprint."""
     return replace(
         panel,
         features=np.concatenate([np.asarray(panel.features), values[..., None].astype(np.float32)], axis=2),
