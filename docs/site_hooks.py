@@ -7,7 +7,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eigen_core.config import Config, LearnerConfig, preset_values
+from eigen_core.config import VARIANTS, Config, preset_values
 from eigen_core.config.explain import Setting, flatten, settings
 from eigen_core.config.model import PRESET_NAMES
 
@@ -91,19 +91,19 @@ def settings_tables() -> str:
 def _section_text(section: str) -> list[str]:
     documented: Any = Config
     for name in section.split(".") if section else ():
-        documented = LearnerConfig if name == "learner" else documented.model_fields[name].annotation
+        documented = VARIANTS[name].common if name in VARIANTS else documented.model_fields[name].annotation
     return [str(documented.__doc__), ""]
 
 
 def _row(setting: Setting, presets: dict[str, dict[str, Any]]) -> str:
     values = {name: given[setting.key] for name, given in presets.items() if setting.key in given}
     differing = [f"{name}: {_code(value)}" for name, value in values.items() if value != setting.default]
-    with_default = {name: settings(name)[setting.key].default for name in setting.algorithms}
+    with_default = {name: settings(name)[setting.key].default for name in setting.variants}
     differing += [f"{name}: {_code(value)}" for name, value in with_default.items() if value != setting.default]
     default = "<br>".join([_code(setting.default), *(differing if setting.key != "preset" else ())])
     unit = f" Unit: {setting.unit}." if setting.unit else ""
-    algorithms = f" With {', '.join(f'`{name}`' for name in setting.algorithms)}." if setting.algorithms else ""
-    return f"| `{setting.key}` | {default} | {setting.accepts} | {setting.meaning}{unit}{algorithms} |"
+    variants = f" With {', '.join(f'`{name}`' for name in setting.variants)}." if setting.variants else ""
+    return f"| `{setting.key}` | {default} | {setting.accepts} | {setting.meaning}{unit}{variants} |"
 
 
 def _code(value: object) -> str:

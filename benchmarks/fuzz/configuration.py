@@ -17,7 +17,7 @@ from benchmarks.fuzz.cases import Outcome
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import PRESET_NAMES, Config
-from eigen_core.config.explain import Setting, flatten, settings
+from eigen_core.config.explain import Setting, flatten, settings, with_variants_of
 from eigen_core.config.loading import config_from_values, load_config
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.training.runs import Run
@@ -45,7 +45,7 @@ class _Value:
 
 def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
     """Give one setting one value in one way."""
-    setting = _choice(generator, list(settings(Config().learner.algorithm).values()))
+    setting = _choice(generator, list(settings(Config().learner.algorithm, Config().evolution.method).values()))
     way = _choice(generator, _ways_of(setting))
     value = _choice(generator, _texts(setting, generator) if way == "--set" else _objects(setting, generator))
     kind = f"{value.what}, {way}"
@@ -85,8 +85,7 @@ def _fault_of_reading(setting: Setting, value: _Value, config: Config) -> str | 
     read = found.pop(setting.key)
     if not any(type(read) is type(meant) and read == meant for meant in value.meant):
         return f"{str(value.value)[:80]!r} was read as {read!r}"
-    algorithm = {"algorithm": config.learner.algorithm}
-    expected = flatten(Config.model_validate({"preset": config.preset, "learner": algorithm}).model_dump())
+    expected = flatten(with_variants_of(config).model_dump())
     changed = [key for key, one in found.items() if one != expected[key]]
     return f"{changed[0]} is {found[changed[0]]!r}" if changed else None
 

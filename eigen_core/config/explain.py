@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from eigen_core.config.learning import LEARNER_CONFIGS, LearnerConfig
+from eigen_core.config.learning import VARIANTS
 from eigen_core.config.model import PRESET_NAMES, Config, preset_values
 from eigen_core.config.values import TASK_NAMES, Section
 
@@ -14,9 +14,11 @@ _UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
 _NAMED = {
     "preset": f"one of {', '.join(PRESET_NAMES)}",
     "task": f"one of {TASK_NAMES}",
-    "learner.algorithm": f"one of {', '.join(LEARNER_CONFIGS)}",
+    **{f"{section}.{one.key}": f"one of {', '.join(one.models)}" for section, one in VARIANTS.items()},
 }
-_DESCRIPTIONS = {"learner.algorithm": LearnerConfig.model_fields["algorithm"].description}
+_DESCRIPTIONS = {
+    f"{section}.{one.key}": one.common.model_fields[one.key].description for section, one in VARIANTS.items()
+}
 _KINDS = {
     "integer": "a whole number",
     "number": "a number",
@@ -41,7 +43,7 @@ class Setting:
         bounds: accepted values in words; empty if it accepts any value of its kind.
         unit: unit of the value; empty if it has none.
         meaning: one or two sentences.
-        algorithms: values of `learner.algorithm` that have the setting; empty: all.
+        variants: values of `learner.algorithm` or `evolution.method` that have the setting; empty: all.
     """
 
     key: str
@@ -52,7 +54,7 @@ class Setting:
     bounds: str
     unit: str
     meaning: str
-    algorithms: tuple[str, ...]
+    variants: tuple[str, ...]
 
     @property
     def accepts(self) -> str:
@@ -75,15 +77,15 @@ class ExplainedSetting:
 
 def explain(config: Config) -> list[ExplainedSetting]:
     """Return all settings of `config` in the model's order."""
-    algorithm = config.learner.algorithm
     values = flatten(config.model_dump(mode="json"))
-    preset = Config(preset=config.preset)
-    # If the algorithm differs from the preset's: only settings that both have.
-    same_algorithm = Config.model_validate({"preset": config.preset, "learner": {"algorithm": algorithm}})
-    of_preset = flatten(same_algorithm.model_dump(mode="json")) | {"learner.algorithm": preset.learner.algorithm}
+    chosen = {f"{section}.{one.key}": values[f"{section}.{one.key}"] for section, one in VARIANTS.items()}
+    # If the algorithm or method differs from the preset's: only settings that both have.
+    of_preset = flatten(with_variants_of(config).model_dump(mode="json"))
+    preset = flatten(Config(preset=config.preset).model_dump(mode="json"))
+    of_preset |= {key: preset[key] for key in chosen}
     overridden = flatten(preset_values(config.preset)).keys()
     rows = []
-    for key, setting in settings(algorithm).items():
+    for key, setting in settings(*chosen.values()).items():
         source: Literal["default", "preset", "given"] = "default"
         if values[key] != of_preset[key]:
             source = "given"
@@ -91,6 +93,12 @@ def explain(config: Config) -> list[ExplainedSetting]:
             source = "preset"
         rows.append(ExplainedSetting(setting, values[key], source))
     return rows
+
+
+def with_variants_of(config: Config) -> Config:
+    """Return the preset of a configuration with its algorithm and method."""
+    chosen = {section: {one.key: getattr(getattr(config, section), one.key)} for section, one in VARIANTS.items()}
+    return Config.model_validate({"preset": config.preset, **chosen})
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -105,14 +113,15 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @cache
-def settings(algorithm: str | None = None) -> Mapping[str, Setting]:
-    """Return the settings of all algorithms, or of one, by dotted key in the model's order.
+def settings(*chosen: str) -> Mapping[str, Setting]:
+    """Return all settings by dotted key, in the model's order.
 
-    If algorithms have different defaults, a setting has that of the first.
+    Args:
+        chosen: an algorithm, a method or both: without the settings of others. If several have different defaults, a
+            setting has that of the first.
     """
-    algorithms = tuple(LEARNER_CONFIGS) if algorithm is None else (algorithm,)
     found: dict[str, Setting] = {}
-    for setting in _settings_of(Config, "", algorithms):
+    for setting in _settings_of(Config, "", chosen):
         found.setdefault(setting.key, setting)
     return found
 
@@ -122,15 +131,16 @@ def section_names() -> tuple[str, ...]:
     return tuple(dict.fromkeys(section for key in settings() if (section := key.rpartition(".")[0])))
 
 
-def _settings_of(section: type[Section], prefix: str, algorithms: tuple[str, ...]) -> Iterator[Setting]:
+def _settings_of(section: type[Section], prefix: str, chosen: tuple[str, ...]) -> Iterator[Setting]:
     properties = section.model_json_schema()["properties"]
     for name, field in section.model_fields.items():
         annotation = field.annotation
         if field.discriminator is not None:
-            for algorithm in algorithms:
-                yield from _settings_of(LEARNER_CONFIGS[algorithm], f"{prefix}{name}.", algorithms)
+            models = VARIANTS[name].models
+            for model in [models[one] for one in models if one in chosen] or models.values():
+                yield from _settings_of(model, f"{prefix}{name}.", chosen)
         elif isinstance(annotation, type) and issubclass(annotation, Section):
-            yield from _settings_of(annotation, f"{prefix}{name}.", algorithms)
+            yield from _settings_of(annotation, f"{prefix}{name}.", chosen)
         else:
             yield _setting(f"{prefix}{name}", properties[name])
 
@@ -150,14 +160,15 @@ def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
         bounds=_NAMED[key] if key in _NAMED else _bounds(accepted),
         unit=unit[1] if unit else "",
         meaning=_UNIT.sub(".", description) if unit else description,
-        algorithms=_algorithms_with(key),
+        variants=_variants_with(key),
     )
 
 
-def _algorithms_with(key: str) -> tuple[str, ...]:
+def _variants_with(key: str) -> tuple[str, ...]:
     section, _, name = key.rpartition(".")
-    having = tuple(algorithm for algorithm, kind in LEARNER_CONFIGS.items() if name in kind.model_fields)
-    return having if section == "learner" and len(having) < len(LEARNER_CONFIGS) else ()
+    models = VARIANTS[section].models if section in VARIANTS else {}
+    having = tuple(one for one, model in models.items() if name in model.model_fields)
+    return having if len(having) < len(models) else ()
 
 
 def _bounds(schema: Mapping[str, Any]) -> str:

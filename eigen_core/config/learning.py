@@ -1,7 +1,7 @@
 """Settings of networks, learners, replay, evaluation and evolution."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -264,11 +264,6 @@ class DirectConfig(LearnerConfig):
 
 AnyLearnerConfig = DdpgConfig | Td3Config | SacConfig | PpoConfig | CounterfactualConfig | DirectConfig
 
-LEARNER_CONFIGS: Mapping[str, type[LearnerConfig]] = {
-    kind.model_fields["algorithm"].default: kind for kind in get_args(AnyLearnerConfig)
-}
-"""The settings of each algorithm, by its name."""
-
 
 def batch_size_of(learner: LearnerConfig) -> int:
     """Return `batch_size`; the default of the other algorithms if the algorithm has none."""
@@ -341,17 +336,20 @@ class EvaluationConfig(Section):
 
 
 class EvolutionConfig(Section):
-    """The population method at the end of a generation."""
+    """The population method at the end of a generation. Each method has its own settings, and these."""
 
-    method: MethodName = "genetic"
+    method: MethodName
     """Population method. `genetic`: elites, crossover and mutation over agents that all learn; `cem`: actors drawn
     from a distribution that the fittest update, some of which learn; `erl`: a genetic algorithm beside learning agents
     that are copied into it; `pbt`: all agents learn, each with its own learning rates, discount, reward scale and
     noise, and the weakest copy the fittest and perturb these."""
-    enabled: bool = True
-    """Whether the population evolves at the end of each generation; false: gradients only."""
+
+
+class BreedingConfig(EvolutionConfig):
+    """Settings of methods that breed elites, offspring and mutants."""
+
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Share of the population that survives unchanged; with CEM, that updates the distribution."""
+    """Share of the population that survives unchanged; with `cem`, that updates the distribution."""
     offspring_share: Fraction = 0.375
     """Share that is bred from two parents; the rest are mutants."""
     tournament_size: Count = 3
@@ -379,21 +377,6 @@ class EvolutionConfig(Section):
     """Largest standard deviation of mutation on a plateau."""
     reinject_champion: bool = True
     """Whether the champion replaces the weakest elite if it is no elite itself."""
-    learning_agents: CountOrZero | None = None
-    """Agents that learn by gradients (CEM, ERL); empty: with CEM half of all but one, with ERL one agent."""
-    sync_generations: Count = 10
-    """Generations between two copies: of a learning agent into the population (ERL), or of the fittest agents over the
-    weakest (PBT)."""
-    exploit_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.2
-    """Share of the population that copies an equal share of the fittest (PBT)."""
-    perturbation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2
-    """Copied learning rates, 1 - gamma, reward scale and noise are multiplied by 1 plus or minus this (PBT)."""
-    distribution_variance: NonNegative = 1e-3
-    """Initial variance of each weight of an actor, and the initial noise that is added to the variance (CEM)."""
-    distribution_variance_limit: NonNegative = 1e-5
-    """Final noise that is added to the variance (CEM)."""
-    distribution_variance_decay: Fraction = 0.95
-    """Factor on the difference between initial and final noise for each generation (CEM)."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
@@ -413,3 +396,90 @@ class EvolutionConfig(Section):
             if start > limit:
                 raise ValueError(f"evolution.{setting} {start:g} is above evolution.{setting}_limit {limit:g}")
         return self
+
+
+class GeneticConfig(BreedingConfig):
+    """Settings of `genetic`."""
+
+    method: Literal["genetic"] = "genetic"
+    """Elites, crossover and mutation over agents that all learn."""
+    enabled: bool = True
+    """Whether the population evolves at the end of each generation; false: gradients only."""
+
+
+class CemConfig(EvolutionConfig):
+    """Settings of `cem`."""
+
+    method: Literal["cem"] = "cem"
+    """Actors drawn from a distribution that the fittest update, some of which learn."""
+    elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Share of the population that updates the distribution."""
+    learning_agents: CountOrZero | None = None
+    """Agents that learn by gradients; empty: with `cem` half of all but one, with `erl` one agent."""
+    distribution_variance: NonNegative = 1e-3
+    """Initial variance of each weight of an actor, and the initial noise that is added to the variance."""
+    distribution_variance_limit: NonNegative = 1e-5
+    """Final noise that is added to the variance."""
+    distribution_variance_decay: Fraction = 0.95
+    """Factor on the difference between initial and final noise for each generation."""
+
+
+class ErlConfig(BreedingConfig):
+    """Settings of `erl`."""
+
+    method: Literal["erl"] = "erl"
+    """A genetic algorithm beside learning agents that are copied into it."""
+    learning_agents: CountOrZero | None = None
+    """Agents that learn by gradients; empty: one."""
+    sync_generations: Count = 10
+    """Generations between two copies: of a learning agent into the population (`erl`), or of the fittest agents over
+    the weakest (`pbt`)."""
+
+
+class PbtConfig(EvolutionConfig):
+    """Settings of `pbt`."""
+
+    method: Literal["pbt"] = "pbt"
+    """All learn, each with its own learning rates, discount, reward scale and noise; the weakest copy the fittest."""
+    sync_generations: Count = 10
+    """Generations between two copies of the fittest agents over the weakest."""
+    exploit_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.2
+    """Share of the population that copies an equal share of the fittest."""
+    perturbation: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.2
+    """Copied learning rates, 1 - gamma, reward scale and noise are multiplied by 1 plus or minus this."""
+
+
+AnyEvolutionConfig = GeneticConfig | CemConfig | ErlConfig | PbtConfig
+
+
+class Variants(NamedTuple):
+    """A section whose settings depend on the value of one of them.
+
+    Attributes:
+        key: name of that setting.
+        common: model of the settings that all variants have.
+        models: model of each value of that setting.
+    """
+
+    key: str
+    common: type[Section]
+    models: Mapping[str, type[Section]]
+
+    @classmethod
+    def of(cls, key: str, common: type[Section], union: Any) -> "Variants":  # noqa: ANN401 - a union of types
+        """Return the variants of a union, by the default of `key`."""
+        return cls(key, common, {kind.model_fields[key].default: kind for kind in get_args(union)})
+
+    def named(self, values: Mapping[str, Any]) -> type[Section] | None:
+        """Return the model that the values of a section choose; None if they name none."""
+        name = values.get(self.key)
+        return self.models.get(name) if isinstance(name, str) else None
+
+
+VARIANTS: Mapping[str, Variants] = {
+    "learner": Variants.of("algorithm", LearnerConfig, AnyLearnerConfig),
+    "evolution": Variants.of("method", EvolutionConfig, AnyEvolutionConfig),
+}
+"""Sections with a model for each algorithm or method, by their names."""
+LEARNER_CONFIGS = VARIANTS["learner"].models
+"""The settings of each algorithm, by its name."""

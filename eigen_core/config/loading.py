@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import plain_value, shown
 from eigen_core.config.explain import Setting, flatten, section_names, settings
-from eigen_core.config.learning import LEARNER_CONFIGS
+from eigen_core.config.learning import VARIANTS
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import Config, merge
 
@@ -166,34 +166,37 @@ def _sentence(error: ValidationError) -> str:
 
 def _key(location: tuple[int | str, ...]) -> str:
     parts = [part for part in location if isinstance(part, str)]
-    if _algorithm_at(location):
+    if _variant_at(location):
         del parts[1]
     # For a setting with alternatives, pydantic appends the alternative to the location.
     keys = [".".join(parts[:length]) for length in range(1, len(parts) + 1)]
     return next((key for key in keys if key in settings()), ".".join(parts))
 
 
-def _algorithm_at(location: tuple[int | str, ...]) -> str:
-    """Return the algorithm in a location of the section `learner`; empty if there is none."""
-    section, algorithm, *_ = *location, "", ""
-    return str(algorithm) if section == "learner" and algorithm in LEARNER_CONFIGS else ""
+def _variant_at(location: tuple[int | str, ...]) -> str:
+    """Return the algorithm or method that a location names after its section; empty if it names none."""
+    section, variant, *_ = *location, "", ""
+    return str(variant) if section in VARIANTS and variant in VARIANTS[str(section)].models else ""
 
 
-def _of_another_algorithm(key: str, algorithm: str) -> str:
-    having = ", ".join(settings()[key].algorithms)
-    own = ", ".join(name for name in LEARNER_CONFIGS[algorithm].model_fields if name != "algorithm")
+def _of_another_variant(key: str, variant: str) -> str:
+    section = key.partition(".")[0]
+    variants = VARIANTS[section]
+    having = ", ".join(settings()[key].variants)
+    own = ", ".join(name for name in variants.models[variant].model_fields if name != variants.key)
     return (
-        f"{key} is a setting of {having}, and learner.algorithm is {algorithm}, which has {own}: leave it out, or "
-        "choose another algorithm."
+        f"{key} is a setting of {having}, and {section}.{variants.key} is {variant}, which has {own}: leave it out, or "
+        f"choose another {variants.key}."
     )
 
 
 def _sentence_of(location: tuple[int | str, ...], kind: str, message: str, value: object) -> str:
     key = _key(location)
     if kind == "extra_forbidden":
-        return _of_another_algorithm(key, _algorithm_at(location)) if key in settings() else _unknown(key)
+        return _of_another_variant(key, _variant_at(location)) if key in settings() else _unknown(key)
     if kind == "union_tag_invalid" and isinstance(value, Mapping):
-        return _refusal(settings()["learner.algorithm"], value.get("algorithm"))
+        chosen = VARIANTS[key].key
+        return _refusal(settings()[f"{key}.{chosen}"], value.get(chosen))
     if kind == "value_error":
         return message.removeprefix("Value error, ").rstrip(".") + "."
     if key in settings():

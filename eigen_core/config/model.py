@@ -13,15 +13,17 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import Instructions
 from eigen_core.common.text import shown
 from eigen_core.config.learning import (
-    LEARNER_CONFIGS,
+    VARIANTS,
+    AnyEvolutionConfig,
     AnyLearnerConfig,
     DdpgConfig,
     EvaluationConfig,
-    EvolutionConfig,
     ExplorationConfig,
+    GeneticConfig,
     NetworkConfig,
     PopulationConfig,
     ReplayConfig,
+    Variants,
 )
 from eigen_core.config.machine import secrets_in
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
@@ -162,24 +164,24 @@ def _overrides(name: str) -> dict[str, Any]:
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
     """Return `base` with the values of `override` laid over it, section by section.
 
-    If `override` changes `learner.algorithm`, settings of `base` that the new algorithm does not have are dropped.
+    If `override` changes `learner.algorithm` or `evolution.method`, settings of `base` that the new one does not have
+    are dropped.
     """
     merged = dict(base)
     for key, value in override.items():
         below = merged.get(key)
         if isinstance(value, Mapping) and isinstance(below, Mapping):
-            merged[key] = merge(_settings_shared(below, value) if key == "learner" else below, value)
+            merged[key] = merge(_shared_settings(below, value, VARIANTS[key]) if key in VARIANTS else below, value)
         else:
             merged[key] = value
     return merged
 
 
-def _settings_shared(learner: Mapping[str, Any], override: Mapping[str, Any]) -> Mapping[str, Any]:
-    algorithm = override.get("algorithm", learner.get("algorithm"))
-    kind = LEARNER_CONFIGS.get(algorithm) if isinstance(algorithm, str) else None
-    if kind is None or algorithm == learner.get("algorithm"):
-        return learner
-    return {name: value for name, value in learner.items() if name in kind.model_fields}
+def _shared_settings(base: Mapping[str, Any], override: Mapping[str, Any], variants: Variants) -> Mapping[str, Any]:
+    model = variants.named(override)
+    if model is None or override[variants.key] == base.get(variants.key):
+        return base
+    return {name: value for name, value in base.items() if name in model.model_fields}
 
 
 class Config(Section):
@@ -219,7 +221,7 @@ class Config(Section):
     exploration: ExplorationConfig = ExplorationConfig()
     replay: ReplayConfig = ReplayConfig()
     learner: Annotated[AnyLearnerConfig, Field(discriminator="algorithm")] = DdpgConfig()
-    evolution: EvolutionConfig = EvolutionConfig()
+    evolution: Annotated[AnyEvolutionConfig, Field(discriminator="method")] = GeneticConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     account: AccountConfig = AccountConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
@@ -237,9 +239,10 @@ class Config(Section):
             raise ValueError(sentence)
         preset = values.get("preset", cls.model_fields["preset"].default)
         merged = merge(preset_values(preset), values) if preset in PRESET_NAMES else dict(values)
-        learner = merged.get("learner")
-        if isinstance(learner, Mapping):
-            merged["learner"] = {"algorithm": cls.model_fields["learner"].default.algorithm, **learner}
+        for section, variants in VARIANTS.items():
+            if isinstance(merged.get(section), Mapping):
+                default = getattr(cls.model_fields[section].default, variants.key)
+                merged[section] = {variants.key: default, **merged[section]}
         return merged
 
     @field_validator("preset")

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import shown
-from eigen_core.config.learning import LEARNER_CONFIGS
+from eigen_core.config.learning import VARIANTS, Variants
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.machine import run_values
 from eigen_core.config.market import own_path
@@ -73,22 +73,32 @@ def _islands_of_version_9(values: dict[str, Any]) -> None:
 def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
     """Drop settings of other algorithms: every learner had the settings of all."""
     learner, _ = _section_of(values, "learner.algorithm")
-    algorithm = learner.get("algorithm")
-    kind = LEARNER_CONFIGS.get(algorithm) if isinstance(algorithm, str) else None
-    if kind is None:
-        return
-    if algorithm == "ppo" and learner.get("gradient_steps") == 0:
+    if learner.get("algorithm") == "ppo" and learner.get("gradient_steps") == 0:
         learner["epochs"] = 0
     if learner.get("policy_delay", 0) is None:
-        learner["policy_delay"] = 2 if algorithm == "td3" else 1
-    known = {name for one in LEARNER_CONFIGS.values() for name in one.model_fields}
-    for name in [name for name in learner if name in known and name not in kind.model_fields]:
-        del learner[name]
+        learner["policy_delay"] = 2 if learner.get("algorithm") == "td3" else 1
+    _drop_settings_of_others(learner, VARIANTS["learner"])
 
 
 def _compression_of_version_11(values: dict[str, Any]) -> None:
     """Drop the choice: zstd compresses the replay, and readers accept the other compressions."""
     _remove(values, "replay.compression")
+
+
+def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
+    """Drop settings of other methods: every method had the settings of all, and without breeding was genetic."""
+    evolution, _ = _section_of(values, "evolution.method")
+    evolution.setdefault("method", "genetic")
+    if evolution.get("enabled") is False:
+        evolution["method"] = "genetic"
+    _drop_settings_of_others(evolution, VARIANTS["evolution"])
+
+
+def _drop_settings_of_others(section: dict[str, Any], variants: Variants) -> None:
+    model = variants.named(section)
+    known = {name for one in variants.models.values() for name in one.model_fields}
+    for name in [name for name in section if model is not None and name in known - model.model_fields.keys()]:
+        del section[name]
 
 
 MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
@@ -103,6 +113,7 @@ MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
     _islands_of_version_9,
     _flat_learner_of_version_10,
     _compression_of_version_11,
+    _flat_evolution_of_version_12,
 )
 """Migrations from version 1 to 2, from 2 to 3, and so on.
 

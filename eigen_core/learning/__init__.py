@@ -27,8 +27,5 @@ def learner_class(config: LearnerConfig) -> type[Learner]:
 
 
 def method_class(config: EvolutionConfig) -> type[PopulationMethod]:
-    """Return the class of the population method that a configuration names.
-
-    Where breeding is off it is the genetic algorithm's, which then keeps all agents.
-    """
-    return cast("type[PopulationMethod]", chosen(METHODS, config.method if config.enabled else "genetic"))
+    """Return the class of the population method that a configuration names."""
+    return cast("type[PopulationMethod]", chosen(METHODS, config.method))

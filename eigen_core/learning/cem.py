@@ -24,8 +24,8 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage
-from eigen_core.config import Config
-from eigen_core.learning.method import GenerationResult, MethodState, NewAgents, NextPopulation, Number
+from eigen_core.config import CemConfig, Config
+from eigen_core.learning.method import GenerationResult, MethodState, NewAgents, NextPopulation, Number, method_settings
 from eigen_core.machine.gpu import on_device
 from eigen_core.networks.population import Population
 
@@ -51,7 +51,7 @@ class CemMethod:
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         self._config = config
-        self._evolution = config.evolution
+        self._evolution = method_settings(config, CemConfig)
         self._new_agents = new_agents
         self._actor = slice(critic, None)
         self._learning = range(config.population.size)[self.learning(config)]
@@ -60,7 +60,7 @@ class CemMethod:
     @staticmethod
     def learning(config: Config) -> slice:
         """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
-        size, wanted = config.population.size, config.evolution.learning_agents
+        size, wanted = config.population.size, method_settings(config, CemConfig).learning_agents
         if wanted is not None and wanted > size // 2:
             raise InputError(
                 f"evolution.learning_agents {wanted} is more than half of population.size {size}: of the agents of "

@@ -12,9 +12,9 @@ import torch
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Lineage
-from eigen_core.config import Config
+from eigen_core.config import Config, ErlConfig
 from eigen_core.learning.genetic import GeneticMethod
-from eigen_core.learning.method import GenerationResult, NewAgents, NextPopulation
+from eigen_core.learning.method import GenerationResult, NewAgents, NextPopulation, method_settings
 from eigen_core.networks.population import Population
 
 
@@ -24,11 +24,12 @@ class ErlMethod(GeneticMethod):
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         super().__init__(config, critic, new_agents)
         self._bred = slice(0, self.learning(config).start)
+        self._sync_generations = method_settings(config, ErlConfig).sync_generations
 
     @staticmethod
     def learning(config: Config) -> slice:
         """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
-        size, wanted = config.population.size, config.evolution.learning_agents
+        size, wanted = config.population.size, method_settings(config, ErlConfig).learning_agents
         learning = 1 if wanted is None else wanted
         if not 1 <= learning < size:
             raise InputError(
@@ -49,7 +50,7 @@ class ErlMethod(GeneticMethod):
         tensors = {name: torch.cat([tensor, kept[name]]) for name, tensor in bred.population.tensors().items()}
         agents = range(self._bred.stop, ended.population.size)
         lineages = [*bred.lineages, *(Lineage(agent, "learner", (agent,)) for agent in agents)]
-        if ended.generation % self._evolution.sync_generations == 0:
+        if ended.generation % self._sync_generations == 0:
             replaced, learner = self._bred.stop - 1, min(agents, key=ended.ranking.index)
             for tensor in tensors.values():
                 tensor[replaced] = tensor[learner]

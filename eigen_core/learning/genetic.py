@@ -8,8 +8,16 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage, Record
-from eigen_core.config import Config, EvolutionConfig
-from eigen_core.learning.method import Champion, GenerationResult, MethodState, NewAgents, NextPopulation, Number
+from eigen_core.config import BreedingConfig, Config, GeneticConfig
+from eigen_core.learning.method import (
+    Champion,
+    GenerationResult,
+    MethodState,
+    NewAgents,
+    NextPopulation,
+    Number,
+    method_settings,
+)
 from eigen_core.machine.gpu import on_device
 from eigen_core.networks.population import Population
 
@@ -30,11 +38,11 @@ class MutationState(Record):
     generations_without_progress: int = 0
 
     @classmethod
-    def initial(cls, config: EvolutionConfig) -> "MutationState":
+    def initial(cls, config: BreedingConfig) -> "MutationState":
         """The configured strength."""
         return cls(rate=config.mutation_rate, std=config.mutation_std)
 
-    def after(self, score: float, config: EvolutionConfig) -> "MutationState":
+    def after(self, score: float, config: BreedingConfig) -> "MutationState":
         """Return the state after a generation, given its score: the champion's, or what stands for it.
 
         Progress, an improvement of at least `plateau_improvement` of the reference's size, resets the strength;
@@ -65,7 +73,7 @@ def breed(
     champion: Champion,
     generation: int,
     mutation: MutationState,
-    config: EvolutionConfig,
+    config: BreedingConfig,
     generator: np.random.Generator,
     new_agents: NewAgents,
 ) -> tuple[Population, tuple[Lineage, ...]]:
@@ -133,7 +141,7 @@ class GeneticMethod:
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
         self._config = config
-        self._evolution = config.evolution
+        self._evolution = method_settings(config, BreedingConfig)
         self._new_agents = new_agents
         self._bred = slice(0, config.population.size)
         self.bounds: Mapping[str, tuple[float, float]] = {}
@@ -170,7 +178,7 @@ class GeneticMethod:
         """Breed from all agents; see `breed`."""
         score = self._score(ended.champion.score, ended.champion.generation, ended.fitness)
         mutation = MutationState.model_validate(ended.state.numbers).after(score, self._evolution)
-        if self._evolution.enabled:
+        if not (isinstance(self._evolution, GeneticConfig) and not self._evolution.enabled):
             population, lineages = breed(
                 ended.population,
                 ended.fitness,

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.common.records import GenerationRecord, Lineage
-from eigen_core.config import Config
+from eigen_core.config import Config, EvolutionConfig
 from eigen_core.networks.population import Population
 
 Number = float | int | None
@@ -92,6 +92,20 @@ class NextPopulation:
     lineages: tuple[Lineage, ...]
     state: MethodState
     facts: Mapping[str, float]
+
+
+M = TypeVar("M", bound=EvolutionConfig)
+
+
+def method_settings(config: Config, kind: type[M]) -> M:
+    """Return the section `evolution` of a configuration whose method has settings of this kind.
+
+    Raises:
+        TypeError: it is the configuration of another method.
+    """
+    if not isinstance(config.evolution, kind):
+        raise TypeError(f"evolution.method {config.evolution.method} has no {kind.__name__}.")
+    return config.evolution
 
 
 class NewAgents(Protocol):

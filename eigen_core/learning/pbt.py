@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage
-from eigen_core.config import Config
+from eigen_core.config import Config, PbtConfig
 from eigen_core.learning.method import (
     NOISE_FACTOR,
     GenerationResult,
@@ -22,6 +22,7 @@ from eigen_core.learning.method import (
     NewAgents,
     NextPopulation,
     Number,
+    method_settings,
 )
 from eigen_core.networks.population import Population
 
@@ -45,7 +46,7 @@ class PbtMethod:
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
         self._config = config
-        self._evolution = config.evolution
+        self._evolution = method_settings(config, PbtConfig)
         self._new_agents = new_agents
         self.bounds: Mapping[str, tuple[float, float]] = {
             Population.gene_key(name): (0.0, 1.0 if name == "gamma" else math.inf) for name in GENES

@@ -294,7 +294,7 @@ def settings_document(config: "Config") -> list[dict[str, Any]]:
 def print_settings(console: Console, config: "Config") -> None:
     """Print every setting with its value in a preset and its meaning; what the preset overrides is marked.
 
-    Settings of other algorithms than the preset's have no value.
+    Settings of other algorithms and methods than the preset's have no value.
     """
     from eigen_core.config.explain import explain, settings
 
@@ -306,7 +306,7 @@ def print_settings(console: Console, config: "Config") -> None:
         row = rows.get(setting.key)
         unit = f" {setting.unit}" if setting.unit in ("days", "reward") else ""
         marked = row is not None and row.source == "preset" and row.value != row.setting.default
-        having = "" if row else f" With {', '.join(setting.algorithms)}."
+        having = "" if row else f" With {', '.join(setting.variants)}."
         table.add_row(
             setting.key,
             (_value(row.value) + unit if row else "", "bold" if marked else ""),

@@ -17,7 +17,7 @@ from pydantic_core import CoreSchema
 from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
-from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, LearnerConfig, preset_values
+from eigen_core.config import PRESET_NAMES, VARIANTS, Config, preset_values
 from eigen_core.config.explain import settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
@@ -46,7 +46,8 @@ class _Form:
         presets = {name: preset_values(name) for name in PRESET_NAMES}
         properties = handler.resolve_ref_schema(reference)["properties"]
         _remove_machine_settings(properties, "")
-        properties["learner"] = _of_all_algorithms(properties["learner"], handler)
+        for section in VARIANTS:
+            properties[section] = _of_all_variants(section, properties[section], handler)
         for name, setting in properties.items():
             if "properties" in setting:
                 for inner_name, inner in setting["properties"].items():
@@ -64,36 +65,37 @@ class _Form:
         return reference
 
 
-def _of_all_algorithms(learner: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """Return the schemas of all algorithms as one: an algorithm must have all settings that are given.
+def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+    """Return the schemas of all algorithms, or methods, as one: one of them must have all settings that are given.
 
     Prefect's pages choose among several schemas by the names of the values that were entered, and algorithms share
     most of them. The pages do not show `then`; the server reads it.
     """
+    key, common, models = VARIANTS[section]
     properties: dict[str, Any] = {}
-    for one in learner["oneOf"]:
+    for one in schema["oneOf"]:
         for name, setting in handler.resolve_ref_schema(one)["properties"].items():
-            having = settings()[f"learner.{name}"].algorithms
+            having = settings()[f"{section}.{name}"].variants
             described = f"{setting['description']} With {', '.join(having)}." if having else setting["description"]
             properties.setdefault(name, {**setting, "description": described})
-    algorithm = settings()["learner.algorithm"]
-    properties["algorithm"] = {
-        "title": "Algorithm",
-        "description": algorithm.meaning,
-        "default": algorithm.default,
-        "enum": list(LEARNER_CONFIGS),
+    chosen = settings()[f"{section}.{key}"]
+    properties[key] = {
+        "title": key.title(),
+        "description": chosen.meaning,
+        "default": chosen.default,
+        "enum": list(models),
     }
     return {
-        "title": "Learner",
-        "description": LearnerConfig.__doc__,
+        "title": section.title(),
+        "description": common.__doc__,
         "type": "object",
         "properties": properties,
         "additionalProperties": False,
-        "if": {"properties": {"algorithm": {"enum": list(LEARNER_CONFIGS)}}},
+        "if": {"properties": {key: {"enum": list(models)}}},
         "then": {
             "anyOf": [
-                {"properties": {"algorithm": {"const": name}}, "propertyNames": {"enum": list(kind.model_fields)}}
-                for name, kind in LEARNER_CONFIGS.items()
+                {"properties": {key: {"const": name}}, "propertyNames": {"enum": list(model.model_fields)}}
+                for name, model in models.items()
             ]
         },
     }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config
+from eigen_core.config import PRESET_NAMES, VARIANTS, Config
 from eigen_core.config.explain import Setting, explain, flatten, section_names, settings
 from eigen_core.config.loading import load_config
 
@@ -38,8 +38,10 @@ def test_a_configuration_is_explained_by_the_settings_of_its_algorithm() -> None
     assert [rows[f"learner.{name}"].source for name in ("algorithm", "epochs", "reward_clip", "clip_range")] == [
         *("given", "given", "preset", "default")
     ]
-    assert settings()["learner.epochs"].algorithms == ("ppo",)
-    assert settings()["learner.weight_decay"].algorithms == ()
+    assert settings()["learner.epochs"].variants == ("ppo",)
+    assert settings()["learner.weight_decay"].variants == ()
+    assert settings()["evolution.mutation_rate"].variants == ("genetic", "erl")
+    assert "evolution.mutation_rate" not in settings("cem")
     assert [settings(name)["learner.policy_delay"].default for name in ("ddpg", "td3")] == [1, 2]
 
 
@@ -69,17 +71,21 @@ def test_what_a_setting_accepts_is_said_in_words(key: str, accepts: str) -> None
     assert settings()[key].accepts == accepts
 
 
+NAMES = [name for variants in VARIANTS.values() for name in variants.models]
+
+
 def _refused(setting: Setting, value: object) -> bool:
     key = setting.key
     values: Any = value
     for name in reversed(key.split(".")):
         values = {name: values}
-    if setting.algorithms:
-        values["learner"]["algorithm"] = setting.algorithms[0]
+    if setting.variants:
+        section = key.partition(".")[0]
+        values[section][VARIANTS[section].key] = setting.variants[0]
     try:
         Config.model_validate(values)
     except ValidationError as error:
-        places = [[str(part) for part in detail["loc"] if part not in LEARNER_CONFIGS] for detail in error.errors()]
+        places = [[str(part) for part in detail["loc"] if part not in NAMES] for detail in error.errors()]
         # Of a setting with alternatives, a place names the one that was tried after the key.
         return any(key in (".".join(place[:1]), ".".join(place[:2])) for place in places)
     return False

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, Config, DdpgConfig, preset_values
+from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, CemConfig, Config, DdpgConfig, PbtConfig, preset_values
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, differing_keys, load_config, parse_assignments
 from eigen_core.config.values import LEARNERS
@@ -19,7 +19,7 @@ from eigen_core.config.values import LEARNERS
 def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:
     for name in PRESET_NAMES:
         values = flatten(load_config(name).model_dump(mode="json"))
-        known = settings(preset_values(name).get("learner", {}).get("algorithm", "ddpg"))
+        known = settings(preset_values(name).get("learner", {}).get("algorithm", "ddpg"), "genetic")
         expected = {key: setting.default for key, setting in known.items()} | flatten(preset_values(name))
         assert values == expected
 
@@ -28,7 +28,7 @@ def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:
 def test_a_preset_may_override_another(name: str) -> None:
     values, base = flatten(preset_values(name)), flatten(preset_values("quickstart"))
     assert "extends" not in values
-    assert {key for key in base if key in settings(name)} <= values.keys() <= settings(name).keys()
+    assert {key for key in base if key in settings(name)} <= values.keys() <= settings(name, "genetic").keys()
     assert values["trading.holding_days"] == base["trading.holding_days"]
     assert values["learner.algorithm"] == name
 
@@ -102,6 +102,25 @@ def test_a_setting_of_another_algorithm_is_refused_with_those_of_this_one(given:
     assert not {"epochs", "stretches", "target_bins"} & set(re.findall(r"\w+", str(refused.value)))
 
 
+def test_a_method_takes_from_a_preset_the_settings_that_it_has() -> None:
+    assert load_config("pendulum", ["evolution.method=cem"]).evolution == CemConfig(elite_share=0.75)
+    assert load_config("pendulum", ["evolution.method=pbt"]).evolution == PbtConfig()
+
+
+@pytest.mark.parametrize(
+    ("given", "having"),
+    [
+        (["evolution.mutation_rate=0.2", "evolution.method=pbt"], "genetic, erl"),
+        (["evolution.enabled=false", "evolution.method=erl"], "genetic"),
+        (["evolution.perturbation=0.1"], "pbt"),
+    ],
+)
+def test_a_setting_of_another_method_is_refused_with_the_methods_that_have_it(given: list[str], having: str) -> None:
+    key = given[0].partition("=")[0]
+    with pytest.raises(InputError, match=rf"^{re.escape(key)} is a setting of {having}, and evolution\.method is "):
+        load_config("quickstart", given)
+
+
 BAD_ASSIGNMENTS = {
     "learner.batchsize=3": "did you mean learner.batch_size?",
     "batch_size=3": "did you mean learner.batch_size?",
@@ -167,6 +186,7 @@ BAD_ASSIGNMENTS = {
     "evolution.elite_share=.nan": "above 0 and of at most 1",
     "evolution.elite_share=1.5": "above 0 and of at most 1",
     "learner.gamma=1": "below 1",
+    "evolution.method=random": "'random' cannot be used; give one of genetic, cem, erl, pbt",
     "learner.algorithm=dqn": "'dqn' cannot be used; give one of ddpg, td3, sac, ppo, counterfactual, direct",
     "learner.twin_critics=perhaps": "give true or false",
     "trading.fill=yesterday": "give one of next_open, next_close, same_close",

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import LEARNER_CONFIGS, Config, stored
+from eigen_core.config import LEARNER_CONFIGS, VARIANTS, BreedingConfig, Config, GeneticConfig, stored
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
 
@@ -79,8 +79,10 @@ def test_a_run_of_version_3_is_judged_as_it_was(preset: str) -> None:
 def test_a_run_of_version_5_lets_mutation_grow_as_it_did() -> None:
     values = Config().model_dump(mode="json")
     del values["evolution"]["first_champion_plateau"]
-    assert config_from_stored({**values, "format_version": 5}).evolution.first_champion_plateau is True
-    assert config_from_stored({**values, "format_version": 6}).evolution.first_champion_plateau is False
+    for version, plateau in ((5, True), (6, False)):
+        evolution = config_from_stored({**values, "format_version": version}).evolution
+        assert isinstance(evolution, BreedingConfig)
+        assert evolution.first_champion_plateau is plateau
 
 
 def test_a_run_of_version_4_stores_the_days_of_settlement_as_it_did() -> None:
@@ -186,3 +188,33 @@ def test_a_run_of_version_10_opens_however_its_replay_was_to_be_compressed() -> 
     values = {**stored_values(Config()), "format_version": 10}
     replay = {**Config().replay.model_dump(mode="json"), "compression": "gzip"}
     assert config_from_stored({**values, "replay": replay}) == Config()
+
+
+FLAT_EVOLUTION = {
+    "elite_share": 0.4,
+    "offspring_share": 0.3,
+    "mutation_rate": 0.2,
+    "first_champion_plateau": True,
+    "learning_agents": 3,
+    "sync_generations": 7,
+    "exploit_share": 0.3,
+    "distribution_variance": 0.04,
+}
+"""Settings of several methods, which versions 1 to 12 stored together."""
+
+
+@pytest.mark.parametrize("method", VARIANTS["evolution"].models)
+def test_a_run_of_version_12_keeps_the_settings_that_its_method_read(method: str) -> None:
+    values = Config().model_dump(mode="json")
+    values["evolution"] = {**FLAT_EVOLUTION, "method": method, "enabled": True}
+    evolution = config_from_stored({**values, "format_version": 12}).evolution.model_dump()
+    assert evolution["method"] == method
+    assert {name: evolution[name] for name in FLAT_EVOLUTION if name in evolution}.items() <= FLAT_EVOLUTION.items()
+
+
+def test_a_run_of_version_12_without_breeding_is_genetic_without_breeding() -> None:
+    values = Config().model_dump(mode="json")
+    values["evolution"] = {**FLAT_EVOLUTION, "method": "cem", "enabled": False}
+    evolution = config_from_stored({**values, "format_version": 12}).evolution
+    assert isinstance(evolution, GeneticConfig)
+    assert (evolution.enabled, evolution.mutation_rate) == (False, 0.2)

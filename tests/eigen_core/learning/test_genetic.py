@@ -15,7 +15,7 @@ from science_cases import small_config
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Lineage
-from eigen_core.config import EvolutionConfig
+from eigen_core.config import GeneticConfig
 from eigen_core.learning import Champion, GenerationResult
 from eigen_core.learning.genetic import GeneticMethod, MutationState, breed
 from eigen_core.networks.population import Population
@@ -55,7 +55,7 @@ def bred(
     mutation: MutationState | None = None,
     **settings: Any,
 ) -> tuple[Population, tuple[Lineage, ...]]:
-    config = EvolutionConfig(**settings)
+    config = GeneticConfig(**settings)
     return breed(
         population,
         fitness,
@@ -311,7 +311,7 @@ GROWN = {"rate": 0.15, "std": 0.015}
 def test_mutation_grows_on_a_plateau_and_resets_with_progress(
     validations: list[float], expected: dict[str, float], reference: float, waited: int
 ) -> None:
-    config = EvolutionConfig()
+    config = GeneticConfig()
     state = MutationState.initial(config)
     for validation in validations:
         state = state.after(validation, config)
@@ -350,16 +350,16 @@ def test_a_first_agent_that_does_nothing_makes_no_plateau_while_the_others_impro
 
 @pytest.mark.parametrize(("limits", "rate", "std"), [((0.12, 0.05), 0.12, 0.015), ((0.4, 0.012), 0.15, 0.012)])
 def test_each_limit_holds_by_itself(limits: tuple[float, float], rate: float, std: float) -> None:
-    config = EvolutionConfig(plateau_generations=1, mutation_rate_limit=limits[0], mutation_std_limit=limits[1])
+    config = GeneticConfig(plateau_generations=1, mutation_rate_limit=limits[0], mutation_std_limit=limits[1])
     state = MutationState.initial(config).after(5.0, config).after(5.0, config)
     assert (state.rate, state.std) == pytest.approx((rate, std))
 
 
 def test_without_growth_and_with_one_generation_of_patience() -> None:
-    config = EvolutionConfig(plateau_generations=1, mutation_growth=1.0)
+    config = GeneticConfig(plateau_generations=1, mutation_growth=1.0)
     state = MutationState.initial(config).after(5.0, config).after(5.0, config)
     assert (state.rate, state.std, state.generations_without_progress) == (0.1, 0.01, 0)
-    eager = EvolutionConfig(plateau_generations=1, mutation_growth=2.0, plateau_improvement=0.0)
+    eager = GeneticConfig(plateau_generations=1, mutation_growth=2.0, plateau_improvement=0.0)
     state = MutationState.initial(eager).after(5.0, eager).after(5.0, eager)
     assert (state.rate, state.std) == (0.2, 0.02)
     assert state.after(5.0 + 1e-12, eager).rate == 0.1

@@ -75,6 +75,7 @@ def test_every_preset_is_accepted_whole_and_by_name(schema: dict[str, Any], pres
         {"learner": {"gamma": 1.5}},
         {"learner": {"algorithm": "ddpg", "clip_range": 0.1}},
         {"learner": {"clip_range": 0.1, "tau": 0.1}},
+        {"evolution": {"method": "cem", "mutation_rate": 0.1}},
         {"threads": "two"},
     ],
     ids=lambda config: "-".join(config),
