@@ -6,7 +6,7 @@ import numpy as np
 from tested_device import DEVICE
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.config import LEARNER_CONFIGS, Config, merge
+from eigen_core.config import LEARNER_CONFIGS, VARIANTS, Config, merge
 from eigen_core.config.values import LEARNERS
 from eigen_core.market import Panel, panel_of_prices
 
@@ -47,6 +47,12 @@ def learner_with(algorithm: str, **settings: Any) -> dict[str, Any]:
     """The section of an algorithm, with those of the settings that it has."""
     known = LEARNER_CONFIGS[algorithm].model_fields
     return {"algorithm": algorithm, **{name: value for name, value in settings.items() if name in known}}
+
+
+def method_with(method: str, **settings: Any) -> dict[str, Any]:
+    """The section of a population method, with those of the settings that it has."""
+    known = VARIANTS["evolution"].models[method].model_fields
+    return {"method": method, **{name: value for name, value in settings.items() if name in known}}
 
 
 def small_config(**sections: Any) -> Config:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import learner_with, random_panel, small_config
+from science_cases import learner_with, method_with, random_panel, small_config
 from torch import Tensor
 from training_cases import market_of
 
@@ -117,7 +117,7 @@ def test_a_step_of_ppo_reads_back_alone_who_goes_on() -> None:
 def test_breeding_reads_nothing_back(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     read_back(monkeypatch)
     population = {"size": 10, "group_size": 5}
-    config = small_config(population=population, evolution={"method": method, "sync_generations": 1})
+    config = small_config(population=population, evolution=method_with(method, sync_generations=1))
     real = start_training(config, random_panel(config))
 
     def moved(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from science_cases import random_panel, small_config
+from science_cases import method_with, random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
@@ -28,7 +28,7 @@ METHODS = list(values.METHODS)
 
 
 def config_with(method: str, **sections: Any) -> Config:
-    return small_config(**merge({"evolution": {"method": method, "sync_generations": 1}}, sections))
+    return small_config(**merge({"evolution": method_with(method, sync_generations=1)}, sections))
 
 
 def begin(config: Config) -> TrainingState:

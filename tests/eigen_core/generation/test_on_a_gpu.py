@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from science_cases import learner_with, random_panel, small_config
+from science_cases import learner_with, method_with, random_panel, small_config
 from stand_in_gpu import GPU, stand_in_gpu
 from training_cases import advance, content_of, small_state
 
@@ -116,7 +116,7 @@ def test_an_environment_computes_deterministically_too() -> None:
 @pytest.mark.parametrize("method", list(values.METHODS))
 @pytest.mark.thorough
 def test_every_population_method_breeds_there(method: str) -> None:
-    evolution: dict[str, Any] = {"evolution": {"method": method, "sync_generations": 1}, "population": {"size": 10}}
+    evolution: dict[str, Any] = {"evolution": method_with(method, sync_generations=1), "population": {"size": 10}}
     expected = content_of(advance(small_state(device="cpu", **sections("ddpg", "filter_bank") | evolution), 2))
     with stand_in_gpu():
         found = content_of(advance(small_state(device="cuda", **sections("ddpg", "filter_bank") | evolution), 2))

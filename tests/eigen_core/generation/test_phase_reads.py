@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from science_cases import random_panel, small_config
+from science_cases import method_with, random_panel, small_config
 from stand_in_gpu import GPU, GpuTensor, Operator, stand_in_gpu, waits
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -47,21 +47,21 @@ class Read(NamedTuple):
 
 
 READS = (
-    Read("evaluate", "task/market_rollouts.py", 1, "rewards: fitness is computed on the host", ("market",)),
+    Read("evaluate", "task/market.py", 1, "rewards: fitness is computed on the host", ("market",)),
     Read("evaluate", "task/market.py", 7, "each count of the episodes' trades, for the record", ("market",)),
-    Read("evaluate", "trading/summary.py", 2, "whether actions are finite, whether rewards are", ("market",)),
+    Read("evaluate", "trading/episodes.py", 2, "whether actions are finite, whether rewards are", ("market",)),
     Read("evaluate", "task/portfolio.py", 6, "rewards, and each figure of the accounts", ("portfolio",)),
     Read("evaluate", "task/gymnasium.py", 36, "two parts of the actions in 2 x 9 steps: the host plays", ("gym",)),
     Read("evaluate", "task/replay.py", 2, "days and their slots: batches are drawn by them", ("market", "portfolio")),
-    Read("train", "learners/planned_steps.py", 1, "steps taken before, for Adam's corrections", _ONE_OPTIMIZER),
-    Read("train", "learners/planned_steps.py", 2, "the same of critics and of actors", ("ddpg", "td3")),
-    Read("train", "learners/ppo.py", 2, "ends of the newest episodes; steps taken before", ("ppo",)),
-    Read("train", "learners/ppo.py", 16, "who goes on, who has a batch, in 8 steps: each stops by itself", ("ppo",)),
-    Read("train", "learners/interface.py", 1, "the curves"),
+    Read("train", "learning/steps.py", 1, "steps taken before, for Adam's corrections", _ONE_OPTIMIZER),
+    Read("train", "learning/steps.py", 2, "the same of critics and of actors", ("ddpg", "td3")),
+    Read("train", "learning/ppo.py", 2, "ends of the newest episodes; steps taken before", ("ppo",)),
+    Read("train", "learning/ppo.py", 16, "who goes on, who has a batch, in 8 steps: each stops by itself", ("ppo",)),
+    Read("train", "learning/interface.py", 1, "the curves"),
     Read("train", "generation/phases.py", 1, "whether all weights are finite"),
-    Read("evolve", "generation/diversity.py", 1, "actions of all agents: their distance is computed on the host"),
-    Read("evolve", "evolution/cem.py", 1, "mean deviation of the weights, for the record", ("cem",)),
-    Read("evolve", "evolution/pbt.py", 10, "each gene, to be perturbed on the host and for the record", ("pbt",)),
+    Read("evolve", "generation/phases.py", 1, "actions of all agents: their distance is computed on the host"),
+    Read("evolve", "learning/cem.py", 1, "mean deviation of the weights, for the record", ("cem",)),
+    Read("evolve", "learning/pbt.py", 10, "each gene, to be perturbed on the host and for the record", ("pbt",)),
     Read("evolve", "checkpoint/integrity.py", 7, "weights and each of 6 columns of the replay, for their digests"),
 )
 
@@ -69,7 +69,7 @@ _SMALL = {"device": "cuda", "threads": 1, "replay": {"minimum": 1}, "learner": {
 _RUNS: dict[str, dict[str, Any]] = {
     **{learner: {"learner": {"algorithm": learner}} for learner in values.LEARNERS},
     **{
-        method: {"evolution": {"method": method, "sync_generations": 1}, "population": {"size": 10}}
+        method: {"evolution": method_with(method, sync_generations=1), "population": {"size": 10}}
         for method in values.METHODS
     },
     "whole episodes": {"trading": {"observe_portfolio": False}},
