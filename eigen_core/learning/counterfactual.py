@@ -6,10 +6,7 @@ MDPs with exogenous inputs"). An actor expects the outcome of each alternative, 
 one that exceeds its reserve price by most (`eigen_core.networks.outcomes`): what it takes is blocked for a time.
 """
 
-import math
-from collections.abc import Callable
-from functools import partial
-from typing import ClassVar, Generic, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor
@@ -17,24 +14,17 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
-from eigen_core.learning.adam import adam_state, clipped_step
-from eigen_core.learning.critics import scaled
-from eigen_core.learning.interface import LearningResult, learner_settings, setting
-from eigen_core.learning.steps import BatchPlan, Step, drawn_batches, take_steps
+from eigen_core.learning.interface import learner_settings, setting
+from eigen_core.learning.steps import BatchLearner, Step, clipped_step, scaled
 from eigen_core.networks import Heads
 from eigen_core.networks.outcomes import RESERVE_VALUES, ExpectedOutcomes, follow_expected
 from eigen_core.networks.population import Population
-from eigen_core.task import Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
+from eigen_core.task import BatchSampler, Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
 from eigen_core.task.replay import Replay
 
 
-class CounterfactualLearner(Generic[Observed, Encoded]):
-    """Implements `Learner`, of tasks that implement `KnownOutcomes`; nothing is learned from the replay.
-
-    Args:
-        config: learner settings.
-        task: what is played.
-    """
+class CounterfactualLearner(BatchLearner[Observed, Encoded]):
+    """Implements `Learner`, of tasks that implement `KnownOutcomes`; it reads nothing of the replay."""
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("reward_loss", "Mean squared error of the rewards that are expected, in scaled rewards."),
@@ -44,9 +34,8 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
     )
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
-        self._config = config
+        super().__init__(config, task)
         self._learner = learner_settings(config, CounterfactualConfig)
-        self._task = task
         self._known = cast("KnownOutcomes", task)
         self._critic_values = task.critic_layout.size
         self._stepped = slice(0, task.critic_layout.size + task.actor_layout.size - RESERVE_VALUES)
@@ -65,37 +54,10 @@ class CounterfactualLearner(Generic[Observed, Encoded]):
             )
         return Heads(critics=0, outcomes=learner_settings(config, CounterfactualConfig).target_bins)
 
-    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return agents without moments, or with those of a teacher."""
-        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
+    def _sampler(self, replay: Replay) -> BatchSampler | None:  # noqa: ARG002 - of what was never played
+        return self._known.outcome_sampler(self._learner.batch_size)
 
-    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return within what moments and counts of steps lie after so many generations."""
-        return {
-            "first_moment": (-math.inf, math.inf),
-            "second_moment": (0.0, math.inf),
-            "steps": (0.0, float(generation * self._learner.gradient_steps)),
-        }
-
-    def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:  # noqa: ARG002
-        """Draw the moments of a generation's batches."""
-        sampler = self._known.outcome_sampler(self._learner.batch_size)
-        return drawn_batches(self._config, sampler, agents, generation)
-
-    def learn(
-        self,
-        group: Population,
-        plan: BatchPlan,
-        replay: Replay,  # noqa: ARG002 - the interface
-        between_steps: Callable[[], None],
-    ) -> LearningResult:
-        """Take all optimizer steps of `plan`; see `Learner.learn`."""
-        moves = {"steps": [True] * plan.gradient_steps}
-        steps = take_steps(partial(self._step, group), group, plan, self._config, moves, {}, between_steps)
-        return LearningResult.of(group, self.curves, steps)
-
-    def _step(self, group: Population, step: Step) -> list[Tensor]:
-        """Take one optimizer step; return `curves`."""
+    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:  # noqa: ARG002
         (corrections,), batches = step.corrections, step.batches
         assert corrections is not None
         rows = group.weights[:, self._stepped].clone().requires_grad_()

@@ -4,11 +4,8 @@ Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1; with `twin_critics` and `
 estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections 4.2 and 5.2.
 """
 
-import math
-from collections.abc import Callable
-from functools import partial
 from itertools import repeat
-from typing import ClassVar, Generic
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,23 +13,24 @@ from torch import Tensor
 
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, DdpgConfig, Td3Config
-from eigen_core.learning.adam import clipped_step
-from eigen_core.learning.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
-from eigen_core.learning.interface import LearningResult, learner_settings, setting
-from eigen_core.learning.steps import BatchPlan, Step, draw_batches, take_steps
+from eigen_core.learning.interface import learner_settings, setting
+from eigen_core.learning.steps import (
+    BatchLearner,
+    BatchPlan,
+    Step,
+    clipped_step,
+    discounted_rewards,
+    fit_critics,
+    follow,
+)
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, Observed, Task, Transitions
 from eigen_core.task.replay import Replay
 
 
-class DdpgLearner(Generic[Observed, Encoded]):
-    """Implements `Learner`.
-
-    Args:
-        config: learner and replay settings.
-        task: what is played.
-    """
+class DdpgLearner(BatchLearner[Observed, Encoded]):
+    """Implements `Learner`."""
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("critic_loss", "Mean squared temporal-difference error, in scaled rewards."),
@@ -42,15 +40,11 @@ class DdpgLearner(Generic[Observed, Encoded]):
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
     )
 
-    noise_purposes: ClassVar[tuple[str, ...]] = ()
-    """Purpose of the noise of `target_actions`."""
     settings: ClassVar[type[DdpgConfig | Td3Config]] = DdpgConfig
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
-        self._config = config
+        super().__init__(config, task)
         self._learner = learner_settings(config, self.settings)
-        self._task = task
-        self._critic, self._actor = critic_columns(task), actor_columns(task)
 
     @staticmethod
     def heads(config: Config) -> Heads:
@@ -60,13 +54,12 @@ class DdpgLearner(Generic[Observed, Encoded]):
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         """Return agents whose targets are their weights, without moments; see `Learner.new_agents`."""
-        counts = torch.zeros(len(weights), dtype=torch.int64, device=weights.device)
+        new = super().new_agents(weights).state
         state = {
             "targets": weights.clone(),
-            "first_moment": torch.zeros_like(weights),
-            "second_moment": torch.zeros_like(weights),
-            "critic_steps": counts,
-            "actor_steps": counts.clone(),
+            **{name: new[name] for name in ("first_moment", "second_moment")},
+            "critic_steps": new["steps"],
+            "actor_steps": new["steps"].clone(),
         }
         if teacher is not None:
             for name in ("targets", "first_moment", "second_moment"):
@@ -75,34 +68,19 @@ class DdpgLearner(Generic[Observed, Encoded]):
         return Population(weights, state)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return within what targets, moments and counts of steps lie after so many generations."""
-        steps = (0.0, float(generation * self._learner.gradient_steps))
-        return {
-            "targets": (-math.inf, math.inf),
-            "first_moment": (-math.inf, math.inf),
-            "second_moment": (0.0, math.inf),
-            "critic_steps": steps,
-            "actor_steps": steps,
-        }
-
-    def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
-        """Draw the batches of a generation."""
-        return draw_batches(self._config, self._task, replay, agents, generation)
+        """Return the bounds of moments and counts of steps after so many generations."""
+        bounds = super().bounds(generation)
+        steps = bounds.pop("steps")
+        return {**bounds, "critic_steps": steps, "actor_steps": steps}
 
     def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:  # noqa: ARG002 - for learners that take some
         """Return what the target actor plays where the targets value an observation."""
         return policy.mode
 
-    def learn(
-        self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
-    ) -> LearningResult:
-        """Take all optimizer steps of `plan`; see `Learner.learn`."""
+    def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
         numbers = np.arange(1, plan.gradient_steps + 1) + plan.earlier_steps
         actor_moves = (numbers % self._learner.policy_delay == 0).tolist()
-        moves = {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
-        noise = dict.fromkeys(self.noise_purposes, self._task.noise_shape(1)[2:])
-        steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
-        return LearningResult.of(group, self.curves, steps)
+        return {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step, of the actor and the targets too where the actor steps; return `curves`.
@@ -159,7 +137,7 @@ class DdpgLearner(Generic[Observed, Encoded]):
 class Td3Learner(DdpgLearner[Observed, Encoded]):
     """Implements `Learner`."""
 
-    noise_purposes: ClassVar[tuple[str, ...]] = ("target noise",)
+    noises = ("target noise",)
     settings = Td3Config
 
     @staticmethod

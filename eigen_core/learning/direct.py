@@ -5,7 +5,6 @@ II: what an agent does does not move prices, so that the account, costs included
 weights. There is no critic and nothing of the replay is read; the task offers the gradient (`DifferentiableGrowth`).
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -19,10 +18,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, DirectConfig
-from eigen_core.learning.adam import adam_state, clipped_step
-from eigen_core.learning.critics import actor_columns, critic_columns
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
-from eigen_core.learning.steps import count_steps
+from eigen_core.learning.steps import BaseLearner, clipped_step, count_steps
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population
 from eigen_core.task import DifferentiableGrowth, Task
@@ -51,12 +48,12 @@ class StretchPlan:
         return self
 
 
-class DirectLearner:
+class DirectLearner(BaseLearner[Any, Any]):
     """Implements `Learner`.
 
     Args:
         config: learner settings.
-        task: what is played.
+        task: the environment.
 
     Raises:
         InputError: the task does not offer `DifferentiableGrowth`.
@@ -72,28 +69,22 @@ class DirectLearner:
 
     def __init__(self, config: Config, task: Task[Any, Any]) -> None:
         if not isinstance(task, DifferentiableGrowth):
-            raise _refusal(config)
-        self._config = config
+            raise InputError(
+                f"learner.algorithm {config.learner.algorithm} climbs the growth of an account, which task "
+                f"{config.task} does not offer: use task portfolio, or another algorithm."
+            )
         self._learner = learner_settings(config, DirectConfig)
-        self._task = task
-        self._encoder, self._actor = critic_columns(task), actor_columns(task)
+        super().__init__(config, task, self._learner.gradient_steps)
+        self._account = task
 
     @staticmethod
     def heads(config: Config) -> Heads:  # noqa: ARG004 - it has no choice
         """Return a deterministic actor, and no critic."""
         return Heads(critics=0)
 
-    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return agents without moments, or with those of a teacher."""
-        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
-
-    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return within what moments and counts of steps lie after so many generations."""
-        return {"second_moment": (0.0, math.inf), "steps": (0.0, float(generation * self._learner.gradient_steps))}
-
     def plan(self, replay: Replay, agents: int, generation: int) -> StretchPlan | None:  # noqa: ARG002
         """Draw the stretches of a generation, the same for all agents."""
-        learner, known = self._learner, self._task.growth_days
+        learner, known = self._learner, self._account.growth_days
         if learner.gradient_steps == 0:
             return None
         days = min(learner.stretch_days, len(known))
@@ -121,10 +112,10 @@ class DirectLearner:
         """Take one optimizer step up the mean growth less the risk aversion times its variance; return `curves`."""
         learner = self._learner
         aversion = setting(group, learner, "risk_aversion")
-        parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._encoder, self._actor)]
+        parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._critic, self._actor)]
         seen = torch.zeros((3, group.size), device=group.weights.device)
         for start in starts:
-            growth, turnover = self._task.growth(torch.cat(parts, dim=1), start, days)
+            growth, turnover = self._account.growth(torch.cat(parts, dim=1), start, days)
             mean = growth.mean(-1)
             variance = (growth - mean[:, None]).square().mean(-1)
             worth = mean - (aversion[:, 0] if isinstance(aversion, Tensor) else aversion) * variance
@@ -133,13 +124,6 @@ class DirectLearner:
         rates = ("critic_learning_rate", "actor_learning_rate")
         norms = [
             clipped_step(group, columns, part, corrections, setting(group, learner, rate), learner)
-            for columns, part, rate in zip((self._encoder, self._actor), parts, rates, strict=True)
+            for columns, part, rate in zip((self._critic, self._actor), parts, rates, strict=True)
         ]
         return [*seen, *norms]
-
-
-def _refusal(config: Config) -> InputError:
-    return InputError(
-        f"learner.algorithm {config.learner.algorithm} climbs the growth of an account, which task {config.task} does "
-        "not offer: use task portfolio, or another algorithm."
-    )

@@ -20,9 +20,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, PpoConfig
-from eigen_core.learning.adam import adam_state, bias_corrections, clipped_step
-from eigen_core.learning.critics import actor_columns, critic_columns, scaled
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
+from eigen_core.learning.steps import BaseLearner, bias_corrections, clipped_step, scaled
 from eigen_core.learning.trajectories import TrajectoryBuffer
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population
@@ -86,12 +85,12 @@ class _Minibatch(Generic[Observed]):
         return (values * self.counted).sum(-1) / self.counted.sum(-1).clamp_min(1)
 
 
-class PpoLearner(Generic[Observed, Encoded]):
+class PpoLearner(BaseLearner[Observed, Encoded]):
     """Implements `Learner`.
 
     Args:
         config: learner settings.
-        task: what is played.
+        task: the environment.
     """
 
     curves: ClassVar[tuple[Curve, ...]] = (
@@ -105,12 +104,10 @@ class PpoLearner(Generic[Observed, Encoded]):
     )
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
-        self._config = config
         self._learner = learner_settings(config, PpoConfig)
-        self._task = task
-        self._critic, self._actor = critic_columns(task), actor_columns(task)
         self._episodes = config.evaluation.slices
-        self._minibatches = _minibatches(config, task.episode_steps)
+        self._minibatches = math.ceil(task.episode_steps * self._episodes / self._learner.batch_size)
+        super().__init__(config, task, self._learner.epochs * self._minibatches)
         self._buffer: TrajectoryBuffer | None = None
 
     @staticmethod
@@ -123,15 +120,6 @@ class PpoLearner(Generic[Observed, Encoded]):
             )
         initial_log_std = learner_settings(config, PpoConfig).initial_log_std
         return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)
-
-    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return agents without moments, or with those of a teacher."""
-        return Population(weights, adam_state(weights)) if teacher is None else teacher.heirs(weights)
-
-    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return within what moments and counts of steps lie after so many generations."""
-        steps = generation * self._learner.epochs * self._minibatches
-        return {"second_moment": (0.0, math.inf), "steps": (0.0, float(steps))}
 
     def plan(self, replay: Replay, agents: int, generation: int) -> EpisodePlan | None:
         """Find the newest episodes, which this generation played: those of the first agent come first."""
@@ -282,8 +270,3 @@ class PpoLearner(Generic[Observed, Encoded]):
             near = batch.values + (values - batch.values).clamp(-clip, clip)
             error = torch.maximum(error, (near - batch.returns).square())
         return batch.mean(error)
-
-
-def _minibatches(config: Config, episode_steps: int) -> int:
-    """Return how many minibatches an epoch has."""
-    return math.ceil(episode_steps * config.evaluation.slices / learner_settings(config, PpoConfig).batch_size)

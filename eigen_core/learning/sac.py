@@ -4,26 +4,28 @@ Haarnoja et al. 2018 (arXiv:1812.05905), algorithm 1: two critics, a squashed Ga
 """
 
 import math
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import ClassVar, Generic, NamedTuple
+from collections.abc import Sequence
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
 
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, SacConfig
-from eigen_core.learning.adam import adam_update, clipped_step
-from eigen_core.learning.critics import actor_columns, critic_columns, discounted_rewards, fit_critics, follow
-from eigen_core.learning.interface import LearningResult, learner_settings, setting
-from eigen_core.learning.steps import BatchPlan, Step, draw_batches, take_steps
+from eigen_core.learning.interface import learner_settings, setting
+from eigen_core.learning.steps import (
+    BatchLearner,
+    Step,
+    adam_update,
+    clipped_step,
+    discounted_rewards,
+    fit_critics,
+    follow,
+)
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population
 from eigen_core.task import Encoded, Observed, Task, Transitions
 from eigen_core.task.replay import Replay
-
-_NOISES = ("next actions", "actions")
-"""Purposes of noise."""
 
 
 class _ActorStep(NamedTuple):
@@ -33,13 +35,10 @@ class _ActorStep(NamedTuple):
     action_values: int
 
 
-class SacLearner(Generic[Observed, Encoded]):
-    """Implements `Learner`.
+class SacLearner(BatchLearner[Observed, Encoded]):
+    """Implements `Learner`."""
 
-    Args:
-        config: learner and replay settings.
-        task: what is played.
-    """
+    noises = ("next actions", "actions")
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("critic_loss", "Mean squared soft temporal-difference error, in scaled rewards."),
@@ -52,10 +51,8 @@ class SacLearner(Generic[Observed, Encoded]):
     )
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
-        self._config = config
+        super().__init__(config, task)
         self._learner = learner_settings(config, SacConfig)
-        self._task = task
-        self._critic, self._actor = critic_columns(task), actor_columns(task)
 
     @staticmethod
     def heads(config: Config) -> Heads:
@@ -67,40 +64,21 @@ class SacLearner(Generic[Observed, Encoded]):
 
         With a teacher they go on with its target critics, moments and temperature.
         """
+        new = super().new_agents(weights, teacher)
         if teacher is not None:
-            return teacher.heirs(weights)
+            return new
         alone = torch.zeros(len(weights), 1, device=weights.device)
         state = {
             "targets": weights[:, self._critic].clone(),
-            "first_moment": torch.zeros_like(weights),
-            "second_moment": torch.zeros_like(weights),
             "log_temperature": torch.full_like(alone, math.log(self._learner.initial_temperature)),
             "temperature_first_moment": alone,
             "temperature_second_moment": alone.clone(),
-            "steps": torch.zeros(len(weights), dtype=torch.int64, device=weights.device),
         }
-        return Population(weights, state)
+        return Population(weights, {**new.state, **state})
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return within what moments and counts of steps lie after so many generations."""
-        return {
-            "second_moment": (0.0, math.inf),
-            "temperature_second_moment": (0.0, math.inf),
-            "steps": (0.0, float(generation * self._learner.gradient_steps)),
-        }
-
-    def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
-        """Draw the batches of a generation."""
-        return draw_batches(self._config, self._task, replay, agents, generation)
-
-    def learn(
-        self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
-    ) -> LearningResult:
-        """Take all optimizer steps of `plan`; see `Learner.learn`."""
-        moves = {"steps": [True] * plan.gradient_steps}
-        noise = dict.fromkeys(_NOISES, self._task.noise_shape(1)[2:])
-        steps = take_steps(partial(self._step, group, replay), group, plan, self._config, moves, noise, between_steps)
-        return LearningResult.of(group, self.curves, steps)
+        """Return the bounds of moments and counts of steps after so many generations."""
+        return {**super().bounds(generation), "temperature_second_moment": (0.0, math.inf)}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step of critics, actor, temperature and targets; return `curves`."""

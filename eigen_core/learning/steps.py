@@ -1,33 +1,72 @@
-"""Batches of a generation, their noise, and the gradient steps that take them."""
+"""Gradient steps of stacked agents, shared by learners: batches, Adam, fitting of critics.
 
-from collections.abc import Callable, Mapping, Sequence
+Every operation of Adam is one rounding per value, and norms are summed in fixed pieces, so that the bits of an agent do
+not depend on which agents are computed beside it or on how many threads compute.
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import Any, NamedTuple
+from typing import ClassVar, Generic, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.records import Curve
 from eigen_core.common.text import SINGLE
-from eigen_core.config import BatchSamplingConfig, Config
-from eigen_core.learning.adam import bias_corrections
-from eigen_core.learning.interface import learner_settings
+from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, LearnerConfig
+from eigen_core.learning.interface import LearningResult, learner_settings, setting
 from eigen_core.machine.chunk_sizes import noise_at_once
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.population import Population
-from eigen_core.task import BatchSampler, Task
+from eigen_core.task import BatchSampler, Encoded, Observed, Task, Transitions
 from eigen_core.task.replay import Replay
 
-Draw = Callable[[int], Tensor]
-"""Returns new noise for so many gradient steps at each call."""
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+_PIECE = 1_024
+
+
+class BaseLearner(Generic[Observed, Encoded]):
+    """One Adam optimizer for critic and actor, whose steps are counted; subclasses implement the rest of `Learner`.
+
+    Args:
+        config: the run.
+        task: the environment.
+        most_steps: optimizer steps of a generation, at most.
+    """
+
+    curves: ClassVar[tuple[Curve, ...]]
+
+    def __init__(self, config: Config, task: Task[Observed, Encoded], most_steps: int) -> None:
+        self._config, self._task, self._most_steps = config, task, most_steps
+        critic, actor = task.critic_layout.size, task.actor_layout.size
+        self._critic, self._actor = slice(0, critic), slice(critic, critic + actor)
+
+    def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
+        """Return agents without moments, or with those of a teacher."""
+        if teacher is not None:
+            return teacher.heirs(weights)
+        state = {
+            "first_moment": torch.zeros_like(weights),
+            "second_moment": torch.zeros_like(weights),
+            "steps": torch.zeros(len(weights), dtype=torch.int64, device=weights.device),
+        }
+        return Population(weights, state)
+
+    def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
+        """Return the bounds of moments and counts of steps after so many generations."""
+        return {"second_moment": (0.0, math.inf), "steps": (0.0, float(generation * self._most_steps))}
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Which transitions each agent learns from. Implements `LearningPlan`.
+    """Transitions that each agent learns from. Implements `LearningPlan`.
 
     Attributes:
         slots: slots in the replay, int64 `[agents, gradient steps, accumulation steps, batch]`.
@@ -48,65 +87,30 @@ class BatchPlan:
         """Optimizer steps of each agent."""
         return int(self.slots.shape[1])
 
-    @property
-    def accumulation_steps(self) -> int:
-        """Batches of an optimizer step."""
-        return int(self.slots.shape[2])
-
     def rows(self, agents: slice) -> "BatchPlan":
         """The plan of consecutive agents."""
         return replace(self, slots=self.slots[agents], first_agent=self.first_agent + agents.start)
 
-    def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Draw:
-        """Return what draws standard normal noise for each action of the batches.
+    def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Callable[[int], Tensor]:
+        """Return a function that draws standard normal noise for each action of the next gradient steps.
 
         It is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`. What an agent draws depends on the
         seed, the generation, its index, the purpose and the batches before.
         """
-        agents = range(self.first_agent, self.first_agent + len(self.slots))
-        generators = [keyed_generator(seed, self.generation, "train", agent, purpose) for agent in agents]
+        agents, _, accumulation_steps, batch = self.slots.shape
+        generators = [
+            keyed_generator(seed, self.generation, "train", self.first_agent + agent, purpose)
+            for agent in range(agents)
+        ]
 
         def draw(steps: int) -> Tensor:
-            batches = (steps, self.accumulation_steps, len(generators))
-            noise = np.empty((*batches, self.slots.shape[-1], *shape), dtype=np.float32)
+            batches = (steps, accumulation_steps, agents)
+            noise = np.empty((*batches, batch, *shape), dtype=np.float32)
             for index in np.ndindex(batches):
                 generators[index[-1]].standard_normal(dtype=np.float32, out=noise[index])
             return on_device(noise, device)
 
         return draw
-
-
-def draw_batches(
-    config: Config, task: Task[Any, Any], replay: Replay, agents: int, generation: int
-) -> BatchPlan | None:
-    """Draw the batches of a generation; all agents' batches of a step are from the same block.
-
-    None while the replay has fewer transitions than `replay.minimum`, or too few for a batch.
-    """
-    learner = learner_settings(config, BatchSamplingConfig)
-    if learner.gradient_steps == 0 or replay.size < config.replay.minimum:
-        return None
-    return drawn_batches(config, task.sampler(replay, learner.batch_size), agents, generation)
-
-
-def drawn_batches(config: Config, sampler: BatchSampler | None, agents: int, generation: int) -> BatchPlan | None:
-    """Draw the batches of a generation from a sampler; None without one, and where nothing is to be learned."""
-    learner, seed = learner_settings(config, BatchSamplingConfig), config.seed
-    if learner.gradient_steps == 0 or sampler is None:
-        return None
-    batches = (learner.gradient_steps, learner.accumulation_steps)
-    blocks = sampler.draw_blocks(keyed_generator(seed, generation, "train", "shared", "blocks"), batches)
-    slots = np.empty((agents, *batches, learner.batch_size), dtype=np.int64)
-    for agent in range(agents):
-        generator = keyed_generator(seed, generation, "train", agent, "batches")
-        for step, index in np.ndindex(*batches):
-            slots[agent, step, index] = sampler.draw(generator, int(blocks[step, index]))
-    return BatchPlan(
-        slots=torch.tensor(slots),
-        blocks=tuple(tuple(int(block) for block in row) for row in blocks),
-        earlier_steps=(generation - 1) * learner.gradient_steps,
-        generation=generation,
-    )
 
 
 class Step(NamedTuple):
@@ -130,56 +134,86 @@ class Step(NamedTuple):
         return list(zip(self.slots.unbind(1), self.blocks, strict=True))
 
 
-def take_steps(
-    step: Callable[[Step], list[Tensor]],
-    group: Population,
-    plan: BatchPlan,
-    config: Config,
-    optimizers: Mapping[str, Sequence[bool]],
-    noise: Mapping[str, Sequence[int]],
-    between_steps: Callable[[], None],
-) -> list[list[Tensor]]:
-    """Take all steps of a plan; return what each has returned.
+class BatchLearner(BaseLearner[Observed, Encoded]):
+    """Takes a gradient step for each sampled batch; subclasses say what a step is.
 
     Args:
-        step: takes one, in place, from what differs.
-        group: agents.
-        plan: of these agents.
-        config: whether steps are captured as CUDA graphs.
-        optimizers: in which steps each optimizer takes one, by the name of what counts them in the state of `group`.
-        noise: shape of the noise of an action, by purpose.
-        between_steps: called after each step.
+        config: learner and replay settings.
+        task: the environment.
     """
-    device = group.weights.device
-    slots = plan.slots.to(device)
-    blocks: Sequence[Sequence[FirstDay]] = plan.blocks
-    if device.type != "cpu":
-        # So that a step is the same work for any block.
-        blocks = [list(first_days) for first_days in on_device(np.array(plan.blocks), device)]
-    draws = [plan.noise(config.seed, purpose, shape, device) for purpose, shape in noise.items()]
-    corrections = [count_steps(group, name, moves) for name, moves in optimizers.items()]
-    step_bytes = SINGLE * slots[:, 0].numel() * sum(map(prod, noise.values()))
-    at_once = noise_at_once(plan.gradient_steps, step_bytes, device.type)
-    repeated = CapturedStep(step, device, captures=config.cuda_graphs)
-    drawn: list[Tensor] = []
-    results = []
-    for index, first_days in enumerate(blocks):
-        if index % at_once == 0:
-            # What was drawn before is freed first: no step keeps its inputs.
-            drawn.clear()
-            drawn.extend(draw(min(at_once, plan.gradient_steps - index)) for draw in draws)
-        results.append(
-            repeated(
-                Step(
-                    slots[:, index],
-                    first_days,
-                    tuple(optimizer[index] for optimizer in corrections),
-                    tuple(of_steps[index % at_once].unbind() for of_steps in drawn),
-                )
-            )
+
+    noises: ClassVar[tuple[str, ...]] = ()
+    """Purposes of the noise that a step gets."""
+
+    def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
+        self._batches = learner_settings(config, BatchSamplingConfig)
+        super().__init__(config, task, self._batches.gradient_steps)
+
+    def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
+        """Draw the batches of a generation; all agents' batches of a step are from the same block.
+
+        None without gradient steps, and while too little is stored.
+        """
+        learner, seed = self._batches, self._config.seed
+        sampler = self._sampler(replay) if learner.gradient_steps else None
+        if sampler is None:
+            return None
+        batches = (learner.gradient_steps, learner.accumulation_steps)
+        blocks = sampler.draw_blocks(keyed_generator(seed, generation, "train", "shared", "blocks"), batches)
+        slots = np.empty((agents, *batches, learner.batch_size), dtype=np.int64)
+        for agent in range(agents):
+            generator = keyed_generator(seed, generation, "train", agent, "batches")
+            for step, index in np.ndindex(*batches):
+                slots[agent, step, index] = sampler.draw(generator, int(blocks[step, index]))
+        return BatchPlan(
+            slots=torch.tensor(slots),
+            blocks=tuple(tuple(int(block) for block in row) for row in blocks),
+            earlier_steps=(generation - 1) * learner.gradient_steps,
+            generation=generation,
         )
-        between_steps()
-    return results
+
+    def learn(
+        self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
+    ) -> LearningResult:
+        """Take all optimizer steps of `plan`; see `Learner.learn`."""
+        device, config = group.weights.device, self._config
+        slots = plan.slots.to(device)
+        blocks: Sequence[Sequence[FirstDay]] = plan.blocks
+        if device.type != "cpu":
+            # So that a step is the same work for any block.
+            blocks = [list(first_days) for first_days in on_device(np.array(plan.blocks), device)]
+        shape = self._task.noise_shape(1)[2:]
+        draws = [plan.noise(config.seed, purpose, shape, device) for purpose in self.noises]
+        corrections = [count_steps(group, name, moves) for name, moves in self._moves(plan).items()]
+        step_bytes = SINGLE * slots[:, 0].numel() * prod(shape) * len(draws)
+        at_once = noise_at_once(plan.gradient_steps, step_bytes, device.type)
+        take_step = CapturedStep(partial(self._step, group, replay), device, captures=config.cuda_graphs)
+        drawn: list[Tensor] = []
+        steps = []
+        for index, first_days in enumerate(blocks):
+            if index % at_once == 0:
+                # What was drawn before is freed first: no step keeps its inputs.
+                drawn.clear()
+                drawn.extend(draw(min(at_once, plan.gradient_steps - index)) for draw in draws)
+            optimizers = tuple(optimizer[index] for optimizer in corrections)
+            noise = tuple(of_steps[index % at_once].unbind() for of_steps in drawn)
+            steps.append(take_step(Step(slots[:, index], first_days, optimizers, noise)))
+            between_steps()
+        return LearningResult.of(group, self.curves, steps)
+
+    def _sampler(self, replay: Replay) -> BatchSampler | None:
+        """Return what draws batches; None while fewer transitions are stored than a batch or `replay.minimum`."""
+        if replay.size < self._config.replay.minimum:
+            return None
+        return self._task.sampler(replay, self._batches.batch_size)
+
+    def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
+        """Return in which steps each optimizer takes one, by the name of its count in the agents' state."""
+        return {"steps": [True] * plan.gradient_steps}
+
+    def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
+        """Take one optimizer step, in place; return the values of `curves`, float32 `[agents]` each."""
+        raise NotImplementedError
 
 
 def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Tensor | None]:
@@ -198,3 +232,184 @@ def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Ten
     counts.copy_(torch.from_numpy(numbers[-1]))
     moving = iter(bias_corrections(numbers[list(moves)], group.weights.device))
     return [next(moving) if moved else None for moved in moves]
+
+
+def bias_corrections(counts: NDArray[np.int64], device: torch.device) -> Tensor:
+    """Return the factors of both moments at the steps of these numbers, `[...]`, from 1 on: float32 `[..., 2]`."""
+    # Plain Python powers: a vectorised power rounds differently at the end of a row.
+    factors = [[1.0 / (1.0 - beta**count) for beta in (_BETA1, _BETA2)] for count in counts.flatten().tolist()]
+    return on_device(np.array(factors, dtype=np.float32).reshape(*counts.shape, 2), device)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """Euclidean norm of each row of float32 `[agents, values]`: float32 `[agents]`."""
+    squares = rows * rows
+    padded = torch.nn.functional.pad(squares, (0, -squares.shape[1] % _PIECE))
+    return padded.reshape(len(rows), -1, _PIECE).sum(-1).sum(-1).sqrt()
+
+
+def clip_rows(gradients: Tensor, limit: float) -> Tensor:
+    """Scale each row down to a norm of at most `limit`, in place; return the norms before: float32 `[agents]`."""
+    norms = row_norms(gradients)
+    gradients.mul_((limit / norms.clamp_min(1e-12)).clamp_max(1.0)[:, None])
+    return norms
+
+
+def clipped_step(
+    population: Population,
+    columns: slice,
+    rows: Tensor,
+    corrections: Tensor,
+    learning_rate: float | Tensor,
+    config: LearnerConfig,
+    agents: list[int] | None = None,
+) -> Tensor:
+    """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping.
+
+    With `agents`, only these step: the others keep weights and moments. `corrections` are of those that step.
+    """
+    assert rows.grad is not None
+    norms = clip_rows(rows.grad, config.gradient_clip)
+    if agents is None or len(agents) == population.size:
+        adam_step(population, columns, rows.grad, corrections, learning_rate, config.weight_decay)
+    elif agents:
+        moments = {name: population.state[name][agents] for name in ("first_moment", "second_moment")}
+        stepping = Population(population.weights[agents], moments)
+        own_rate = learning_rate[agents] if isinstance(learning_rate, Tensor) else learning_rate
+        adam_step(stepping, columns, rows.grad[agents], corrections, own_rate, config.weight_decay)
+        for name, tensor in stepping.tensors().items():
+            population.tensors()[name][agents] = tensor
+    return norms
+
+
+def adam_step(
+    population: Population,
+    columns: slice,
+    gradients: Tensor,
+    corrections: Tensor,
+    learning_rate: float | Tensor,
+    decay: float,
+) -> None:
+    """Move the weights in `columns` of all rows of `population` by one step, in place; see `adam_update`."""
+    first, second = population.state["first_moment"][:, columns], population.state["second_moment"][:, columns]
+    adam_update(population.weights[:, columns], first, second, gradients, corrections, learning_rate, decay)
+
+
+def adam_update(
+    weights: Tensor,
+    first: Tensor,
+    second: Tensor,
+    gradients: Tensor,
+    corrections: Tensor,
+    learning_rate: float | Tensor,
+    decay: float = 0.0,
+) -> None:
+    """Move weights and both moments, float32 `[agents, values]` each, by one step, in place.
+
+    Adam: Kingma & Ba 2015 (arXiv:1412.6980), algorithm 1. Decoupled decay: Loshchilov & Hutter 2019
+    (arXiv:1711.05101), algorithm 2.
+
+    Args:
+        weights, first, second, gradients: weights, moments and gradients.
+        corrections: `bias_corrections` of each agent's steps, float32 `[agents, 2]`.
+        learning_rate: step size, or each agent's own, float32 `[agents, 1]`.
+        decay: decoupled weight decay, times the learning rate.
+    """
+    first.mul_(_BETA1).add_(gradients * (1.0 - _BETA1))
+    second.mul_(_BETA2).add_((gradients * gradients).mul_(1.0 - _BETA2))
+    step = (first * corrections[:, :1]) / ((second * corrections[:, 1:]).sqrt_().add_(_EPSILON))
+    step.add_(weights * decay)
+    weights.sub_(step.mul_(learning_rate))
+
+
+def scaled(rewards: Tensor, group: Population, config: BatchLearnerConfig) -> Tensor:
+    """Return rewards in the units of learning: scaled, then clipped."""
+    scaled_rewards = rewards * setting(group, config, "reward_scale")
+    clip = config.reward_clip
+    return scaled_rewards if clip is None else scaled_rewards.clamp(-clip, clip)
+
+
+def discounted_rewards(
+    batch: Transitions[Observed], group: Population, config: BatchLearnerConfig
+) -> tuple[Tensor, Tensor]:
+    """Return the discounted rewards of each transition's steps, and the discount of what is observed after them.
+
+    Their sum with the discounted value of that observation is the n-step return: Watkins 1989, "Learning from delayed
+    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The later steps are those that were played,
+    whatever the actor would play now: nothing corrects for that, as in Hessel et al. 2018 (arXiv:1710.02298).
+
+    Returns:
+        float32 `[agents, batch]` each; the discount is 0 where the episode has ended.
+    """
+    given = setting(group, config, "gamma")
+    # A number of the host in `where` is copied to the device, which a GPU waits for and cannot capture.
+    gamma = given if isinstance(given, Tensor) else torch.full((), given, device=batch.rewards.device)
+    total, discount = scaled(batch.rewards[..., 0], group, config), gamma
+    power = gamma
+    for step in range(1, batch.rewards.shape[-1]):
+        total = total + power * scaled(batch.rewards[..., step], group, config)
+        power = power * gamma
+        discount = torch.where(batch.steps > step, power, discount)
+    return total, (~batch.terminal).float() * discount
+
+
+def follow(targets: Tensor, weights: Tensor, tau: float) -> None:
+    """Move targets towards weights by the share `tau`, in place."""
+    targets.add_((weights - targets).mul_(tau))
+
+
+@dataclass(frozen=True)
+class FittedCritics(Generic[Encoded]):
+    """Result of one step of the critics.
+
+    Attributes:
+        encodings: each batch's observations, encoded before the step, without a gradient.
+        loss: squared temporal-difference error, summed over critics and averaged over batches, float32 `[agents]`.
+        value: mean value of the stored actions by the first critic, float32 `[agents]`.
+        gradient_norm: before clipping, float32 `[agents]`.
+    """
+
+    encodings: list[Encoded]
+    loss: Tensor
+    value: Tensor
+    gradient_norm: Tensor
+
+
+def fit_critics(
+    task: Task[Observed, Encoded],
+    group: Population,
+    batches: Sequence[Transitions[Observed]],
+    td_target: Callable[[Transitions[Observed]], Tensor],
+    played: Callable[[Tensor], Tensor],
+    corrections: Tensor,
+    config: LearnerConfig,
+) -> FittedCritics[Encoded]:
+    """Take one optimizer step of all critics towards the temporal-difference targets of batches.
+
+    Args:
+        task: the environment.
+        group: agents; their critics' weights and moments are changed in place.
+        batches: whose gradients are averaged.
+        td_target: returns what the values of a batch should be, float32 `[agents, batch]`, without a gradient.
+        played: returns the actions in natural units of those that are stored.
+        corrections: `bias_corrections` of each agent's critic steps, float32 `[agents, 2]`.
+        config: learning rate, weight decay, bound of the gradient.
+    """
+    columns = slice(0, task.critic_layout.size)
+    rows = group.weights[:, columns].clone().requires_grad_()
+    encodings = []
+    losses, values_seen = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
+    for batch in batches:
+        target = td_target(batch)
+        critic = task.critic_layout.views(rows)
+        encoding = task.encode(critic, batch.observations)
+        values = task.values(critic, encoding, played(batch.actions))
+        error = values - target
+        loss = (error * error).mean(-1).sum(0) / len(batches)
+        torch.autograd.backward(loss.sum())
+        encodings.append(encoding.detached())
+        losses += loss.detach()
+        values_seen += values[0].detach().mean(-1) / len(batches)
+    learning_rate = setting(group, config, "critic_learning_rate")
+    norms = clipped_step(group, columns, rows, corrections, learning_rate, config)
+    return FittedCritics(encodings, losses, values_seen, norms)

@@ -10,7 +10,6 @@ import torch
 from training_cases import advance, content_of, small_state
 
 import eigen_core.generation.phases
-import eigen_core.learning.adam
 import eigen_core.learning.genetic
 import eigen_core.learning.steps
 from eigen_core.common.progress import progress_to
@@ -74,7 +73,7 @@ def fused(place: tuple[object, str] | None, fuse: Fuse) -> Iterator[None]:
         yield
 
 
-phases, adam, batches = eigen_core.generation.phases, eigen_core.learning.adam, eigen_core.learning.steps
+phases, steps = eigen_core.generation.phases, eigen_core.learning.steps
 genetic = eigen_core.learning.genetic
 
 # Where a phase can fail: in its reports of progress, or in the calls of a function.
@@ -90,9 +89,9 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "train, progress": (train, None),
     "train, values": (train, (AgentNetwork, "values")),
     "train, pick": (train, (Replay, "pick")),
-    "train, adam": (train, (adam, "adam_step")),
-    "train, clip": (train, (adam, "clip_rows")),
-    "train, draws": (train, (batches, "keyed_generator")),
+    "train, adam": (train, (steps, "adam_step")),
+    "train, clip": (train, (steps, "clip_rows")),
+    "train, draws": (train, (steps, "keyed_generator")),
     "train, statistics": (train, (phases, "_means")),
     "evolve, breed": (evolve, (genetic, "breed")),
     "evolve, draws": (evolve, (genetic, "keyed_generator")),
@@ -160,7 +159,7 @@ def test_so_is_one_that_failed_in_the_first_generation(phase: Phase) -> None:
     prepared = state_before(phase, 0)
     places: dict[Phase, tuple[tuple[object, str], int]] = {
         evaluate: ((Replay, "append"), 1),
-        train: ((adam, "adam_step"), 5),
+        train: ((steps, "adam_step"), 5),
         evolve: ((phases, "GenerationRecord"), 1),
     }
     where, fails_at = places[phase]
@@ -201,7 +200,7 @@ def test_failing_many_times_is_no_worse_than_failing_once() -> None:
     state = state_before(train, 1)
     expected = complete(copy.deepcopy(state), train)
     for fails_at in (4, 1, 3, 2):
-        with fused((adam, "adam_step"), Fuse(fails_at)), pytest.raises(BrokenError):
+        with fused((steps, "adam_step"), Fuse(fails_at)), pytest.raises(BrokenError):
             train(state)
     assert complete(state, train) == expected
 

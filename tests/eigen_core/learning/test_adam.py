@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.learning.adam import adam_step, bias_corrections, clip_rows, row_norms
+from eigen_core.learning.steps import adam_step, bias_corrections, clip_rows, row_norms
 from eigen_core.networks.population import Population
 
 
