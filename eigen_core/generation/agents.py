@@ -1,7 +1,4 @@
-"""Computing agents independently of each other: playing their episodes, and learning.
-
-This is what can be done in another process. An executor decides where; the bits do not depend on it.
-"""
+"""Playing episodes and learning of agents; an executor decides in which process, which changes no bit."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,7 +28,7 @@ _LARGEST = 1.0 - 2.0**-20
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episodes of consecutive agents in the evaluate phase of a generation.
+    """Episodes of consecutive agents in the evaluate phase.
 
     Attributes:
         generation: the generation.
@@ -40,7 +37,7 @@ class Episodes:
         fixed: start of the episodes without noise that all agents play, int64 `[slices]`.
         noise_scale: standard deviation of the exploration noise.
         random: training episodes are played with random actions.
-        task_state: what the task knows before them.
+        task_state: the task's, before them.
     """
 
     generation: int
@@ -52,20 +49,20 @@ class Episodes:
     task_state: Mapping[str, Tensor]
 
     def rows(self, agents: slice) -> "Episodes":
-        """Those of consecutive agents."""
+        """The episodes of consecutive agents."""
         return replace(self, training=self.training[agents], first_agent=self.first_agent + agents.start)
 
 
 @dataclass(frozen=True)
 class EpisodeResults:
-    """Results of the training episodes, which are recorded, and of those without noise."""
+    """Rollouts of the training episodes, which are recorded, and of those without noise."""
 
     training: Rollout
     fixed: Rollout
 
     @classmethod
     def of(cls, rollout: Rollout, training: int) -> "EpisodeResults":
-        """Split results: the first `training` episodes of each agent are for training."""
+        """Split a rollout: the first `training` episodes of each agent are for training."""
         first, others = (rollout.part(slice(None), part) for part in (slice(training), slice(training, None)))
         return cls(replace(first, transitions=rollout.transitions), others)
 
@@ -76,11 +73,11 @@ class EpisodeResults:
 
 
 class Executor(Protocol):
-    """Computes agents somewhere. What comes out for an agent does not depend on where, nor on the agents beside it."""
+    """Computes agents in some process; results depend neither on it nor on the agents beside them."""
 
     @property
     def exchanged_bytes(self) -> int:
-        """Bytes of arrays that crossed between this process and others since the run was begun or resumed."""
+        """Bytes of arrays sent between processes since the run was begun or resumed."""
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         """Play the episodes of all agents of a population."""
@@ -96,11 +93,11 @@ class Executor(Protocol):
         """Let agents learn.
 
         Args:
-            population: is written to; what a failure leaves in it has no meaning.
-            groups: consecutive agents, that learn together where they learn in this process.
+            population: overwritten; undefined after a failure.
+            groups: consecutive agents that learn together in this process.
             plan: of the whole population.
-            replay: what they learn from.
-            task_state: the task's, by which observations and rewards are normalised.
+            replay: stored transitions.
+            task_state: the task's, which normalises observations and rewards.
 
         Returns:
             Each of the learner's curves, float64 `[agents that learn, gradient steps]` on the host.
@@ -112,7 +109,7 @@ class AgentComputer:
 
     Args:
         config: the run.
-        content: what the task is built from.
+        content: data of the task, as `open_data` gives it.
         device: where everything is computed.
     """
 
@@ -187,7 +184,6 @@ class AgentComputer:
         return {name: torch.cat([group[name] for group in curves]) for name in curves[0]}
 
     def _noise(self, episodes: Episodes, factors: Tensor | None, group: slice) -> Tensor:
-        """Return the exploration noise of a group, whose episodes these are; `factors` are those of all agents."""
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.standard_normal(shape, dtype=np.float32) for generator in self._generators(episodes, "noise")]
         noise = on_device(np.stack(rows), self.device)
@@ -198,7 +194,7 @@ class AgentComputer:
         return noise if factors is None else noise.mul_(factors[group].reshape(-1, *[1] * len(shape)))
 
     def _random_play(self, weights: Tensor, episodes: Episodes) -> tuple[Tensor, NDArray[np.int64], Tensor]:
-        """Return weights and noise that play actions drawn uniformly from their range, with the episodes between."""
+        """Return the arguments of `Task.roll_out` that play actions drawn uniformly from their range."""
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.uniform(-1.0, 1.0, shape) for generator in self._generators(episodes, "random actions")]
         fractions = on_device(np.stack(rows).astype(np.float32), self.device).clamp_(-_LARGEST, _LARGEST)

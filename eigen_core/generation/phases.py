@@ -1,7 +1,8 @@
 """The phases of a generation as functions over the state: evaluate, train, evolve.
 
 Each reads committed state, computes beside it, and commits in one step at its end. A phase that raised can be called
-again and leaves what it would have left; a phase that has committed returns its result when called again."""
+again and leaves what it would have left; a phase that has committed returns its result when called again.
+"""
 
 from collections.abc import Mapping
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.records import Excess, GenerationRecord, HoldoutResult, ancestors_after
+from eigen_core.common.records import GenerationRecord, HoldoutResult, ancestors_after
 from eigen_core.generation.agents import Episodes
 from eigen_core.generation.state import EvaluationResult, TrainingState
 from eigen_core.learning import Champion, GenerationResult
@@ -68,16 +69,17 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     played = state.executor.play(state.population, episodes)
     rows = played.training.transitions
     assert rows is not None
-    fitness, validations, scores = _judged(
+    fitness, validations, scores = _fitness_and_scores(
         state, None if episodes.random else played.training.rewards, played.fixed.rewards
     )
+    best, validation = int(np.argmax(scores)), slice(state.config.evaluation.fitness_slices, None)
     result = EvaluationResult(
         generation=episodes.generation,
         fitness=fitness,
         validations=validations,
         scores=scores,
         statistics=state.task.statistics([played.training]),
-        excess=_excess_of(state, int(np.argmax(scores)), played.fixed),
+        excess=state.task.excess([played.fixed.part(slice(best, best + 1), validation)]),
         task_state=state.task.state_after(rows),
     )
     champion = _champion_after(state, result)
@@ -85,38 +87,33 @@ def evaluate(state: TrainingState) -> EvaluationResult:
     return result
 
 
-def _judged(
-    state: TrainingState, noisy: NDArray[np.float64] | None, still: NDArray[np.float64]
+def _fitness_and_scores(
+    state: TrainingState, with_noise: NDArray[np.float64] | None, noise_free: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return fitness, validation fitness and score of each agent: float64 `[agents]` each.
 
     Args:
         state: the run.
-        noisy: rewards of the training episodes with noise, `[agents, slices]`; None where the agents did not act.
-        still: rewards without noise, `[agents, slices]`: those of fitness, then those of validation.
+        with_noise: rewards of the training episodes, `[agents, slices]`; None: random actions were played.
+        noise_free: rewards, `[agents, slices]`: those of fitness, then those of validation.
     """
     evaluation, slices = state.config.evaluation, state.config.evaluation.fitness_slices
-    validations = mean_of_lowest(still[:, slices:], evaluation.validation_lowest)
+    validations = mean_of_lowest(noise_free[:, slices:], evaluation.validation_lowest)
     fitness = validations
     if slices:
-        fitness = still[:, :slices].mean(axis=1)
-    elif noisy is not None:
-        fitness = mean_of_lowest(noisy, evaluation.lowest)
+        fitness = noise_free[:, :slices].mean(axis=1)
+    elif with_noise is not None:
+        fitness = mean_of_lowest(with_noise, evaluation.lowest)
     share, scores = evaluation.champion_validation_share, validations
     if share < 1.0:
         scores = share * validations + (1.0 - share) * fitness
     if evaluation.champion_standard_errors:
         steps = state.task.episode_steps
-        squares = (share * standard_errors(still[:, slices:], validation_slices(state), steps)) ** 2
+        squares = (share * standard_errors(noise_free[:, slices:], validation_slices(state), steps)) ** 2
         if share < 1.0:
-            squares += ((1.0 - share) * standard_errors(still[:, :slices], fitness_slices(state), steps)) ** 2
+            squares += ((1.0 - share) * standard_errors(noise_free[:, :slices], fitness_slices(state), steps)) ** 2
         scores = scores - evaluation.champion_standard_errors * np.sqrt(squares)
     return fitness, validations, scores
-
-
-def _excess_of(state: TrainingState, agent: int, fixed: Rollout) -> Excess | None:
-    """Return the excess of an agent's trades over the market in its validation episodes."""
-    return state.task.excess([fixed.part(slice(agent, agent + 1), slice(state.config.evaluation.fitness_slices, None))])
 
 
 def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
@@ -159,7 +156,7 @@ def train(state: TrainingState) -> dict[str, float] | None:
 
 
 def _means(curves: Mapping[str, Tensor]) -> dict[str, float]:
-    """Return the mean of each curve, values that are missing left out; 0 where all are."""
+    """Return the mean of each curve, ignoring NaN; 0 if all values are NaN."""
     means = {}
     for name, curve in ((name, values.numpy()) for name, values in curves.items()):
         if np.isinf(curve).any():
@@ -272,7 +269,7 @@ def policy_distance(state: TrainingState) -> float | None:
     """Return the mean distance of the actions that two agents play without noise on the same stored observations.
 
     The distance of two actions is the mean of the absolute differences of their values, as fractions of a value's range
-    (of 1 where it has none). None while too little is stored.
+    (of 1 where it has none). Returns None until the replay holds enough rows.
     """
     task, replay, config = state.task, state.replay, state.config
     task.state = state.learning_task_state

@@ -50,11 +50,11 @@ def require_noise(exploration: ExplorationConfig, steps: int, noise_scale: float
     require(near, "state.json", f"has a noise scale of {noise_scale:g} where the history leads to {noise:g}")
 
 
-def require_numbers(numbers: Mapping[str, Number], led_to: Mapping[str, Number]) -> None:
+def require_numbers(numbers: Mapping[str, Number], from_history: Mapping[str, Number]) -> None:
     """Require the numbers of the population method that the history leads to."""
-    ordered = {**{name: numbers[name] for name in led_to if name in numbers}, **numbers}
-    what = f"has a mutation of ({_in_words(ordered)}) where the history leads to ({_in_words(led_to)})"
-    require(numbers == led_to, "state.json", what)
+    ordered = {**{name: numbers[name] for name in from_history if name in numbers}, **numbers}
+    what = f"has a mutation of ({_in_words(ordered)}) where the history leads to ({_in_words(from_history)})"
+    require(numbers == from_history, "state.json", what)
 
 
 def _in_words(numbers: Mapping[str, Number]) -> str:
@@ -73,20 +73,21 @@ def require_population(
     bounds: Mapping[str, tuple[float, float]], tensors: Mapping[str, Tensor], newest: GenerationRecord
 ) -> None:
     """Require finite values within the learner's bounds, and the weights in the newest record."""
-    require_range("population.safetensors", tensors, bounds)
+    require_finite("population.safetensors", tensors, bounds)
     same = tensors_sha256({"weights": tensors["weights"]}) == newest.weights_sha256
     require(same, "population.safetensors", "does not hold the weights that the history names")
 
 
-def require_finite(file: str, tensors: Mapping[str, Tensor]) -> None:
-    """Require finite values."""
-    require_range(file, tensors, {})
-
-
-def require_range(file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]]) -> None:
-    """Require finite values, within the bounds of their name where it has some."""
+def require_finite(
+    file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]] | None = None
+) -> None:
+    """Require finite values, within the bounds of their name where it has some; NaN is rejected."""
     for name, tensor in tensors.items():
-        _require_range(file, name, tensor, *bounds.get(name, (-math.inf, math.inf)))
+        if tensor.numel():
+            low, high = (bounds or {}).get(name, (-math.inf, math.inf))
+            lowest, highest = (float(bound) for bound in tensor.aminmax())
+            inside = low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest)
+            require(inside, file, f"holds {name} from {lowest:g} to {highest:g}")
 
 
 def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *, take_memory: bool) -> Replay:
@@ -107,14 +108,6 @@ def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *
     same = tensors_sha256(saved.tensors()) == newest.replay_sha256
     require(same, "replay", "is not the one that the history names")
     return Replay.from_ring(ring, columns, state.device, take_memory=take_memory)
-
-
-def _require_range(file: str, name: str, tensor: Tensor, low: float, high: float) -> None:
-    """Require finite values from `low` to `high`; not a number is in no range."""
-    if tensor.numel():
-        lowest, highest = (float(bound) for bound in tensor.aminmax())
-        inside = low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest)
-        require(inside, file, f"holds {name} from {lowest:g} to {highest:g}")
 
 
 T = TypeVar("T")
@@ -285,7 +278,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     task_state = saved.tensors.get("task", {})
     require_finite("task.safetensors", task_state)
     method_state = saved.tensors.get("evolution", {})
-    require_range("evolution.safetensors", method_state, bounds)
+    require_finite("evolution.safetensors", method_state, bounds)
     state.commit(
         task_state=_on(state.device, task_state),
         population=Population.from_tensors(saved.tensors["population"], state.device),

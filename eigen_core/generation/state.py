@@ -1,4 +1,4 @@
-"""The state of a run between two phases: a plain object that is passed by reference, never serialized as a whole."""
+"""State of a run between two phases."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,9 +29,9 @@ class EvaluationResult:
         fitness: float64 `[agents]`.
         validations: float64 `[agents]`.
         scores: by which the champion is chosen, float64 `[agents]`.
-        statistics: what the task says of the training episodes.
-        excess: what the trades of the agent with the best score gained beyond the market in validation.
-        task_state: what the task knows after them.
+        statistics: the task's metrics of the training episodes.
+        excess: gain beyond the market, in validation, of the agent with the best score.
+        task_state: the task's, after the episodes.
     """
 
     generation: int
@@ -59,17 +59,17 @@ def resolve_device(wanted: str) -> torch.device:
 class TrainingState:
     """The state of a run between its phases.
 
-    What a phase computes it commits in one step at its end, so a phase that fails leaves the state as it was.
+    A phase commits its result in one step at its end, so a phase that fails leaves the state as it was.
 
     Attributes:
         generation: last completed generation; 0 at the start.
-        heads: what the learner needs of the networks.
+        heads: heads of the networks that the learner needs.
         group_size, playing_size: agents that learn, and that play, at a time in this process, at most.
-        executor: computes the agents; this process, unless another is set.
-        population, replay, champion, method_state, noise_scale, task_state: what the next generation starts from.
+        executor: computes the agents; by default in this process.
+        population, replay, champion, method_state, noise_scale, task_state: start of the next generation.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
-        initial_weights: returns the weights that the run began with, float32 `[agents, parameters]`.
+        initial_weights: returns the initial weights of the run, float32 `[agents, parameters]`.
         history, telemetry: one record per completed generation.
     """
 
@@ -99,15 +99,14 @@ class TrainingState:
         self.telemetry = RecordLog(Telemetry)
 
     def commit(self, **changes: object) -> None:
-        """Replace attributes all at once: no exception, asynchronous ones included, can come between two of them."""
+        """Replace attributes at once: no exception, asynchronous ones included, can come between two of them."""
         vars(self).update(changes)
 
     @property
     def learning_task_state(self) -> Mapping[str, Tensor]:
-        """The task's state by which the agents of the generation under way learn.
+        """The task's state by which agents learn: the one by which they have played.
 
-        It is that by which they have played. Before the first generation it holds nothing, and nothing would be
-        normalised: that generation learns by what it has played itself.
+        It is empty before the first generation, which therefore learns by the state after its own episodes.
         """
         if self.generation == 0 and self.evaluated is not None:
             return self.evaluated.task_state

@@ -5,7 +5,6 @@ the learning agent learns from, whose weights are copied into the population eve
 agents that evolve explore as those that learn do, and mutation adds noise of an absolute size.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -23,7 +22,7 @@ class ErlMethod(GeneticMethod):
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         super().__init__(config, critic, new_agents)
-        self._bred = slice(0, self.learning(config).start)
+        self._evolving = slice(0, self.learning(config).start)
         self._sync_generations = method_settings(config, ErlConfig).sync_generations
 
     @staticmethod
@@ -44,26 +43,17 @@ class ErlMethod(GeneticMethod):
         Every `evolution.sync_generations` generations the fittest of these takes the place of the agent that was bred
         last: no elite, unless all are elites, and then the weakest.
         """
-        evolving, learning = _cut(ended.population, self._bred.stop)
-        bred = super().breed(replace(ended, population=evolving, fitness=ended.fitness[self._bred]))
-        kept = learning.tensors()
-        tensors = {name: torch.cat([tensor, kept[name]]) for name, tensor in bred.population.tensors().items()}
-        agents = range(self._bred.stop, ended.population.size)
+        first, old = self._evolving.stop, ended.population
+        evolving = Population(old.weights[:first], {name: tensor[:first] for name, tensor in old.state.items()})
+        bred = super().breed(replace(ended, population=evolving, fitness=ended.fitness[:first]))
+        kept = old.tensors()
+        tensors = {name: torch.cat([tensor, kept[name][first:]]) for name, tensor in bred.population.tensors().items()}
+        agents = range(first, old.size)
         lineages = [*bred.lineages, *(Lineage(agent, "learner", (agent,)) for agent in agents)]
         if ended.generation % self._sync_generations == 0:
-            replaced, learner = self._bred.stop - 1, min(agents, key=ended.ranking.index)
+            replaced, learner = first - 1, min(agents, key=ended.ranking.index)
             for tensor in tensors.values():
                 tensor[replaced] = tensor[learner]
             lineages[replaced] = Lineage(replaced, "copy", (learner,))
         population = Population(tensors.pop("weights"), tensors)
         return replace(bred, population=population, lineages=tuple(lineages))
-
-
-def _cut(population: Population, first: int) -> tuple[Population, Population]:
-    """Return views of the first agents and of the others."""
-
-    def part(agents: slice) -> Population:
-        state: Mapping[str, torch.Tensor] = {name: tensor[agents] for name, tensor in population.state.items()}
-        return Population(population.weights[agents], state)
-
-    return part(slice(0, first)), part(slice(first, None))

@@ -10,7 +10,6 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import GenerationRecord, Lineage, Record
 from eigen_core.config import BreedingConfig, Config, GeneticConfig
 from eigen_core.learning.method import (
-    Champion,
     GenerationResult,
     MethodState,
     NewAgents,
@@ -62,77 +61,6 @@ class MutationState(Record):
         )
 
 
-def _tournament(generator: np.random.Generator, fitness: NDArray[np.float64], size: int) -> int:
-    drawn = generator.integers(0, len(fitness), size)
-    return int(min(drawn, key=lambda agent: (-fitness[agent], agent)))
-
-
-def breed(
-    population: Population,
-    fitness: NDArray[np.float64],
-    champion: Champion,
-    generation: int,
-    mutation: MutationState,
-    config: BreedingConfig,
-    generator: np.random.Generator,
-    new_agents: NewAgents,
-) -> tuple[Population, tuple[Lineage, ...]]:
-    """Breed the next population: elites by falling fitness, then offspring, then mutants.
-
-    Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
-    population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
-    validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
-
-    Args:
-        population: the agents as they are after learning; not changed.
-        fitness: float64 `[agents]`.
-        champion: the best agent so far.
-        generation: the generation that ends.
-        mutation: strength of mutation.
-        config: shares and bounds.
-        generator: draws of this generation's breeding.
-        new_agents: returns agents with given weights that have not learned yet.
-
-    Returns:
-        The new population and where each of its agents comes from.
-    """
-    size = population.size
-    ranking = sorted(range(size), key=lambda agent: (-fitness[agent], agent))
-    elites = ranking[: max(1, round(size * config.elite_share))]
-    offspring = min(round(size * config.offspring_share), size - len(elites))
-    lineages = [Lineage(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
-    weights = population.weights[ranking]
-    kept = list(elites)
-    first_mutant = len(elites) + offspring
-    changes = np.empty((size - first_mutant, weights.shape[1]), dtype=np.float32)
-    if config.reinject_champion and not (champion.generation == generation and champion.agent in elites):
-        weights[len(elites) - 1] = champion.weights
-        lineages[-1] = Lineage(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
-        kept.pop()
-    for index in range(len(elites), size):
-        first = _tournament(generator, fitness, config.tournament_size)
-        if index < first_mutant:
-            second = _tournament(generator, fitness, config.tournament_size)
-            blend = float(generator.uniform(config.blend_low, config.blend_high))
-            weights[index] = population.weights[first] * blend + population.weights[second] * (1.0 - blend)
-            lineages.append(Lineage(agent=index, origin="offspring", parents=(first, second), blend=blend))
-        else:
-            weights[index] = population.weights[first]
-            changes[index - first_mutant] = _mutation(mutation, generator, weights.shape[1])
-            lineages.append(Lineage(agent=index, origin="mutant", parents=(first,)))
-    weights[first_mutant:] += on_device(changes, weights.device)
-    bred = new_agents(weights)
-    for name, tensor in bred.state.items():
-        tensor[: len(kept)] = population.state[name][kept]
-    return bred, tuple(lineages)
-
-
-def _mutation(mutation: MutationState, generator: np.random.Generator, weights: int) -> NDArray[np.float64]:
-    """Draw by how much each weight of a mutant changes."""
-    changed = generator.random(weights) < mutation.rate
-    return generator.standard_normal(weights) * mutation.std * changed
-
-
 class GeneticMethod:
     """The genetic algorithm over all agents; all learn. Implements `PopulationMethod`.
 
@@ -143,7 +71,7 @@ class GeneticMethod:
         self._config = config
         self._evolution = method_settings(config, BreedingConfig)
         self._new_agents = new_agents
-        self._bred = slice(0, config.population.size)
+        self._evolving = slice(0, config.population.size)
         self.bounds: Mapping[str, tuple[float, float]] = {}
 
     @staticmethod
@@ -159,7 +87,7 @@ class GeneticMethod:
         """Return the strength of mutation after these generations."""
         mutation = MutationState.initial(self._evolution)
         for record in history:
-            fitness = np.array(record.fitness[self._bred])
+            fitness = np.array(record.fitness[self._evolving])
             score = self._score(record.champion_score, record.champion_generation, fitness)
             mutation = mutation.after(score, self._evolution)
         return mutation.model_dump()
@@ -175,22 +103,54 @@ class GeneticMethod:
         return float(np.median(fitness))
 
     def breed(self, ended: GenerationResult) -> NextPopulation:
-        """Breed from all agents; see `breed`."""
+        """Breed from all agents: elites by falling fitness, then offspring, then mutants.
+
+        Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
+        population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
+        validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
+        """
         score = self._score(ended.champion.score, ended.champion.generation, ended.fitness)
         mutation = MutationState.model_validate(ended.state.numbers).after(score, self._evolution)
-        if not (isinstance(self._evolution, GeneticConfig) and not self._evolution.enabled):
-            population, lineages = breed(
-                ended.population,
-                ended.fitness,
-                ended.champion,
-                ended.generation,
-                mutation,
-                self._evolution,
-                keyed_generator(self._config.seed, ended.generation, "evolve", "population", "breeding"),
-                self._new_agents,
-            )
-        else:
+        if isinstance(self._evolution, GeneticConfig) and not self._evolution.enabled:
             population = ended.population
-            lineages = tuple(Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size))
+            lineages = [Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size)]
+        else:
+            population, lineages = self._bred(ended, mutation)
         facts = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
-        return NextPopulation(population, lineages, MethodState(mutation.model_dump()), facts)
+        return NextPopulation(population, tuple(lineages), MethodState(mutation.model_dump()), facts)
+
+    def _bred(self, ended: GenerationResult, mutation: MutationState) -> tuple[Population, list[Lineage]]:
+        config, champion, old = self._evolution, ended.champion, ended.population.weights
+        generator = keyed_generator(self._config.seed, ended.generation, "evolve", "population", "breeding")
+
+        def win_tournament() -> int:
+            drawn = generator.integers(0, len(old), config.tournament_size)
+            return int(min(drawn, key=lambda agent: (-ended.fitness[agent], agent)))
+
+        size, ranking = ended.population.size, ended.ranking
+        elites = ranking[: max(1, round(size * config.elite_share))]
+        first_mutant = len(elites) + min(round(size * config.offspring_share), size - len(elites))
+        lineages = [Lineage(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
+        weights, kept = old[ranking], list(elites)
+        changes = np.empty((size - first_mutant, weights.shape[1]), dtype=np.float32)
+        if config.reinject_champion and not (champion.generation == ended.generation and champion.agent in elites):
+            weights[len(elites) - 1] = champion.weights
+            lineages[-1] = Lineage(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
+            kept.pop()
+        for index in range(len(elites), size):
+            first = win_tournament()
+            if index < first_mutant:
+                second = win_tournament()
+                blend = float(generator.uniform(config.blend_low, config.blend_high))
+                weights[index] = old[first] * blend + old[second] * (1.0 - blend)
+                lineages.append(Lineage(agent=index, origin="offspring", parents=(first, second), blend=blend))
+            else:
+                weights[index] = old[first]
+                changed = generator.random(weights.shape[1]) < mutation.rate
+                changes[index - first_mutant] = generator.standard_normal(weights.shape[1]) * mutation.std * changed
+                lineages.append(Lineage(agent=index, origin="mutant", parents=(first,)))
+        weights[first_mutant:] += on_device(changes, weights.device)
+        population = self._new_agents(weights)
+        for name, tensor in population.state.items():
+            tensor[: len(kept)] = ended.population.state[name][kept]
+        return population, lineages

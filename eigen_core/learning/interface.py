@@ -16,7 +16,7 @@ from eigen_core.task.replay import Replay
 
 
 class LearningPlan(Protocol):
-    """Data that each agent learns from in one generation, drawn before any of them learns."""
+    """Data that agents learn from in one generation, drawn before any of them learns."""
 
     @property
     def gradient_steps(self) -> int:
@@ -28,10 +28,10 @@ class LearningPlan(Protocol):
 
 @dataclass(frozen=True)
 class LearningResult:
-    """Result of learning of a group of agents.
+    """Agents after learning.
 
     Attributes:
-        group: the agents afterwards.
+        group: the agents.
         curves: each of the learner's curves, float64 `[agents, gradient steps]` on the host; NaN: no value.
     """
 
@@ -47,7 +47,7 @@ class LearningResult:
 
 
 class Learner(Protocol):
-    """Lets agents learn, a group at a time: what comes out for an agent does not depend on its group."""
+    """Lets agents learn, a group at a time; an agent's result does not depend on its group."""
 
     curves: ClassVar[tuple[Curve, ...]]
     """Curves that describe a generation's learning."""
@@ -59,17 +59,19 @@ class Learner(Protocol):
         """Return what the task's networks must offer."""
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return agents that have not learned yet. Their weights are this tensor, float32 `[agents, parameters]`.
+        """Return agents that have not learned yet.
 
-        Their critics go on from the critic of `teacher`, one agent, if it is given: with its optimizer and target. A
-        learner that has one optimizer for critic and actor goes on with both.
+        Args:
+            weights: float32 `[agents, parameters]`; not copied.
+            teacher: one agent, whose critic theirs continue, with its optimizer and target; a learner with one
+                optimizer for critic and actor continues both.
         """
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return within what the values of an agent's state lie after so many generations; all are finite."""
+        """Return bounds of the values of an agent's state after so many generations, by name; all are finite."""
 
     def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
-        """Draw what each of so many agents learns from in a generation; None where there is too little for that."""
+        """Draw what each of so many agents learns from in a generation; None if too little is stored."""
 
     def learn(
         self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]
@@ -77,7 +79,7 @@ class Learner(Protocol):
         """Let agents learn.
 
         Args:
-            group: agents; its tensors are the learner's from then on, who may write to them.
+            group: agents; the learner may write to their tensors.
             plan: of exactly these agents.
             replay: what they learn from.
             between_steps: called after each optimizer step.
@@ -88,18 +90,14 @@ C = TypeVar("C", bound=LearnerConfig)
 
 
 def learner_settings(config: Config, kind: type[C]) -> C:
-    """Return the section `learner` of a configuration whose algorithm has settings of this kind.
-
-    Raises:
-        TypeError: it is the configuration of another algorithm.
-    """
+    """Return the section `learner`; raise `TypeError` if its algorithm has no settings of this kind."""
     if not isinstance(config.learner, kind):
         raise TypeError(f"learner.algorithm {config.learner.algorithm} has no {kind.__name__}.")
     return config.learner
 
 
 def setting(group: Population, config: LearnerConfig, name: str) -> float | Tensor:
-    """Return a setting of the learner: each agent's own, float32 `[agents, 1]`, where it is a gene, else a number."""
+    """Return a setting of the learner: of each agent, float32 `[agents, 1]`, if it is a gene, else a number."""
     gene = group.genes.get(name)
     if gene is not None:
         return gene[:, None]

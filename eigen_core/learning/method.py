@@ -22,7 +22,7 @@ class Champion:
     """The agent with the best score so far.
 
     Attributes:
-        weights: float32 `[parameters]`, as they were when it was validated.
+        weights: float32 `[parameters]`, as validated.
         validation: its validation fitness.
         score: its score (`EvaluationConfig.champion_validation_share`).
         generation: the generation in which it was found.
@@ -40,12 +40,7 @@ class Champion:
 
 @dataclass(frozen=True)
 class MethodState:
-    """State of a method beside the agents, kept from generation to generation.
-
-    Attributes:
-        numbers: by name; the history of a run leads to them.
-        tensors: by name.
-    """
+    """State of a method beside the agents: numbers, which follow from the history of a run, and tensors."""
 
     numbers: Mapping[str, Number] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -53,15 +48,15 @@ class MethodState:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A generation at its end; nothing of it is changed.
+    """A generation at its end.
 
     Attributes:
         generation: its number.
-        population: the agents as they are after learning.
+        population: the agents after learning; not changed.
         fitness: of their weights before learning, float64 `[agents]`.
         learned: whether any agent has learned.
         champion: the best agent so far.
-        state: what the method kept before.
+        state: the method's state before.
     """
 
     generation: int
@@ -82,10 +77,10 @@ class NextPopulation:
     """The population of the next generation.
 
     Attributes:
-        population: the agents of the next one.
-        lineages: where each comes from.
-        state: what the method keeps.
-        facts: what the record of the generation says of the method, by the method's own names.
+        population: its agents.
+        lineages: parents of each agent.
+        state: the method's state.
+        facts: metrics of the method for the record of the generation.
     """
 
     population: Population
@@ -98,11 +93,7 @@ M = TypeVar("M", bound=EvolutionConfig)
 
 
 def method_settings(config: Config, kind: type[M]) -> M:
-    """Return the section `evolution` of a configuration whose method has settings of this kind.
-
-    Raises:
-        TypeError: it is the configuration of another method.
-    """
+    """Return the section `evolution`; raise `TypeError` if it is of another method."""
     if not isinstance(config.evolution, kind):
         raise TypeError(f"evolution.method {config.evolution.method} has no {kind.__name__}.")
     return config.evolution
@@ -115,44 +106,50 @@ class NewAgents(Protocol):
 
 
 class PopulationMethod(Protocol):
-    """Decides which agents there are, which of them learn, and what is inherited."""
+    """Decides which agents there are, which of them learn, and what they inherit.
 
-    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
-        """Args: the run; how many of an agent's weights, the first, are its critic's (the rest are its actor's)."""
+    Args:
+        config: the run.
+        critic: the first so many weights of an agent are its critic's, the rest its actor's.
+        new_agents: returns agents that have not learned yet.
+    """
+
+    def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None: ...
 
     @staticmethod
     def learning(config: Config) -> slice:
         """Return the agents that learn, a consecutive part of the population.
 
         Raises:
-            InputError: not so many can learn as the configuration asks for.
+            InputError: the configuration asks for more than can learn.
         """
 
     @property
     def bounds(self) -> Mapping[str, tuple[float, float]]:
-        """Within what the values lie of tensors that the method keeps, in its state or of each agent."""
+        """Bounds of the values of the method's tensors, in its state or of each agent, by name."""
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return the first generation and what the method keeps, given weights as drawn at the start.
+        """Return the first generation and the method's state.
 
-        The weights, float32 `[agents, parameters]`, are the method's from then on.
+        Args:
+            weights: initial weights, float32 `[agents, parameters]`, which the method may overwrite.
         """
 
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
-        """Return the numbers of the state that a history leads to."""
+        """Return `MethodState.numbers` after the generations of a history."""
 
     def breed(self, ended: GenerationResult) -> NextPopulation:
         """Return the next generation."""
 
 
 def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.float64]:
-    """Mean of the `lowest` smallest rewards of each agent: float64 `[agents, slices]` -> `[agents]`."""
+    """Return the mean of the `lowest` smallest rewards of each agent: float64 `[agents, slices]` -> `[agents]`."""
     means: NDArray[np.float64] = np.sort(rewards, axis=1)[:, :lowest].mean(axis=1)
     return means
 
 
 def spread_starts(starts: range, slices: int) -> NDArray[np.int64]:
-    """First days of `slices` episodes spread evenly over the admissible days `starts`."""
+    """Return the first days of `slices` episodes, spread evenly over `starts`: int64 `[slices]`."""
     return np.linspace(starts[0], starts[-1], slices).round().astype(np.int64)
 
 

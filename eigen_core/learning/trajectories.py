@@ -21,7 +21,6 @@ REWARD, TERMINAL = "reward", "terminal"
 VALUE, ADVANTAGE, RETURN = "value", "advantage", "return"
 ALL_AGENTS = slice(None)
 
-_NEEDED = {REWARD: Column(torch.float32), TERMINAL: Column(torch.bool)}
 _ESTIMATES = {name: Column(torch.float32) for name in (VALUE, ADVANTAGE, RETURN)}
 _PIECE_BYTES = 8 << 20
 _STEPS = 128
@@ -48,25 +47,23 @@ class Minibatches:
 class TrajectoryBuffer:
     """Trajectories of all agents, each an episode, or the part of one up to a time limit.
 
-    Its memory is allocated once. On the CPU, steps that were never written take addresses and no memory. Workers write
-    into it step by step (`write`, then `finish`), or `update` copies what they played from their own memory, through
-    pieces of bounded size.
+    Memory is allocated once; on the CPU, steps that were never written take addresses alone. Fill it step by step
+    (`write`, then `finish`), or copy whole trajectories in pieces of bounded size (`update`).
 
     Args:
         steps: most steps of a trajectory.
         agents: number of agents.
         trajectories: trajectories of an agent.
-        columns: what a step consists of: `reward`, float32; `terminal`, bool, nothing follows the step; and any others.
+        columns: of a step: `reward`, float32; `terminal`, bool; and any others.
         device: where the tensors live.
-        final: columns that also have a value after the last step: the observations, if a trajectory can be truncated.
+        final: columns with a value after the last step too: the observations, if a trajectory can be truncated.
         computed: columns that a learner writes, beside `value`, `advantage` and `return`.
 
     Attributes:
         lengths: steps of each trajectory that are stored, int64 `[agents * trajectories]`, on the host.
 
     Raises:
-        ValueError: the columns cannot be those of trajectories.
-        MemoryError, torch.OutOfMemoryError: there is not so much memory.
+        MemoryError, torch.OutOfMemoryError: memory is short.
     """
 
     def __init__(
@@ -79,16 +76,7 @@ class TrajectoryBuffer:
         final: Sequence[str] = (),
         computed: Mapping[str, Column] | None = None,
     ) -> None:
-        for name, kind in _NEEDED.items():
-            if name not in columns or (columns[name].dtype, columns[name].shape) != (kind.dtype, kind.shape):
-                raise ValueError(f"Trajectories need a column {name} of one {kind.dtype} a step.")
-        unknown = sorted(set(final) - set(columns))
-        if unknown:
-            raise ValueError(f"The columns {unknown} with a final value are not among {sorted(columns)}.")
         own = {**(computed or {}), **_ESTIMATES}
-        repeated = sorted(set(columns) & set(own))
-        if repeated:
-            raise ValueError(f"The columns {repeated} are declared twice; {list(_ESTIMATES)} are the buffer's own.")
         self.steps, self.agents, self.trajectories = steps, agents, trajectories
         total = agents * trajectories
         self._device = device
@@ -107,24 +95,17 @@ class TrajectoryBuffer:
         return self._device_lengths.device
 
     def column(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
-        """Return the memory of a column, `[steps, agents * trajectories, ...]`; one step more if it has a final value.
-
-        Writing to it changes what is stored.
-        """
+        """Return a view of a column, `[steps, agents * trajectories, ...]`; one step more if it has a final value."""
         return self._columns[name][:, self._trajectories_of(agents)]
 
     def by_agent(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:
-        """Return the memory of a column, `[agents, trajectories, steps, ...]`; it is not contiguous."""
+        """Return a view of a column, `[agents, trajectories, steps, ...]`; it is not contiguous."""
         column = self.column(name, agents)
         return column.view(len(column), -1, self.trajectories, *column.shape[2:]).movedim(0, 2)
 
     @torch.no_grad()
     def write(self, step: int, rows: Mapping[str, Tensor], agents: slice = ALL_AGENTS) -> None:
-        """Store columns of one step, each `[agents * trajectories, ...]`; `finish` says which steps count.
-
-        Raises:
-            ValueError: there is no such column, or one has another shape or kind of type.
-        """
+        """Store columns of one step, each `[agents * trajectories, ...]`; `ValueError` if one does not fit."""
         part = self._trajectories_of(agents)
         for name, row in rows.items():
             if name not in self._columns:
@@ -135,11 +116,7 @@ class TrajectoryBuffer:
             target.copy_(row)
 
     def finish(self, lengths: NDArray[np.int64], agents: slice = ALL_AGENTS) -> None:
-        """Set how many steps of each trajectory are stored: int64 `[agents * trajectories]`.
-
-        Raises:
-            ValueError: they are not as many as the trajectories, or beyond what a trajectory can hold.
-        """
+        """Set the stored steps of each trajectory, int64 `[agents * trajectories]`; `ValueError` if out of range."""
         part = self._trajectories_of(agents)
         if lengths.shape != self.lengths[part].shape:
             raise ValueError(f"{len(lengths)} lengths were given for {len(self.lengths[part])} trajectories.")
@@ -150,9 +127,9 @@ class TrajectoryBuffer:
 
     @torch.no_grad()
     def update(self, trajectories: Sequence[Trajectory], agents: slice = ALL_AGENTS) -> None:
-        """Replace the trajectories of some agents by these, of any lengths; where fewer come, the others are empty.
+        """Replace the trajectories of some agents by these, of any lengths; the others become empty.
 
-        Values are converted to the columns' types: from other floats to floats, from other integers to integers.
+        Floats are converted to the columns' floats, integers to their integers.
 
         Raises:
             ValueError: there are none or too many, or one does not fit; nothing has changed.
@@ -170,18 +147,15 @@ class TrajectoryBuffer:
         self.finish(lengths, agents)
 
     def estimate_advantages(self, discount: float | Tensor, trace_decay: float, agents: slice = ALL_AGENTS) -> None:
-        """Write the columns `advantage` and `return` of some agents: generalised estimates, and their sums with values.
+        """Write the columns `advantage` (generalised advantage estimates) and `return` (their sums with values).
 
-        Schulman et al. 2016 (arXiv:1506.02438), equation 16, summed backwards. After a terminal step nothing follows. A
-        trajectory whose last step is not terminal was truncated: what follows is estimated by the value of the
-        observation after that step. Both are 0 beyond a trajectory's length, up to the longest.
-
-        Sums are of double precision and go over the steps of each trajectory by itself: the bits of a trajectory do not
-        depend on those beside it, nor on the number of threads.
+        Schulman et al. 2016 (arXiv:1506.02438), equation 16, summed backwards in double precision. After a last step
+        that is not terminal, the final value is what follows. Both are 0 beyond a trajectory's length. The bits of a
+        trajectory depend neither on the others nor on the number of threads.
 
         Args:
-            discount: gamma, or each trajectory's own, float64 `[agents * trajectories]`.
-            trace_decay: lambda; 1: returns less values, 0: one-step temporal-difference errors.
+            discount: gamma, or one for each trajectory, float64 `[agents * trajectories]`.
+            trace_decay: lambda.
             agents: whose trajectories.
         """
         part = self._trajectories_of(agents)
@@ -224,21 +198,15 @@ class TrajectoryBuffer:
     ) -> Minibatches:
         """Draw an epoch: each stored step is in exactly one of its agent's `count` minibatches.
 
-        The minibatches of an agent differ by one step at most; one with fewer steps than minibatches has empty ones.
-        Their shape is the same whatever the lengths are: a batch can hold an equal share of an agent's slots.
+        The minibatches of an agent differ by one step at most. Their shape does not depend on the lengths.
 
         Args:
             count: minibatches of each agent.
             generators: one for each agent.
             agents: whose steps.
-
-        Raises:
-            ValueError: the generators are not as many as the agents.
         """
         batch = -(-self.steps * self.trajectories // count)
         slots = [self._slots_of(agent) for agent in range(self.agents)[agents]]
-        if len(generators) != len(slots):
-            raise ValueError(f"{len(generators)} generators were given for {len(slots)} agents.")
         dealt = np.zeros((len(slots), count, batch), dtype=np.int64)
         counted = np.zeros(dealt.shape, dtype=np.bool_)
         for agent, (own, generator) in enumerate(zip(slots, generators, strict=True)):
@@ -249,16 +217,14 @@ class TrajectoryBuffer:
         return Minibatches(torch.from_numpy(dealt).to(self._device), torch.from_numpy(counted).to(self._device))
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
-        """Return the named columns in `slots`, int64 of any shape: `[*slots, ...]` each; no names: all but computed."""
+        """Return columns in `slots`, int64 of any shape: `[*slots, ...]` each; without names all but computed ones."""
         return {name: self._columns[name].flatten(0, 1)[slots] for name in names or self._stored}
 
     def _trajectories_of(self, agents: slice) -> slice:
-        """The second dimension's part of consecutive agents."""
         numbers = range(self.agents)[agents]
         return slice(numbers.start * self.trajectories, numbers.stop * self.trajectories)
 
     def _slots_of(self, agent: int) -> NDArray[np.int64]:
-        """The slots of an agent's stored steps, in the order of trajectories and steps."""
         total = self.agents * self.trajectories
         numbers = range(agent * self.trajectories, (agent + 1) * self.trajectories)
         return np.concatenate([np.arange(self.lengths[number]) * total + number for number in numbers])
@@ -267,7 +233,6 @@ class TrajectoryBuffer:
         return steps + (name in self._with_final)
 
     def _checked_length(self, called: str, trajectory: Trajectory) -> int:
-        """Return the steps of a trajectory; refuse one whose columns, types, shapes, lengths or devices do not fit."""
         if trajectory.keys() != self._stored.keys():
             raise ValueError(f"{called} has the columns {sorted(trajectory)}, not {sorted(self._stored)}.")
         length = len(trajectory[REWARD])
@@ -301,12 +266,7 @@ class TrajectoryBuffer:
 class HostToDevice:
     """Copies tensors of the host to a device while it computes, through memory of bounded size.
 
-    A piece is gathered in pinned memory and converted there, sent without waiting, and distributed on the device. There
-    are two pinned pieces: one is filled while the other is sent.
-
-    Args:
-        device: where the targets live; on the CPU there is nothing to pin, and nothing to wait for.
-        piece_bytes: size of each piece, at least that of a row.
+    Of two pinned pieces of `piece_bytes` one is filled, and converted, while the other is sent.
     """
 
     def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
@@ -314,11 +274,14 @@ class HostToDevice:
         self._size = piece_bytes
         self._pinned = [torch.empty(piece_bytes, dtype=torch.uint8, pin_memory=self._on_gpu) for _ in range(2)]
         self._arrived = torch.empty(piece_bytes, dtype=torch.uint8, device=device)
-        self._sent = [_event() if self._on_gpu else None for _ in self._pinned]
+        self._sent = [
+            torch.cuda.Event() if self._on_gpu else None  # type: ignore[no-untyped-call] # torch has no annotation here
+            for _ in self._pinned
+        ]
         self._turn = 0
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy `[rows, ...]` of the host to the device. The source may change as soon as this returns."""
+        """Copy `[rows, ...]` of the host to the device; the source may change once this returns."""
         for part, there in _pieces_of(source, target, self._size):
             self._turn = 1 - self._turn
             sent = self._sent[self._turn]
@@ -333,18 +296,12 @@ class HostToDevice:
 
 
 def _pieces_of(source: Tensor, target: Tensor, piece_bytes: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Cut a tensor and its target, `[rows, ...]`, into pieces of at most so many bytes, or one row."""
     rows = max(piece_bytes // max(prod(target.shape[1:]) * target.element_size(), 1), 1)
     yield from zip(torch.split(source, rows), torch.split(target, rows), strict=True)
 
 
 def _shaped(memory: Tensor, like: Tensor) -> Tensor:
-    """The beginning of memory, uint8 `[bytes]`, as a contiguous tensor of another's type and shape."""
     return memory[: like.nbytes].view(like.dtype).view(like.shape)
-
-
-def _event() -> torch.cuda.Event:
-    return torch.cuda.Event()  # type: ignore[no-untyped-call] # torch has no annotation here
 
 
 def _pieces(steps: int) -> Iterator[slice]:
@@ -382,5 +339,4 @@ def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 
 def _kind_of(tensor: Tensor) -> str:
-    """Type and shape in words."""
     return f"{tensor.dtype} {list(tensor.shape)}"

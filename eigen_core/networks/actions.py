@@ -1,4 +1,4 @@
-"""Decisions of agents for each asset, and their observation of earlier decisions."""
+"""Actions of agents for each asset of a market or a portfolio."""
 
 import math
 from collections.abc import Callable
@@ -27,15 +27,14 @@ class AssetActions:
 
     Attributes:
         box: bounds of an action's values.
-        portfolio_values: values of an asset's portfolio state that are observed; 0: none is.
-        time_values: values of the time in the episode that are observed.
-        preference: returns how much actions prefer each asset, float32 `[..., assets]`, as what a softmax takes, from
-            actions scaled to their range, float32 `[..., assets, values]`, and the portfolio state, float32 `[...,
-            assets, portfolio values]`, None where it is not observed.
-        taken: returns actions before they are squashed, float32 `[..., assets, values]`, that take of the assets which
-            are not held those whose margins are highest, if they are positive, in a setting. From margins, float32
-            `[..., assets]`, settings as shares of their range, of the same shape, and the portfolio state. None: none
-            is taken whole.
+        portfolio_values: observed values of an asset's portfolio state; 0: none.
+        time_values: observed values of the time in the episode.
+        preference: returns the logits of a softmax over assets, float32 `[..., assets]`, from actions scaled to their
+            range, float32 `[..., assets, values]`, and the portfolio state, float32 `[..., assets, portfolio values]`,
+            or None if it is not observed.
+        taken: returns actions before squashing, float32 `[..., assets, values]`, that buy the assets not held with the
+            highest positive margins. From margins, float32 `[..., assets]`, settings as shares of their range, of the
+            same shape, and the portfolio state. None: the actions have no such choice.
     """
 
     box: Box
@@ -50,16 +49,13 @@ class AssetActions:
         return self.box.values
 
     def scaled(self, actions: Tensor) -> Tensor:
-        """Return actions as shares of their range, from 0 to 1; without an upper bound, the distance from the lower."""
+        """Return actions as shares of their range, from 0 to 1; the distance from the lower bound if unbounded."""
         width = (self.box.high - self.box.low).clamp_min(_SMALLEST_RANGE)
         return (actions - self.box.low) / torch.where(width.isinf(), 1.0, width)
 
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return coefficient, sale target and, if `trading.rank` is `separate`, rank.
-
-    What is observed is the portfolio as `TradingEnvironment.portfolio` gives it.
-    """
+    """Return coefficient, sale target and, if `trading.rank` is `separate`, rank."""
     # Here, because it must come before the first computation, which is that of the box.
     set_cpu_mode(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
@@ -88,7 +84,6 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
 
 
 def _raw_coefficient(coefficient: float, highest: float) -> float:
-    """Return the number that is squashed to a coefficient, as far as there is one."""
     if math.isinf(highest):
         raw = math.log(math.expm1(coefficient)) if coefficient else -math.inf
     else:
@@ -98,10 +93,7 @@ def _raw_coefficient(coefficient: float, highest: float) -> float:
 
 
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return score and speed of a portfolio of weights, and the scores as shares of their bound.
-
-    The speed is the share of the way from an asset's score to the new one that is gone at once, from 0 to 1.
-    """
+    """Return score and speed of a portfolio of weights: the share of the way to the new score, from 0 to 1."""
     # Here, because it must come before the first computation, which is that of the box.
     set_cpu_mode(config.instructions, device)
     most = config.portfolio.max_score

@@ -48,18 +48,18 @@ class MarketEmbedding:
     tradable: Tensor
 
     def detached(self) -> "MarketEmbedding":
-        """The same, without a gradient."""
+        """Return the embedding without a gradient."""
         return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
 
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
         return self.assets, self.context, self.tradable
 
     def split(self, rows: slice, agents: int) -> "MarketEmbedding":
-        """Return a view of some days of a single agent as the days of several, one after the other."""
+        """Return a view of some days of one agent as the days of several."""
         return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self._parts()))
 
     def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
-        """Write days of some agents over those from the number `first` on."""
+        """Overwrite days of some agents, from the number `first` on."""
         for part, new in zip(self._parts(), days._parts(), strict=True):
             part[agents, first : first + new.shape[1]] = new
 
@@ -77,8 +77,8 @@ class AgentNetwork:
         panel: the market; its features are moved to `device` once.
         config: networks, trading rules, windows.
         device: where everything is computed.
-        heads: critics and spread.
-        actions: what is decided for each asset; None: those of the market.
+        heads: networks that the learner needs.
+        actions: decisions for each asset; None: those of the task `market`.
     """
 
     def __init__(
@@ -113,12 +113,12 @@ class AgentNetwork:
 
     @property
     def layouts(self) -> tuple[ParameterLayout, ParameterLayout]:
-        """Parameters of one agent in the order of its row."""
+        """Layouts of critic and actor, in the order of a row."""
         return self.critic_layout, self.actor_layout
 
     @property
     def parameters(self) -> int:
-        """Values of one agent: first those that the critic's loss trains, then the actor's."""
+        """Number of parameters of one agent."""
         return self.critic_layout.size + self.actor_layout.size
 
     def _pooling_shapes(self) -> list[ParameterShape]:
@@ -159,7 +159,6 @@ class AgentNetwork:
         ]
 
     def _attention(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> Tensor:
-        """The weight of each column in each query's pool, float32 `[agents, days, queries, columns]`."""
         agents, days, columns, _ = embeddings.shape
         queries = parameters["pool.queries"].transpose(1, 2)[:, None].expand(-1, days, -1, -1).flatten(0, 1)
         # A day's scores lie together, as the softmax reads them.
@@ -178,7 +177,7 @@ class AgentNetwork:
         return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
 
     def empty_embedding(self, days: int) -> MarketEmbedding:
-        """Return an embedding of so many days of an agent, not yet written."""
+        """Return the embedding of so many days of one agent, uninitialised."""
         network, device = self._network, self._valid.device
         return MarketEmbedding(
             torch.empty((1, days, self.assets, network.embedding), device=device),
@@ -187,7 +186,7 @@ class AgentNetwork:
         )
 
     def encoded_at_once(self, agents: int, days: int, steps: int) -> tuple[int, int]:
-        """Return how many agents and consecutive days are best encoded at a time for episodes of so many steps."""
+        """Return how many agents and days to encode at a time for episodes of so many steps."""
         day_bytes = SINGLE * self._valid.shape[1] * self._network.channels
         return encoded_at_once(agents, days, day_bytes, self._valid.device.type, steps, self.days_before)
 
@@ -205,12 +204,11 @@ class AgentNetwork:
 
     @property
     def prepared_width(self) -> int:
-        """Values of an asset that `prepare_actor` returns."""
+        """Values of an asset in the result of `prepare_actor`."""
         return self._network.head_width
 
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
-        """Compute the actor's part that depends on the market and the time in the episode, float32 `[..., days,
-        2]`, alone.
+        """Compute the actor's part that depends on the market and the time, float32 `[..., days, 2]`, alone.
 
         Returns float32 `[agents, days, assets, width]`, for all days of an episode at once.
         """
@@ -234,7 +232,7 @@ class AgentNetwork:
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def expected(self, parameters: Parameters, prepared: Tensor) -> ExpectedOutcomes:
-        """Return what an actor expects of each setting of each asset, which `prepare_actor` has prepared."""
+        """Return the outcomes that an actor predicts, given the result of `prepare_actor`."""
         hidden = linear(parameters, "actor.hidden", torch.relu(prepared), rectified=True)
         return expected_outcomes(parameters, hidden)
 

@@ -1,7 +1,6 @@
-"""Encoders: from the window that ends on a day to one embedding per column. They read market data only.
+"""Encoders: from the window that ends on a day to one embedding per column.
 
-All depend on a bounded number of days (at most the window), so all days of a block are encoded in one pass, equal to
-the bit to encoding window after window.
+All days of a block are encoded in one pass, equal to the bit to encoding window after window.
 """
 
 from typing import ClassVar, Protocol, cast
@@ -18,13 +17,13 @@ FirstDay = int | Tensor
 
 
 class Encoder(Protocol):
-    """Turns days into embeddings.
+    """Turns days of the market into embeddings.
 
     Args:
         features: float32 `[days, columns, features]` on the device.
-        training_days: the first so many days, by which alone anything may be normalised.
+        training_days: only the first so many days may normalise anything.
         window: days that an embedding may depend on, its own included.
-        config: widths of the network, and the encoder's own settings.
+        config: settings of the network.
     """
 
     block_bound: ClassVar[bool]
@@ -52,10 +51,10 @@ def encoder_class(config: NetworkConfig) -> type[Encoder]:
 
 
 def _moving_means(features: Tensor, length: int) -> Tensor:
-    """Mean of the last `length` days for each day; days before the first count as zero.
+    """Return for each day the mean of the last `length` days; days before the first count as zero.
 
-    Sums of 1, 2, 4, ... days are built from one another and joined by the binary digits of `length`: each mean adds
-    the same days in the same order wherever its window lies.
+    Sums of 1, 2, 4, ... days are joined by the binary digits of `length`, so that each mean adds the same days in the
+    same order wherever its window lies.
     """
 
     def delayed(values: Tensor, days: int) -> Tensor:
@@ -79,14 +78,7 @@ def _moving_means(features: Tensor, length: int) -> Tensor:
 
 
 class FilterBankEncoder:
-    """A fixed bank of causal moving means, computed once over the panel, then a small network per column.
-
-    Args:
-        features: float32 `[days, columns, features]` on the device.
-        training_days: the first so many days, which alone scale the filters.
-        window: at least the longest scale (days).
-        config: scales (days), channels, embedding.
-    """
+    """Implements `Encoder`: causal moving means, computed once over the panel, then a small network per column."""
 
     block_bound: ClassVar[bool] = False
 
@@ -101,7 +93,7 @@ class FilterBankEncoder:
 
     @property
     def shapes(self) -> list[ParameterShape]:
-        """Parameters of one agent's encoder."""
+        """See `Encoder.shapes`."""
         config = self._config
         return [
             *linear_shapes("encoder.hidden", self.bank.shape[2], config.channels),
@@ -112,13 +104,13 @@ class FilterBankEncoder:
         return linear(parameters, "encoder.output", linear(parameters, "encoder.hidden", filtered, rectified=True))
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
+        """See `Encoder.encode_block`."""
         agents = parameters["encoder.hidden.bias"].shape[0]
         filtered = self.bank[first_day : first_day + days]
         return self._embed(parameters, filtered.expand(agents, *filtered.shape))
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
-        """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`."""
+        """See `Encoder.encode_days`."""
         # Copies whole days, which an index by a tensor of several dimensions does value by value.
         rows = self.bank.index_select(0, days.flatten())
         return self._embed(parameters, rows.view(*days.shape, *self.bank.shape[1:]))

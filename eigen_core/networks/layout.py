@@ -1,4 +1,4 @@
-"""Where each parameter of an agent lies in the bank `[agents, parameters]`, and how it starts."""
+"""Parameters of agents as rows of a bank `[agents, parameters]`, and products of stacked matrices."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +21,9 @@ class ParameterShape:
     """One parameter of an agent.
 
     Attributes:
-        name: its name, unique in a layout.
-        shape: its shape for a single agent.
-        fan_in: inputs of the unit it belongs to; the initial values are uniform in +-1/sqrt(fan_in) around
-            `start`. 0: all are `start`.
+        name: unique in a layout.
+        shape: of a single agent.
+        fan_in: inputs of its unit; initial values are uniform in +-1/sqrt(fan_in) around `start`. 0: all are `start`.
         start: middle of the initial values.
     """
 
@@ -40,7 +39,7 @@ class ParameterShape:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is a factor of matrix products; what has a single output is multiplied and summed."""
+        """Whether it is a factor of matrix products; a single output is a product and a sum."""
         return len(self.shape) == 2 and self.shape[1] > 1
 
     @property
@@ -68,8 +67,7 @@ class ParameterLayout:
 
     Attributes:
         shapes: the parameters.
-        precision: type of the matrices among the views, which products with them are computed in; None: that of the
-            rows.
+        precision: type of the matrices among the views, and of products with them; None: that of the rows.
     """
 
     shapes: tuple[ParameterShape, ...]
@@ -77,7 +75,7 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, shapes: Sequence[ParameterShape], network: NetworkConfig) -> "ParameterLayout":
-        """Return the layout of parameters whose products have the precision of a configuration."""
+        """Return a layout with the precision of a configuration."""
         return cls(tuple(shapes), torch.bfloat16 if network.precision == "bfloat16" else None)
 
     @property
@@ -136,12 +134,12 @@ _ROWS_OF_A_PIECE, _MATRICES_IN_PIECES = 256, 64
 
 
 def filled_outputs(outputs: int) -> int:
-    """Return how many outputs a product has for so many, filled up with zeros."""
+    """Return the outputs that a product computes for so many; the rest are zeros."""
     return max(outputs + -outputs % _OUTPUTS_AT_A_TIME, _FEWEST_OUTPUTS)
 
 
 def filled_inputs(inputs: int) -> int:
-    """Return how many inputs a product has for so many, filled up with zeros."""
+    """Return the inputs that a product reads for so many; the rest are zeros."""
     return _INPUTS_OF_ONE if inputs == 1 else inputs
 
 
@@ -196,7 +194,7 @@ def united(found: Tensor, agents: int, rows: int) -> Tensor:
 
 
 class _SingleProduct(torch.autograd.Function):
-    """The product of a single pair of matrices: the products of its gradients are divided as it is itself."""
+    """The product of a single pair of matrices, whose gradients are `divided` too."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:  # noqa: ANN401 - torch's context
@@ -238,7 +236,6 @@ def product(left: Tensor, right: Tensor) -> Tensor:
 
 
 def _sums_rows_in_pieces(left: Tensor) -> bool:
-    """Whether a product `[agents, inputs, rows] x [agents, rows, outputs]` adds up its rows in pieces."""
     return left.device.type == "cuda" and left.shape[2] >= 2 * _ROWS_OF_A_PIECE and len(left) <= _MATRICES_IN_PIECES
 
 

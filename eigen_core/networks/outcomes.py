@@ -1,8 +1,8 @@
-"""An actor that expects what each asset would earn with each sale target, and takes what it expects most of.
+"""An actor that predicts the gain of each asset at each sale target, and takes the best.
 
-What is bought is blocked until it is sold, so an expected gain is compared with what the time would earn elsewhere: a
-reserve price. It is a number of standard deviations above the mean of what is expected, the actor's `selectivity`,
-which evolution moves; the two moments follow what is expected while the actor learns.
+An asset that is bought is blocked until it is sold, so a predicted gain is compared with the reserve price of the time.
+It lies `selectivity` standard deviations above the mean of the predictions. Evolution moves the selectivity; the two
+moments follow the predictions while the actor learns.
 """
 
 import math
@@ -23,11 +23,11 @@ _SMALLEST_SPREAD = 1e-4
 
 @dataclass(frozen=True)
 class ExpectedOutcomes:
-    """Outcomes that an actor expects of each alternative: `[agents, batch, assets, targets]`.
+    """Predicted outcomes of each alternative, float32 `[agents, batch, assets, targets]`.
 
     Attributes:
-        rewards: float32, of a trade, in scaled rewards.
-        shares: float32, of the longest holding time, for which it blocks its asset.
+        rewards: of a trade, scaled.
+        shares: of the longest holding time, for which it blocks its asset.
     """
 
     rewards: Tensor
@@ -35,11 +35,11 @@ class ExpectedOutcomes:
 
 
 RESERVE_VALUES = 3
-"""The last values of such an actor, by which it reserves: no gradient moves them."""
+"""The last values of such an actor, for its reserve price: no gradient moves them."""
 
 
 def outcome_shapes(width: int, targets: int) -> list[ParameterShape]:
-    """Return the parameters of the last layer of such an actor, which has `width` values of each asset."""
+    """Return the parameters of the last layer of such an actor."""
     return [
         ParameterShape("actor.expected.weight", (width, 2 * targets), 0),
         ParameterShape("actor.expected.bias", (2 * targets,), 0),
@@ -50,12 +50,12 @@ def outcome_shapes(width: int, targets: int) -> list[ParameterShape]:
 
 
 def expected_outcomes(parameters: Parameters, hidden: Tensor) -> ExpectedOutcomes:
-    """Return what is expected of each asset, float32 `[agents, batch, assets, width]`."""
+    """Return the predictions from the last hidden layer, float32 `[agents, batch, assets, width]`."""
     return ExpectedOutcomes(*linear(parameters, "actor.expected", hidden).chunk(2, dim=-1))
 
 
 def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
-    """Return by how much each alternative exceeds the reserve price, in standard deviations: float32, as `expected`."""
+    """Return the excess of each alternative over the reserve price, in standard deviations: float32, as `expected`."""
     selectivity, mean, log_spread = (
         parameters[f"actor.{name}"][:, :, None, None] for name in ("selectivity", "mean", "log_spread")
     )
@@ -65,12 +65,12 @@ def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
 
 @torch.no_grad()
 def follow_expected(parameters: Parameters, expected: ExpectedOutcomes, known: Tensor) -> None:
-    """Move mean and spread, in place, towards those of the best rewards that are expected of each asset.
+    """Move mean and spread, in place, towards those of the best predicted reward of each asset.
 
     Args:
         parameters: views into the agents' weights.
-        expected: of a batch.
-        known: bool `[agents, batch, assets]`, what counts.
+        expected: predictions of a batch.
+        known: bool `[agents, batch, assets]`, which of them count.
     """
     best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)
     mean = best.sum(-1).sum(-1) / count

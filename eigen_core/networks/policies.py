@@ -16,17 +16,17 @@ from eigen_core.networks.layout import Parameters, ParameterShape, linear, linea
 
 @dataclass(frozen=True)
 class Heads:
-    """Declaration of a learner, from which every task builds its networks.
+    """Networks that a learner needs; a task builds them.
 
     Attributes:
-        critics: how many critics an agent has.
+        critics: number of critics.
         action_values: critics value an observation with an action, Q(s, a); else the observation alone, V(s).
         spread: where the logarithm of the actor's standard deviation comes from. `none`: the actor is deterministic;
             `free`: one parameter for each value of an action; `observed`: outputs of the actor.
-        initial_log_std: with what the parameters of `free` start.
+        initial_log_std: initial value of the parameters of `free`.
         whole_episodes: batches are of any steps of whole episodes, not of one block that a task's sampler draws.
-        outcomes: of how many settings of each alternative the actor expects the outcome, to take the best; 0: none.
-        return_steps: most steps of an episode that a transition to learn from spans.
+        outcomes: settings of each alternative whose outcome the actor predicts, to take the best; 0: none.
+        return_steps: most steps of an episode that a transition spans.
     """
 
     critics: Literal[0, 1, 2] = 1
@@ -42,13 +42,7 @@ _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
 class SampledActions(NamedTuple):
-    """Actions that are played, and the form in which they are stored.
-
-    Attributes:
-        actions: in natural units, float32 `[agents, ..., *action]`.
-        stored: what `Policy.log_prob` and `Box.actions` read again; the actions themselves if the actor is
-            deterministic.
-    """
+    """Actions in natural units, float32 `[agents, ..., *action]`, and as `Policy.log_prob` reads them."""
 
     actions: Tensor
     stored: Tensor
@@ -59,20 +53,20 @@ class Policy(Protocol):
 
     @property
     def mode(self) -> Tensor:
-        """The actions that are played without noise, in natural units."""
+        """Actions without noise, in natural units."""
 
     def play(self, noise: Tensor | None) -> SampledActions:
-        """Return what is played with noise, `[agents, at most batch, *action]`; None: the mode.
+        """Return actions with noise, `[agents, at most batch, *action]`; the mode for observations without.
 
-        The noise is standard normal for a stochastic policy, and in fractions of an action's range for a
-        deterministic one. For the observations of an agent for which there is none, the mode is played.
+        The noise is standard normal for a stochastic policy, and in fractions of an action's range for a deterministic
+        one.
         """
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return what standard normal noise draws, as it is stored; differentiable where the policy is."""
+        """Return what standard normal noise draws, as stored; differentiable where the policy is."""
 
     def log_prob(self, stored: Tensor) -> Tensor:
-        """Return the logarithm of the density of what was stored: float32 `[agents, batch]`."""
+        """Return the log-density of stored actions: float32 `[agents, batch]`."""
 
     @property
     def entropy(self) -> Tensor:
@@ -80,7 +74,7 @@ class Policy(Protocol):
 
 
 class Box:
-    """Continuous actions, and how real numbers are squashed between their bounds.
+    """Bounds of continuous actions, between which real numbers are squashed.
 
     A number x becomes `low + (high - low) * (1 + tanh(steepness * x)) / 2`, and `low + softplus(x)` where there is no
     upper bound.
@@ -90,13 +84,12 @@ class Box:
         high: upper bounds; infinite: there is none.
         device: where actions are computed.
         steepness: 0.5 gives the logistic function, 1 gives tanh.
-        initial: what is played without weights, as a fraction of each value's range; None: the middle.
+        initial: action of zero weights, as a fraction of each value's range; None: the middle.
 
     Attributes:
-        values: of an action.
-        low, high: the bounds, float32 `[values]`.
-        initial: what is played without weights, as a fraction of each value's range, float32 `[values]`.
-        offset: what actors add to their outputs before they are squashed, float32 `[values]`; None: nothing.
+        values: number of values of an action.
+        low, high, initial: float32 `[values]`.
+        offset: added to an actor's outputs before squashing, float32 `[values]`; None: nothing.
     """
 
     def __init__(
@@ -128,11 +121,11 @@ class Box:
         return torch.where(self._unbounded, self.low + softplus, actions)
 
     def fractions(self, actions: Tensor) -> Tensor:
-        """Return actions in natural units as fractions of their range, from 0 to 1; above `low` where it has no end."""
+        """Return actions as fractions of their range, from 0 to 1; the distance from `low` if unbounded."""
         return (actions - self.low) / self._range
 
     def raw(self, fractions: Tensor) -> Tensor:
-        """Return what `actions` squashes to these fractions between the bounds, from -1 to 1, both excluded."""
+        """Inverse of squashing, of fractions between the bounds from -1 to 1, both excluded."""
         return (torch.log1p(fractions) - torch.log1p(-fractions)) / (2.0 * self._steepness)
 
     def log_slope(self, raw: Tensor) -> Tensor:
@@ -153,12 +146,7 @@ class Box:
 
 
 class Choices(Box):
-    """Discrete actions: a choice is a vector of zeros with a one at its number.
-
-    Args:
-        count: how many choices there are.
-        device: where actions are computed.
-    """
+    """Discrete actions: a choice is a one-hot vector."""
 
     def __init__(self, count: int, device: torch.device) -> None:
         super().__init__([0.0] * count, [1.0] * count, device)
@@ -168,8 +156,7 @@ class Choices(Box):
 class SquashedGaussian:
     """Implements `Policy`: normal numbers that are squashed between the bounds of a box.
 
-    Haarnoja et al. 2018 (arXiv:1812.05905), appendix C. Densities are those of actions scaled to [-1, 1], so that they
-    do not depend on an action's units.
+    Haarnoja et al. 2018 (arXiv:1812.05905), appendix C. Densities are of actions scaled to [-1, 1].
 
     Attributes:
         mean: float32 `[agents, batch, ..., values]`, before squashing.
@@ -187,7 +174,7 @@ class SquashedGaussian:
         return self.box.actions(self.mean)
 
     def play(self, noise: Tensor | None) -> SampledActions:
-        """Return what is played with this noise; see `Policy.play`."""
+        """See `Policy.play`."""
         if self.log_std is None:
             actions = self.mode
             if noise is not None:
@@ -195,12 +182,10 @@ class SquashedGaussian:
             return SampledActions(actions, actions)
         raw = self.mean
         if noise is not None:
-            raw = _continued(self._first(noise.shape[1]).sample(noise), raw)
+            count = noise.shape[1]
+            first = replace(self, mean=self.mean[:, :count], log_std=self._spread[:, :count])
+            raw = _continued(first.sample(noise), raw)
         return SampledActions(self.box.actions(raw), raw)
-
-    def _first(self, count: int) -> "SquashedGaussian":
-        """The policy for the first observations of each agent."""
-        return replace(self, mean=self.mean[:, :count], log_std=self._spread[:, :count])
 
     def sample(self, noise: Tensor) -> Tensor:
         """Return mean + std * noise, before squashing."""
@@ -241,7 +226,7 @@ class Categorical:
         return _one_hot(self.logits)
 
     def play(self, noise: Tensor | None) -> SampledActions:
-        """Return what is chosen with this noise; see `Policy.play`."""
+        """See `Policy.play`."""
         chosen = self.mode
         if noise is not None:
             chosen = _continued(Categorical(self.logits[:, : noise.shape[1]]).sample(noise), chosen)
@@ -284,7 +269,7 @@ def _one_hot(scores: Tensor) -> Tensor:
 
 
 def action_shapes(name: str, inputs: int, box: Box, heads: Heads) -> list[ParameterShape]:
-    """Return the parameters of the last layer of a Gaussian actor, which has `inputs` values of each observation."""
+    """Return the parameters of the last layer of a Gaussian actor."""
     outputs = 2 * box.values if heads.spread == "observed" else box.values
     shapes = linear_shapes(name, inputs, outputs)
     if heads.spread == "free":

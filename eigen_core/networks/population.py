@@ -1,4 +1,4 @@
-"""The population: P agents whose weights, and what the learner keeps of each, are stacked tensors `[P, ...]`."""
+"""The population: weights and learning state of all agents as stacked tensors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,7 @@ class Population:
 
     Attributes:
         weights: float32 `[agents, parameters]`.
-        state: what the learner keeps of each agent beside its weights (targets, moments, counts), by name; each
-            `[agents, ...]`.
+        state: the learner's tensors of each agent (targets, moments, counts), by name; each `[agents, ...]`.
     """
 
     weights: Tensor
@@ -42,12 +41,12 @@ class Population:
 
     @staticmethod
     def gene_key(name: str) -> str:
-        """Return the name in the state of a setting of which each agent has its own."""
+        """Return the name in `state` of a gene."""
         return f"{_GENE}{name}"
 
     @property
     def genes(self) -> dict[str, Tensor]:
-        """Settings of which each agent has its own, float32 `[agents]` each; most populations have none."""
+        """Settings that differ from agent to agent, float32 `[agents]` each, by name."""
         return {name.removeprefix(_GENE): held for name, held in self.state.items() if name.startswith(_GENE)}
 
     @classmethod
@@ -67,7 +66,7 @@ class Population:
         return cls(torch.cat([part.weights for part in parts]), state)
 
     def heirs(self, weights: Tensor) -> "Population":
-        """Return agents with given weights, float32 `[agents, parameters]`, that all have the state of this one."""
+        """Return agents with these weights, float32 `[agents, parameters]`, and the state of this one agent each."""
         repeated = {name: held.repeat(len(weights), *[1] * (held.dim() - 1)) for name, held in self.state.items()}
         return Population(weights, repeated)
 
@@ -84,17 +83,7 @@ class Population:
 
 
 def initial_weights(layouts: Sequence[ParameterLayout], size: int, seed: int, device: torch.device) -> Tensor:
-    """Draw the weights that a run begins with; each agent's depend on the seed and its index alone.
-
-    Args:
-        layouts: parameters of an agent, in the order of its row.
-        size: agents.
-        seed: the run's seed.
-        device: where they live.
-
-    Returns:
-        float32 `[agents, parameters]`.
-    """
+    """Draw the initial weights of `size` agents, float32 `[agents, parameters]`, by the seed and each agent's index."""
     rows = []
     for agent in range(size):
         generator = keyed_generator(seed, 0, "initialise", agent, "weights")
@@ -103,6 +92,6 @@ def initial_weights(layouts: Sequence[ParameterLayout], size: int, seed: int, de
 
 
 def agent_groups(size: int, group_size: int, first: int = 0) -> list[slice]:
-    """Cut the agents from `first` to before `size` into groups that are computed at a time; 0: all of them."""
+    """Cut the agents from `first` to before `size` into groups of `group_size`; 0: one group."""
     step = group_size or size
     return [slice(start, min(start + step, size)) for start in range(first, size, step)]

@@ -44,15 +44,15 @@ def receptive_dilations(window: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Schedule:
-    """Which days each layer computes for some days that are wanted of a block.
+    """Days that each layer computes for some wanted days of a block.
 
     The last layers compute only what the wanted days depend on: twice as many days a layer further down, until that
-    would be more than all there are.
+    would be more than the whole block.
 
     Attributes:
         window: days seen, the last included.
         days: of the block.
-        wanted: days of it that are wanted of each agent; None: all.
+        wanted: number of wanted days of each agent; None: all.
     """
 
     window: int
@@ -66,7 +66,7 @@ class Schedule:
 
     @cached_property
     def full(self) -> tuple[int, ...]:
-        """Days of each layer's output if all of the block is wanted, the input layer's first."""
+        """Days of each layer's output for a whole block, the input layer's first."""
         lengths = [self.days + self.window - 1]
         for dilation in self.dilations:
             lengths.append(lengths[-1] - dilation)
@@ -88,14 +88,14 @@ class Schedule:
         return () if self.wanted is None else tuple(self.wanted << left for left in range(layers - self.whole, -1, -1))
 
     def gathered(self, wanted: Tensor) -> Tensor:
-        """Return the days of the last layer that computes all of them which wanted days depend on.
+        """Return the days of the last whole layer that wanted days depend on.
 
         Args:
             wanted: int64 `[agents, days]`, counted from the block's first day, different for an agent.
 
         Returns:
-            int64 `[sets, agents, days]`, different for an agent in each set; the first half is what the first half of
-            the layer above reads as the earlier day.
+            int64 `[sets, agents, days]`, different for an agent in each set; the first half holds the earlier days that
+            the layer above reads.
         """
         places = wanted[None]
         # The second half is what it reads as the later day.
@@ -113,7 +113,7 @@ class Schedule:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """By how many places the two inputs of each layer differ in what the layer reads."""
+        """Distance of the two inputs of each layer in what the layer reads."""
         return (*self.dilations[: self.whole], *(days // 2 for days in self.sparse[:-1]))
 
 
@@ -237,7 +237,7 @@ def _zeros(layer: Layer) -> Layer:
 
 
 def _cut(gradient: Tensor, weight: Tensor) -> Tensor:
-    """Return a gradient in the shape of its weight or bias, without what was filled up."""
+    """Return a gradient in the shape of its weight or bias, without padding."""
     outputs = weight.shape[-1]
     if gradient.dim() == weight.dim():
         return gradient[:, :outputs]
@@ -250,7 +250,7 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def _products(layer: Layer, *inputs: Tensor) -> Tensor:
-    """Return the sum of a layer's bias and of the products of what it reads, each `[agents, days, columns, inputs]`."""
+    """Return a layer's bias plus the products of its inputs, each `[agents, days, columns, inputs]`."""
     bias, weight, first = layer.bias[:, None], layer.weight, _rows(inputs[0])
     if weight.dtype == torch.float32:
         found = torch.baddbmm(bias, *divided(first, weight[:, 0]))
@@ -265,7 +265,6 @@ def _products(layer: Layer, *inputs: Tensor) -> Tensor:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, precision: torch.dtype) -> None:
-    """Add a product that is computed in `precision` to float32 `total`, in place."""
     if precision == torch.float32:
         add_product(total, left, right)
     else:
@@ -278,7 +277,7 @@ _Kept = list[tuple[Tensor, Tensor]]
 def _hidden(
     block: Block, columns: slice, places: Tensor | None, layers: list[Layer], kept: _Kept | None = None
 ) -> Tensor:
-    """Return what the output layer reads; keep what each other layer read, and what it gave after its ReLU."""
+    """Return the input of the output layer; keep input and output of each other layer in `kept`."""
     schedule = block.schedule
     history = block.history(columns, layers[0].weight.shape[2])
     shared = history.expand(len(layers[0].bias), *history.shape)
@@ -331,13 +330,12 @@ def _add_gradients(
 
 
 def _through_relu(gradient: Tensor, result: Tensor) -> Tensor:
-    """Return the gradient before a ReLU that gave `result`, in the memory of the latter."""
+    """Return the gradient before a ReLU with this result, in the memory of the result."""
     through: Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, result, 0.0, grad_input=result)
     return through
 
 
 def _add_products(total: Layer, precision: torch.dtype, gradient: Tensor, *inputs: Tensor) -> None:
-    """Add the gradients of a layer's weights and bias, given that of its result and what it read."""
     rows = _rows(gradient)
     for index, read in enumerate(inputs):
         _add_product(total.weight[:, index], _rows(read).transpose(1, 2), rows, precision)
@@ -371,16 +369,9 @@ def _first_rows(agents: int, days: int, like: Tensor) -> Tensor:
 
 
 class TcnEncoder:
-    """Learned dilated causal convolutions with residual connections (Bai et al. 2018, arXiv:1803.01271).
+    """Implements `Encoder`: learned dilated causal convolutions (Bai et al. 2018, arXiv:1803.01271).
 
-    The receptive field is exactly the window; convolutions are "valid" over real history, and only days before the
-    first of the panel are padded with zeros.
-
-    Args:
-        features: float32 `[days, columns, features]` on the device.
-        training_days: not used.
-        window: days seen, the last included.
-        config: channels, embedding, column_chunk.
+    The receptive field is exactly the window; only days before the first of the panel are padded with zeros.
     """
 
     block_bound: ClassVar[bool] = True
@@ -393,7 +384,7 @@ class TcnEncoder:
 
     @property
     def shapes(self) -> list[ParameterShape]:
-        """Parameters of one agent's encoder."""
+        """See `Encoder.shapes`."""
         config = self._config
         shapes = linear_shapes("encoder.input", self._features.shape[2], config.channels)
         for index in range(len(self._dilations)):
@@ -411,13 +402,10 @@ class TcnEncoder:
         return embeddings
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
+        """See `Encoder.encode_block`."""
         return self._convolve(parameters, first_day, Schedule(self._window, days), None)
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
-        """Embeddings of each agent's days: float32 `[agents, batch, columns, embedding]`.
-
-        The days of an agent must differ from one another, so that no gradient is a sum in unknown order.
-        """
+        """See `Encoder.encode_days`. The days of an agent differ, so that no gradient is a sum in unknown order."""
         schedule = Schedule(self._window, block_days, days.shape[1])
         return self._convolve(parameters, first_day, schedule, schedule.gathered(days - first_day))

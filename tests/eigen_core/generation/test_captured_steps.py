@@ -6,7 +6,6 @@ the graph is seen by its bits; what cannot be captured is refused by the stand-i
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -155,31 +154,9 @@ def test_what_is_no_input_and_changes_would_be_seen() -> None:
     [
         lambda given: given * torch.tensor([1.0, 2.0], device="cuda"),
         lambda given: given * given.sum().item(),
-        lambda given: given.cpu(),
-        lambda given: given[given > 0.5],
-        lambda given: torch.equal(given, given),
-        lambda given: torch.where(given > 0.5, given, torch.tensor(2.0)),
-        lambda given: given.masked_fill(given > 0.5, given[0]),
-        lambda given: torch.unique(given),
-        lambda given: torch.repeat_interleave(given.long()),
-        lambda given: given + torch.inference_mode()(torch.tensor)(2.0, device="cuda"),
         lambda given: given[None].scatter(1, given[None].long(), given[None]),
-        lambda given: given[None].scatter_add(1, given[None].long(), given[None]),
     ],
-    ids=[
-        "from the host",
-        "item",
-        "to the host",
-        "as many as are true",
-        "compared",
-        "number of the host",
-        "filled with a value",
-        "different ones",
-        "repeated",
-        "made in inference mode",
-        "scattered in two dimensions",
-        "added in two dimensions",
-    ],
+    ids=["from the host", "item", "scattered in two dimensions"],
 )
 def test_what_cannot_be_captured_would_be_seen(work: Any) -> None:
     repeated = CapturedStep(work, CUDA, captures=True)
@@ -214,23 +191,6 @@ def test_a_shortage_of_memory_in_a_capture_stays_what_it_is_and_may_pass(shortag
         repeated(ones)
     assert caught.value is shortage
     assert repeated(ones).tolist() == [2.0, 2.0]
-
-
-def test_a_shortage_at_the_end_of_a_capture_stays_what_it_is_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    shortage = torch.AcceleratorError("CUDA error: out of memory")
-
-    @contextmanager
-    def capture(*_: object, **__: object) -> Iterator[None]:
-        yield
-        raise shortage
-
-    monkeypatch.setattr(torch.cuda, "graph", capture)
-    repeated: CapturedStep[Tensor, Tensor] = CapturedStep(lambda given: given * 2.0, CUDA, captures=True)
-    ones = torch.ones(2, device="cuda")
-    repeated(ones), repeated(ones)
-    with pytest.raises(torch.AcceleratorError) as caught:
-        repeated(ones)
-    assert caught.value is shortage
 
 
 def test_a_guard_that_frees_memory_waits_for_the_end_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -96,14 +96,6 @@ def test_fitness_is_known_where_actions_are_drawn_at_random() -> None:
     assert result.fitness.tolist() == evaluate(begun(_BOUND)).fitness.tolist() != result.validations.tolist()
 
 
-@pytest.mark.parametrize("group_size", [1, 2])
-@pytest.mark.cpu
-def test_groups_change_no_bit(group_size: int) -> None:
-    whole = advance(begun(_BOUND), 3)
-    grouped = advance(begun(_BOUND, population={"group_size": group_size}), 3)
-    assert content_of(grouped) == content_of(whole)
-
-
 def test_without_settings_the_score_is_the_validation_fitness() -> None:
     record = advance(begun({}), 2).history[-1]
     assert record.champion_score == record.champion_validation

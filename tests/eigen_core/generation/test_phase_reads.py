@@ -73,6 +73,8 @@ _RUNS: dict[str, dict[str, Any]] = {
         for method in values.METHODS
     },
     "whole episodes": {"trading": {"observe_portfolio": False}},
+    "tcn": {"network": {"encoder": "tcn"}},
+    "same close": {"trading": {"fill": "same_close", "credit": "realized"}},
     "portfolio": {"task": "portfolio"},
     "gym": {"task": "gym:uneven_environment:UnevenEnvironment", "environment": {"episode_steps": 9}},
 }

@@ -41,12 +41,6 @@ def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones() -> None:
         assert first[name] != other[name]
 
 
-@pytest.mark.cpu
-def test_what_is_computed_at_a_time_is_said() -> None:
-    state = small_state(population={"size": 4, "group_size": 3})
-    assert str(state.executor) == "cpu (at a time 3 agents play, 3 learn)"
-
-
 def test_a_run_reads_and_moves_no_global_generator() -> None:
     expected = content_of(advance(small_state(), 2))
     with torch.random.fork_rng(devices=[]):
@@ -151,13 +145,6 @@ def test_validation_slices_are_inside_the_validation_days_and_the_same_in_each_g
     assert first[0] == market_of(state).panel.splits.validation.start
     assert first[-1] + 17 == market_of(state).panel.splits.validation.stop
     assert (validation_slices(advance(state, 1)) == first).all()
-
-
-def test_the_replay_holds_training_days_alone() -> None:
-    state = advance(small_state(), 3)
-    days = stored_days(state.replay)
-    assert days.min() >= 7
-    assert days.max() < market_of(state).panel.splits.train.stop
 
 
 def test_replayed_transitions_are_those_of_the_training_episodes() -> None:
@@ -341,15 +328,6 @@ def test_telemetry_is_kept_once_a_generation_and_shown_beside_the_history() -> N
     assert len(frame) == 2
     assert frame["best_fitness"].tolist() == [record.best_fitness for record in state.history]
     assert frame["seconds"].tolist() == [2.5, 4.5]
-
-
-def test_a_state_starts_with_nothing_done() -> None:
-    state = small_state()
-    assert (state.generation, state.transitions, len(state.history), len(state.telemetry)) == (0, 0, 0, 0)
-    assert state.champion is None
-    assert state.noise_scale == 0.1
-    assert market_of(state).panel.splits == random_panel(state.config).splits
-    assert advance(state, 1).transitions == 120
 
 
 def test_a_state_that_nothing_needs_any_more_is_freed_at_once_with_what_it_holds() -> None:

@@ -1,11 +1,9 @@
 """A run that was saved and loaded goes on bit for bit as if it had never stopped."""
 
-import json
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from science_cases import random_panel, small_config
@@ -68,9 +66,12 @@ def test_a_run_that_stops_after_every_generation_ends_as_one_that_never_does(
     run = new_run(tmp_path, config)
     undisturbed = start_training(config, random_panel(config))
     stopping = start_training(config, random_panel(config))
-    for _ in range(4):
-        advance(undisturbed, 1)
-        stopping = saved_and_loaded(advance(stopping, 1), run, config, random_panel(config))
+    for generation in range(1, 5):
+        for state in (undisturbed, stopping):
+            advance(state, 1)
+            seconds = {f"{phase}_seconds": 0.1 * generation for phase in ("evaluate", "train", "evolve")}
+            record_telemetry(state, Telemetry(generation=generation, rss_bytes=5, rss_peak_bytes=6, **seconds))
+        stopping = saved_and_loaded(stopping, run, config, random_panel(config))
         assert content_of(stopping) == content_of(undisturbed)
     for name, tensor in undisturbed.population.tensors().items():
         assert torch.equal(stopping.population.tensors()[name], tensor)
@@ -123,25 +124,6 @@ def test_a_manifest_that_does_not_name_what_computed_it_can_be_read(
     assert said_on_resume(run, config, caplog) == []
 
 
-@pytest.mark.parametrize("generation", [1, 3])
-def test_two_generations_after_a_resume_equal_those_of_the_uninterrupted_run(tmp_path: Path, generation: int) -> None:
-    config = small_config()
-    state = advance(small_state(), generation)
-    record_telemetry(
-        state,
-        Telemetry(
-            generation=1, evaluate_seconds=0.1, train_seconds=0.2, evolve_seconds=0.3, rss_bytes=5, rss_peak_bytes=6
-        ),
-    )
-    restored = saved_and_loaded(state, new_run(tmp_path, config), config, random_panel(config))
-    assert content_of(restored) == content_of(state)
-    before = content_of(restored)
-    # The interrupted run goes on first: were anything shared, the restored one would feel it.
-    expected = content_of(advance(state, 2))
-    assert content_of(restored) == before
-    assert content_of(advance(restored, 2)) == expected
-
-
 def test_a_snapshot_is_not_changed_by_the_states_restored_from_it() -> None:
     config, panel = small_config(), random_panel(small_config())
     state = advance(start_training(config, panel), 2)
@@ -149,14 +131,6 @@ def test_a_snapshot_is_not_changed_by_the_states_restored_from_it() -> None:
     first = content_of(advance(restored_from(saved, config), 2))
     assert content_of(state) == before
     assert content_of(advance(restored_from(saved, config), 2)) == first
-
-
-def test_a_snapshot_names_its_champion() -> None:
-    state = advance(small_state(), 3)
-    assert state.champion is not None
-    saved = saved_of(state)
-    assert saved.generation == 3
-    assert saved.champion_generation == state.champion.generation == state.history[-1].champion_generation
 
 
 def test_another_panel_is_refused() -> None:
@@ -176,26 +150,6 @@ def test_groups_may_change_at_a_resume() -> None:
     state = advance(small_state(), 1)
     restored = restored_from(saved_of(state), other)
     assert content_of(advance(restored, 1)) == content_of(advance(state, 1))
-
-
-def test_documents_of_a_snapshot_are_plain_json() -> None:
-    saved = saved_of(advance(small_state(), 1))
-    assert set(saved.tensors) == {"population", "champion"}
-
-    def check(value: object) -> None:
-        if isinstance(value, dict):
-            for key, inner in value.items():
-                assert isinstance(key, str)
-                check(inner)
-        elif isinstance(value, list):
-            for inner in value:
-                check(inner)
-        else:
-            assert value is None or type(value) in (str, int, float, bool)
-            assert not isinstance(value, float) or np.isfinite(value)
-
-    for document in saved.documents.values():
-        check(json.loads(document) if isinstance(document, bytes) else document)
 
 
 def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:

@@ -25,7 +25,6 @@ from eigen_core.task.transitions import DistinctDaySampler, picked, rows_of, sto
 
 CPU = torch.device("cpu")
 CURVES = [curve.name for curve in DdpgLearner.curves]
-WIDE: dict[str, Any] = {"gradient_clip": 1e6, "weight_decay": 0.0}
 
 
 class Case:
@@ -159,17 +158,6 @@ def slots_where(case: Case, chosen: Tensor, count: int) -> BatchPlan:
     return BatchPlan(picked, ((0,),))
 
 
-@pytest.mark.parametrize("ends", [True, False])
-def test_the_targets_count_unless_the_episode_ends(ends: bool) -> None:
-    case = Case()
-    terminal = case.replay.tensors()["terminal"]
-    plan = slots_where(case, terminal if ends else ~terminal, 6)
-    other = case.population.clone()
-    other.state["targets"].mul_(3.0)
-    first, second = case.learn(plan), case.learn(plan, other)
-    assert torch.equal(first["critic_loss"], second["critic_loss"]) == ends
-
-
 def test_the_last_training_day_is_learned_from() -> None:
     """Its transition ends an episode, and nothing of the day after it, which validates, is used."""
     case = Case()
@@ -177,21 +165,6 @@ def test_the_last_training_day_is_learned_from() -> None:
     plan = slots_where(case, last, 1)
     assert case.replay.ring().columns["terminal"][plan.slots].all()
     assert_equals_plain_learner(case, plan)
-
-
-def test_targets_follow_by_tau_and_only_where_told() -> None:
-    case = Case(learner={"tau": 0.25})
-    before = case.population.clone()
-    case.learn(case.plan(steps=1, accumulation=1, batch_size=5))
-    expected = 0.75 * before.state["targets"] + 0.25 * case.population.weights
-    torch.testing.assert_close(case.population.state["targets"], expected, rtol=1e-6, atol=1e-7)
-    assert (case.population.state["targets"] != before.state["targets"]).float().mean() > 0.99
-
-
-def test_tau_one_copies() -> None:
-    case = Case(learner={"tau": 1.0})
-    case.learn(case.plan(steps=2, accumulation=1, batch_size=5))
-    torch.testing.assert_close(case.population.state["targets"], case.population.weights, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize(("delay", "earlier_steps"), [(1, 0), (2, 0), (3, 0), (2, 5), (3, 7)])
@@ -247,62 +220,6 @@ def test_policy_delay_counts_over_generations(learner: dict[str, Any], learns: l
     assert moved == learns
 
 
-def gradient_after_one_step(case: Case, plan: BatchPlan) -> tuple[Tensor, dict[str, Tensor]]:
-    """The gradient that a first step took, which Adam's first moment tells."""
-    population = case.population.clone()
-    curves = case.learn(plan, population)
-    return population.state["first_moment"] / 0.1, curves
-
-
-def test_accumulated_batches_are_averaged() -> None:
-    """With a resting actor, whose critic would else have moved in between."""
-    case = Case(learner={**WIDE, "policy_delay": 9})
-    both = case.plan(steps=1, accumulation=2, batch_size=6)
-    parts = [BatchPlan(both.slots[:, :, index : index + 1], ((0,),)) for index in range(2)]
-    gradient, curves = gradient_after_one_step(case, both)
-    (first, first_curves), (second, second_curves) = (gradient_after_one_step(case, part) for part in parts)
-    torch.testing.assert_close(gradient, (first + second) / 2, rtol=1e-4, atol=1e-7)
-    for name in ("critic_loss", "value"):
-        mean = (first_curves[name] + second_curves[name]) / 2
-        torch.testing.assert_close(curves[name], mean, rtol=1e-6, atol=1e-7)
-    assert not torch.allclose(first, second, rtol=1e-2)
-
-
-def test_the_same_batch_twice_is_the_batch_once() -> None:
-    case = Case(learner=WIDE)
-    once = case.plan(steps=1, accumulation=1, batch_size=6)
-    twice = BatchPlan(once.slots.expand(-1, -1, 2, -1), ((0, 0),))
-    torch.testing.assert_close(
-        gradient_after_one_step(case, twice)[0], gradient_after_one_step(case, once)[0], rtol=1e-4, atol=1e-7
-    )
-
-
-def test_rewards_are_scaled_then_clipped() -> None:
-    """Without a future, a loss of clipped rewards is that of a replay whose rewards lie at the clip."""
-    scaled = Case(learner={"gamma": 0.0, "reward_scale": 0.5, "reward_clip": 3.0})
-    plan = scaled.plan(steps=1, accumulation=1, batch_size=8)
-    by_hand = Case(learner={"gamma": 0.0, "reward_scale": 1.0})
-    by_hand.replay.ring().columns["reward"].mul_(0.5).clamp_(-3.0, 3.0)
-    clipped = by_hand.replay.ring().columns["reward"][plan.slots].abs() == 3.0
-    assert clipped.any()
-    assert not clipped.all()
-    assert torch.equal(scaled.learn(plan)["critic_loss"], by_hand.learn(plan)["critic_loss"])
-
-
-def test_repeated_steps_on_one_batch_lower_the_loss() -> None:
-    case = Case(learner={"critic_learning_rate": 3e-3, "gamma": 0.0, "tau": 1.0})
-    once = case.plan(steps=1, accumulation=1, batch_size=8)
-    curves = case.learn(BatchPlan(once.slots.expand(-1, 60, -1, -1), ((0,),) * 60))
-    assert (curves["critic_loss"][:, -1] < 0.5 * curves["critic_loss"][:, 0]).all()
-
-
-def test_the_actor_climbs_what_the_critic_values() -> None:
-    case = Case(learner={"actor_learning_rate": 3e-3, "critic_learning_rate": 0.0, "weight_decay": 0.0})
-    once = case.plan(steps=1, accumulation=1, batch_size=8)
-    curves = case.learn(BatchPlan(once.slots.expand(-1, 30, -1, -1), ((0,),) * 30))
-    assert (curves["actor_loss"][:, -1] < curves["actor_loss"][:, 0]).all()
-
-
 def test_agents_start_with_their_own_targets_and_have_not_learned() -> None:
     case = Case()
     weights = initial_weights(case.network.layouts, 4, 1, CPU)
@@ -313,16 +230,3 @@ def test_agents_start_with_their_own_targets_and_have_not_learned() -> None:
         assert not population.state[name].any()
     assert len({tensor.data_ptr() for tensor in population.tensors().values()}) == 6
     assert population.nbytes == 4 * (4 * case.network.parameters * 4 + 2 * 8)
-
-
-@pytest.mark.parametrize("groups", [[slice(0, 3)], [slice(0, 1), slice(1, 3)]])
-def test_groups_learn_what_all_learn_together(groups: list[slice]) -> None:
-    case, together = Case(), Case()
-    plan = case.plan(steps=2, accumulation=1, batch_size=5)
-    expected = together.learn(plan)
-    for agents in groups:
-        learned = case.learner.learn(case.population.rows(agents), plan.rows(agents), case.replay, lambda: None)
-        for name, tensor in learned.group.tensors().items():
-            assert torch.equal(tensor, together.population.tensors()[name][agents])
-        for name, curve in learned.curves.items():
-            assert torch.equal(curve, expected[name][agents])

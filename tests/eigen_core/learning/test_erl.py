@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from science_cases import small_config
-from training_cases import advance, content_of, small_state
+from training_cases import advance, small_state
 
 from eigen_core.learning.erl import ErlMethod
 from eigen_core.learning.method import Champion, GenerationResult, NextPopulation
@@ -48,10 +48,3 @@ def test_the_fittest_learner_is_copied_into_the_population_every_few_generations
 def test_only_learners_learn_by_gradients() -> None:
     state = advance(small_state(evolution={"method": "erl", "sync_generations": 100}), 3)
     assert state.population.state["critic_steps"].tolist() == [0, 0, 0, 0, 9]
-
-
-def test_groups_change_no_bit_whoever_learns() -> None:
-    evolution = {"method": "erl", "learning_agents": 3, "sync_generations": 1}
-    states = [small_state(population={"group_size": size}, evolution=evolution) for size in (0, 1, 2)]
-    contents = [content_of(advance(state, 2)) for state in states]
-    assert contents[0] == contents[1] == contents[2]

@@ -121,24 +121,6 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
 
 @pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
-@pytest.mark.parametrize("starts", [shared(), unshared()], ids=["shared", "unshared"])
-def test_an_agents_bits_do_not_depend_on_its_group(
-    rules: dict[str, Any], encoder: str, starts: NDArray[np.int64]
-) -> None:
-    table = Table(trading=rules, network={"encoder": encoder})
-    noise = table.noise()
-    together = table.play(starts, noise=noise)
-    per_agent = len(STARTS)
-    for agent in range(AGENTS):
-        alone = table.play(starts, slice(agent, agent + 1), noise)
-        episodes = slice(agent * per_agent, (agent + 1) * per_agent)
-        assert np.array_equal(alone.rewards[0], together.rewards[agent])
-        for name, values in vars(recorded(alone)).items():
-            assert torch.equal(values, getattr(recorded(together), name)[episodes]), name
-
-
-@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
-@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
 def test_shared_and_own_slices_give_equal_results_for_equal_starts(rules: dict[str, Any], encoder: str) -> None:
     table = Table(trading=rules, network={"encoder": encoder})
     together = table.play(shared())

@@ -1,6 +1,5 @@
 """PPO of stacked agents equals a plain one of each; early stops, episodes of unequal length, time limits."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -312,13 +311,6 @@ def test_without_gradient_steps_nothing_is_learned() -> None:
     evaluate(state)
     assert train(state) is None
     assert evolve(state).learning is None
-
-
-def test_the_bound_of_steps_holds() -> None:
-    state = advance(uneven_state(), 2)
-    low, high = state.learner.bounds(2)["steps"]
-    assert low <= int(state.population.state["steps"].min())
-    assert high == 2 * 2 * math.ceil(9 * 2 / 6)
 
 
 def test_an_encoder_of_blocks_is_refused() -> None:

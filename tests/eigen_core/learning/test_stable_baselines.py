@@ -19,8 +19,6 @@ from eigen_core.generation import TrainingState, evaluate, start_training
 from eigen_core.networks.population import initial_weights
 from eigen_core.task import open_data
 
-pytestmark = pytest.mark.thorough
-
 TOLERANCE = 1e-5
 RATE = 1e-3
 BASE: dict[str, Any] = {
@@ -125,11 +123,13 @@ def test_one_update_equals_that_of_stable_baselines(algorithm: str, baselines: A
     assert disagreements(baselines, played(algorithm, **ONE[algorithm])) == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("algorithm", SEVERAL)
 def test_several_updates_equal_those_of_stable_baselines(algorithm: str, baselines: Any) -> None:
     assert disagreements(baselines, played(algorithm, **SEVERAL[algorithm])) == []
 
 
+@pytest.mark.thorough
 def test_a_policy_that_moves_too_far_stops_at_the_same_update(baselines: Any) -> None:
     state = played("ppo", **SEVERAL["ppo"], kl_limit=1e-4)
     # Their means are of the last update too, which is not made.
@@ -137,6 +137,7 @@ def test_a_policy_that_moves_too_far_stops_at_the_same_update(baselines: Any) ->
     assert "weights.actor.0.weight" in disagreements(baselines, played("ppo", **SEVERAL["ppo"]), target_kl=1e-4)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("algorithm", "setting", "value", "differs"),
     [

@@ -178,22 +178,6 @@ def test_lengths_that_cannot_be_are_refused(lengths: list[int], message: str) ->
         buffer_of(4, 2, 2).finish(np.array(lengths))
 
 
-@pytest.mark.parametrize(
-    ("columns", "final", "message"),
-    [
-        ({"terminal": Column(torch.bool)}, (), "need a column reward of one torch.float32 a step"),
-        ({**COLUMNS, "terminal": Column(torch.int8)}, (), "need a column terminal of one torch.bool a step"),
-        ({**COLUMNS, "value": Column(torch.float32)}, (), r"columns \['value'\] are declared twice"),
-        (COLUMNS, ("day",), r"columns \['day'\] with a final value are not among"),
-    ],
-)
-def test_columns_that_cannot_be_those_of_trajectories_are_refused(
-    columns: dict[str, Column], final: tuple[str, ...], message: str
-) -> None:
-    with pytest.raises(ValueError, match=message):
-        TrajectoryBuffer(4, 1, 1, columns, CPU, final)
-
-
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=6, max_size=6), st.integers(1, 9))
 def test_each_step_is_in_exactly_one_minibatch_of_its_agent(lengths: list[int], count: int) -> None:
@@ -224,8 +208,6 @@ def test_minibatches_are_random_repeatable_and_of_the_agent_alone() -> None:
     assert torch.equal(drawn.slots[1:], again.slots)
     assert torch.equal(drawn.counted[1:], again.counted)
     assert not torch.equal(drawn.slots, other.slots)
-    with pytest.raises(ValueError, match="1 generators were given for 3 agents"):
-        buffer.minibatches(4, [keyed_generator(1)])
 
 
 @pytest.mark.cpu

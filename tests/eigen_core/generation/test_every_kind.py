@@ -1,11 +1,11 @@
-"""What holds of every population method: the same bits out of any grouping and out of a resume, and what is planned."""
+"""Every learner and population method: any grouping and a resume give the same bits, and agents get better."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from science_cases import method_with, random_panel, small_config
+from science_cases import learner_with, method_with, random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
@@ -14,31 +14,41 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, OffPolicyConfig, merge, values
 from eigen_core.generation import (
     TrainingState,
+    hold_out,
     restore,
     snapshot,
     snapshot_form,
     start_training,
 )
 from eigen_core.learning.interface import learner_settings
+from eigen_core.machine import chunk_sizes
 from eigen_core.planning import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData
 
-METHODS = list(values.METHODS)
+LEARNERS, METHODS = list(values.LEARNERS), list(values.METHODS)
+KINDS: dict[str, dict[str, Any]] = {
+    **{learner: {"learner": {"algorithm": learner}} for learner in LEARNERS},
+    **{method: {"evolution": method_with(method, sync_generations=1)} for method in METHODS},
+}
+every_kind = pytest.mark.parametrize("kind", KINDS)
 
 
-def config_with(method: str, **sections: Any) -> Config:
-    return small_config(**merge({"evolution": method_with(method, sync_generations=1)}, sections))
+def config_with(kind: str, **sections: Any) -> Config:
+    return small_config(**merge(KINDS[kind], sections))
 
 
 def begin(config: Config) -> TrainingState:
     return start_training(config, random_panel(config))
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_resumed_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -> None:
-    config = config_with(method)
+@every_kind
+def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
+    config = config_with(kind)
     state = advance(begin(config), 2)
+    learned = state.history[-1].learning
+    assert learned is not None
+    assert {curve.name for curve in state.learner.curves} <= learned.keys()
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(state))
     resumed = begin(config)
@@ -47,16 +57,60 @@ def test_a_resumed_run_goes_on_with_the_same_bits(method: str, tmp_path: Path) -
     restore(resumed, loaded.snapshot)
     assert content_of(resumed) == content_of(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
+    assert hold_out(state) is not None
     assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 7
 
 
-@pytest.mark.parametrize("method", METHODS)
+@every_kind
 @pytest.mark.cpu
-def test_groups_change_no_bit(method: str) -> None:
+def test_groups_change_no_bit(kind: str) -> None:
     # The last of four is a group of its own.
     populations = [{"size": 4, "group_size": size} for size in (0, 1, 3)]
-    contents = [content_of(advance(begin(config_with(method, population=one)), 3)) for one in populations]
+    contents = [content_of(advance(begin(config_with(kind, population=one)), 3)) for one in populations]
     assert contents[0] == contents[1] == contents[2]
+
+
+# A learner that replays and one that does not.
+@pytest.mark.parametrize("learner", ["ddpg", "ppo"])
+@pytest.mark.cpu
+def test_groups_change_no_bit_where_nothing_is_observed(learner: str) -> None:
+    trading = {"observe_portfolio": False, "max_coefficient": None}
+    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
+    contents = [
+        content_of(advance(begin(config_with(learner, population=one, trading=trading)), 2)) for one in populations
+    ]
+    assert contents[0] == contents[1] == contents[2]
+
+
+@pytest.mark.parametrize("learner", ["td3", "sac"])
+def test_bits_do_not_depend_on_how_much_noise_is_drawn_at_a_time(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    contents = []
+    # Of one of three steps, of two, of all.
+    for megabytes in (0.0, 0.014, 1.0):
+        monkeypatch.setattr(chunk_sizes, "_NOISE", chunk_sizes._NOISE._replace(cpu=megabytes))
+        contents.append(content_of(advance(begin(config_with(learner)), 1)))
+    assert contents[0] == contents[1] == contents[2]
+
+
+LEARNING: dict[str, dict[str, Any]] = {
+    "ddpg": {"actor_learning_rate": 3e-3},
+    "td3": {"actor_learning_rate": 3e-3},
+    "sac": {"actor_learning_rate": 1e-2, "initial_temperature": 0.05, "entropy_target": -3.0},
+    "ppo": {"actor_learning_rate": 1e-2, "epochs": 10},
+}
+"""Of each learner that needs no more than a `Task`."""
+
+
+@pytest.mark.parametrize("learner", LEARNING)
+def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By gradients alone."""
+    monkeypatch.setitem(values.TASKS, "pointer", "pointer_task:PointerTask")
+    common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
+    rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **LEARNING[learner]}
+    config = config_with(learner, learner=learner_with(learner, **common, **rates), evolution={"enabled": False})
+    state = advance(start_training(config.model_copy(update={"task": "pointer"}), None), 8)
+    first, last = state.history[0], state.history[-1]
+    assert sum(last.validations) > 0.6 * sum(first.validations)
 
 
 POINTER: dict[str, dict[str, Any]] = {
