@@ -19,7 +19,7 @@ from eigen_core.training.journals import ABORTS, ATTEMPTS
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
 from flows.server.environment import run_tag, ui_of
 from flows.server.servers import answers, configured_api, version
-from flows.server.state_directory import ProcessRecord, store_here
+from flows.server.state_directory import ProcessRecord, StateDirectory, store_here
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
