@@ -46,8 +46,3 @@ def _phase_task(phase: str) -> Task[..., Any]:
 
 TASKS = {phase: _phase_task(phase) for phase in ("evaluate", "train", "evolve", "checkpoint", "plot", "holdout")}
 """The task of each phase."""
-
-
-def run_name(phase: str, generation: int) -> str:
-    """Return the name of a phase's task run, for example `evaluate-007`."""
-    return f"{phase}-{generation:03d}"

@@ -18,8 +18,6 @@ import yaml
 from command_lines import check_command
 from wheel_cases import built_wheel
 
-from flows.server.environment import POOL
-
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deployments"
 UNITS = sorted((FOLDER / "systemd").glob("*.service"))
@@ -65,16 +63,6 @@ def test_the_step_before_a_flow_is_there(document: dict[str, Any]) -> None:
         module, _, function = name.rpartition(".")
         assert inputs == {}
         assert callable(getattr(importlib.import_module(module), function))
-
-
-def test_what_resumes_says_so_and_one_trains_at_a_time(document: dict[str, Any]) -> None:
-    train = deployment(document, "gpu")
-    assert train["concurrency_limit"] == {"limit": 1, "collision_strategy": "CANCEL_NEW"}
-    (schedule,) = train["schedules"]
-    assert schedule == {"interval": 600, "slug": "resume", "active": False, "parameters": {"resume": True}}
-    # A trigger in this file could match the deployment by its name alone: deploying.py knows its number.
-    assert "triggers" not in train
-    assert document["definitions"]["work_pool"]["name"] == POOL
 
 
 def test_a_wheel_brings_the_file_along(tmp_path: Path, document: dict[str, Any]) -> None:
@@ -148,12 +136,6 @@ def test_the_guide_for_rented_machines_has_six_commands_that_there_are() -> None
         check_command(line)
     (start,) = re.findall(r"exec (\S*eigen [^']*)'", text)
     check_command(start)
-
-
-def test_no_file_names_a_secret() -> None:
-    for path in FOLDER.rglob("*"):
-        if path.is_file() and path.suffix != ".pyc":
-            assert "BEGIN PRIVATE KEY" not in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.skipif(os.environ.get("EIGEN_BUILD_IMAGE") is None, reason="EIGEN_BUILD_IMAGE names no builder")

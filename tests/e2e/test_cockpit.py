@@ -11,7 +11,6 @@ from eigen_core.config import PRESET_NAMES, Config
 from flows.server.deploying import client_of
 from flows.server.launching import run_page_of
 from flows.server.reporter import artifact_key
-from tasks.phases import run_name
 
 _MISSING = missing_browser()
 
@@ -53,7 +52,7 @@ def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, f
     # The time line is a canvas: it is for the eye.
     pages.keep("flow-run")
     pages.click("Task Runs")
-    pages.wait_for(*(run_name(phase, generation) for phase in PHASES for generation in range(1, GENERATIONS + 1)))
+    pages.wait_for(*(f"{phase}-{generation:03d}" for phase in PHASES for generation in range(1, GENERATIONS + 1)))
     pages.keep("task-runs", height=2_000)
     pages.click("Artifacts")
     pages.wait_for(*(artifact_key(_RUN, kind) for kind in ("progress", "population", "plan", "data", "summary")))

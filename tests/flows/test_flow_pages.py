@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from flow_cases import NoDrawing, small_flow_config
+from flow_cases import small_flow_config
 from prefect import State, flow, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
@@ -22,10 +22,8 @@ from eigen_core.config import Config
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by
 from eigen_core.training.runs import status_of
-from flows.server.cockpit import Cockpit
 from flows.server.flow_runs import first_name
 from flows.server.flows import train_flow
-from flows.server.reporter import Reporter
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -160,28 +158,6 @@ def test_a_flow_run_is_named_by_what_it_was_asked_for_as_it_begins(parameters: d
     assert asked(**parameters) == name
 
 
-def test_a_phase_has_one_line_in_the_log_with_its_figures(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
-    config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})
-    with caplog.at_level("INFO"):
-        assert train(config, "logged").is_completed()
-    lines = [record.getMessage() for record in caplog.records if record.name == "eigen_core.run"]
-    lines = [line for line in lines if re.match(r"\w+ \d+: ", line)]
-    phases = ("evaluate", "train", "evolve", "checkpoint")
-    expected = [f"{phase} {generation}:" for generation in (1, 2) for phase in phases] + ["holdout 2:", "plot 2:"]
-    assert [" ".join(line.split(" ")[:2]) for line in lines] == expected
-    for line in lines:
-        assert re.search(r", \d+\.\d\d s, [\d.,]+ [MG]B$", line), line
-    newest = records(config, "logged")[-1]
-    best = max(range(4), key=lambda agent: newest.fitness[agent])
-    assert lines[4].startswith(
-        f"evaluate 2: 4 agents x 2 slices, mean fitness {newest.mean_fitness:.2f}, "
-        f"best {newest.best_fitness:.2f} (agent {best}), "
-    )
-
-
 def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     evolve = generation.evolve
 
@@ -204,13 +180,3 @@ def test_a_run_that_cannot_fit_shows_its_plan(tmp_path: Path) -> None:
     pages = pages_of(flow_run_of(ended).id)
     assert set(pages) == {"large-plan"}
     assert "The run does not fit" in str(pages["large-plan"].data)
-
-
-def test_a_cockpit_without_a_training_shows_nothing(tmp_path: Path) -> None:
-    with Reporter("none") as reporter:
-        cockpit = Cockpit(small_flow_config(tmp_path), "none", reporter)
-        with pytest.raises(ValueError, match="at once"), cockpit:
-            raise ValueError("at once")
-        cockpit.plotted(1, [])
-        cockpit.ended("It never began.")
-        assert not reporter._waiting

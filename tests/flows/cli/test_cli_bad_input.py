@@ -116,26 +116,6 @@ def test_bad_settings_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Path,
     assert contents(folder) == before
 
 
-@pytest.mark.parametrize("case", ["unknown key", "filter longer than the window", "unknown device"])
-def test_bad_settings_are_refused_by_the_process(environment: dict[str, str], folder: Path, case: str) -> None:
-    options, part = SETTINGS[case]
-    before = contents(folder)
-    ended = run_eigen(["train", *options], environment=environment, folder=folder)
-    assert_refused(ended.returncode, ended.stderr, part)
-    assert contents(folder) == before
-
-
-@pytest.mark.parametrize("case", ["missing data", "store below a file", "other settings", "show an unknown run"])
-@pytest.mark.thorough
-def test_bad_surroundings_are_refused_by_the_process(environment: dict[str, str], folder: Path, case: str) -> None:
-    arguments, part = SURROUNDINGS[case]
-    before = contents(folder)
-    # It returns when nothing holds the outputs any more: a server that began meanwhile has ended too.
-    ended = run_eigen(arguments, environment=environment, folder=folder)
-    assert_refused(ended.returncode, ended.stderr, part)
-    assert contents(folder) == before
-
-
 @pytest.mark.parametrize(("arguments", "part"), SURROUNDINGS.values(), ids=SURROUNDINGS.keys())
 def test_bad_surroundings_are_refused(
     monkeypatch: pytest.MonkeyPatch, folder: Path, arguments: list[str], part: str
@@ -160,14 +140,6 @@ def test_an_api_that_does_not_answer_is_named_before_anything_starts(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arguments", [["trian"], ["train", "--frsh"], ["train", "--seed", "x"], ["show"]])
-@pytest.mark.thorough
-def test_a_wrong_command_line_is_bad_input_too(environment: dict[str, str], folder: Path, arguments: list[str]) -> None:
-    ended = run_eigen(arguments, environment=environment, folder=folder)
-    assert ended.returncode == 2
-    assert "Traceback" not in ended.stderr
-
-
 def assert_refused(code: int, errors: str, part: str) -> None:
     """Assert exit code 2 and one or two sentences that hold `part`."""
     assert code == 2, errors
@@ -176,17 +148,6 @@ def assert_refused(code: int, errors: str, part: str) -> None:
     assert part in errors
     assert errors.count("\n") == 1, errors
     assert len(re.findall(r"[.?!](?:\s|$)", errors)) <= 3, errors
-
-
-@pytest.mark.thorough
-def test_help_and_presets_need_neither_torch_nor_prefect(environment: dict[str, str], folder: Path) -> None:
-    helped = [[command, "--help"] for command in ("train", "plan", "doctor", "memory")]
-    for arguments in (["--help"], *helped, ["presets"], ["presets", "eigen2"], ["--version"]):
-        blocked = {**environment, "PYTHONPROFILEIMPORTTIME": "1"}
-        ended = run_eigen(arguments, environment=blocked, folder=folder)
-        assert ended.returncode == 0
-        imported = {line.rpartition("|")[2].strip() for line in ended.stderr.splitlines()}
-        assert not imported & {"torch", "prefect", "pandas", "numpy"}
 
 
 def test_help_gives_examples_and_presets_explain_every_setting(environment: dict[str, str], folder: Path) -> None:

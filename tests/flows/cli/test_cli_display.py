@@ -2,7 +2,6 @@
 
 import io
 import logging
-import re
 
 import pytest
 from record_cases import record, telemetry
@@ -57,18 +56,6 @@ def test_a_terminal_gets_bars_and_figures_and_its_cursor_back() -> None:
     assert "2/2" in text
     assert figures(record(2), telemetry(2)) in text
     assert text.endswith("\x1b[?25h") or text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
-
-
-@pytest.mark.parametrize("width", [60, 80, 100, 140])
-def test_the_bars_say_how_long_run_and_phase_have_taken(width: int) -> None:
-    display = BarDisplay(Console(file=io.StringIO(), force_terminal=True, width=width))
-    play(display)
-    shown = Console(file=io.StringIO(), width=width)
-    shown.print(display._group())
-    lines = shown.file.getvalue().splitlines()  # type: ignore[attr-defined] # a StringIO, two lines above
-    clock = r"\d:\d\d:\d\d"
-    assert re.search(rf"^generations .*2/2 +{clock} elapsed, {clock} left", lines[0])
-    assert re.search(rf"^2: checkpoint .* {clock}$", lines[1])
 
 
 @pytest.mark.parametrize(

@@ -13,15 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from flow_cases import eigen_environment, run_eigen
 from packaging.specifiers import SpecifierSet
 from typer.testing import CliRunner, Result
 
-from eigen_core.config import Config
 from eigen_core.workers import WorkerStatus
 from flows.cli import doctor as module
 from flows.cli.app import app
-from flows.cli.doctor import Doctor
 from flows.server.environment import free_port
 
 pytestmark = pytest.mark.usefixtures("without_api")
@@ -118,12 +115,6 @@ def test_a_disk_without_room_for_the_run_is_a_failure(monkeypatch: pytest.Monkey
         checks = found(code=code)
         assert checks["disk"]["status"] == status
         assert (checks["disk"]["advice"] == "") is (status == "ok")
-
-
-def test_a_preset_is_what_disk_and_memory_are_compared_with() -> None:
-    checks = found("--preset", "eigen2")
-    assert "preset eigen2" in checks["disk"]["found"]
-    assert "preset eigen2" in checks["data"]["found"]
 
 
 @pytest.mark.cpu
@@ -242,24 +233,3 @@ def test_workers_of_a_scheduler_are_counted_and_reached(monkeypatch: pytest.Monk
             assert checks["workers"]["status"] == status
             assert f"has {len(addresses)} workers with {len(addresses)} threads" in checks["workers"]["found"]
             assert (gone in checks["workers"]["found"]) == (gone in addresses)
-
-
-def test_bad_settings_are_bad_input() -> None:
-    ended = eigen("doctor", "--set", "memory.limit_gb=0")
-    assert ended.exit_code == 2
-    assert ended.stderr.startswith("eigen: ")
-
-
-def test_the_looks_are_named() -> None:
-    assert list(Doctor(Config()).checks) == CHECKS
-
-
-@pytest.mark.thorough
-def test_the_process_looks_at_a_user_s_api(session_folder: Path, folder: Path) -> None:
-    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL="http://127.0.0.1:9/api")
-    ended = run_eigen(["doctor", "--json"], environment=environment, folder=folder)
-    assert ended.returncode == 1
-    assert ended.stderr == ""
-    failed = [check for check in json.loads(ended.stdout)["checks"] if check["status"] == "failed"]
-    assert [check["check"] for check in failed] == ["Prefect's API"]
-    assert "http://127.0.0.1:9/api does not answer" in failed[0]["found"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from flow_cases import eigen_environment, run_eigen, small_settings
+from flow_cases import eigen_environment, small_settings
 from plan_cases import pretended_probe
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner, Result
@@ -208,16 +208,6 @@ def test_a_shape_that_cannot_be_is_a_sentence(options: list[str], said: str) -> 
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("width", [80, 100, 140])
-def test_its_tables_fit_the_width(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    lines = eigen("plan", "--preset", "eigen2", "--explain", *TOO_LITTLE).stdout.splitlines()
-    rules = [line for line in lines if set(line.strip()) == {"─"}]
-    assert len(rules) == 2
-    assert max(map(len, rules)) <= width
-    assert {"staging", "checkpoint"} <= {word for line in lines for word in line.split()}
-
-
 @pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_planned_for_and_does_not_fit() -> None:
@@ -225,26 +215,6 @@ def test_a_gpu_that_is_not_there_is_planned_for_and_does_not_fit() -> None:
     assert ended.exit_code == 3
     assert "device at the peak" in ended.stdout
     assert "torch finds none here" in ended.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "part"),
-    [
-        (["--set", "learner.batchsize=3"], "did you mean learner.batch_size?"),
-        (["--set", "memory.limit_gb=0"], "memory.limit_gb"),
-        (["--set", "memory.limit_gb=-1"], "memory.limit_gb"),
-        (["--data", "nowhere.csv"], "nowhere.csv"),
-        (["--set", "learner.batch_size=60000"], "lower it"),
-        (["--preset", "huge"], "there is no preset 'huge'"),
-    ],
-)
-def test_bad_input_is_a_sentence(folder: Path, options: list[str], part: str) -> None:
-    ended = eigen("plan", *options)
-    assert ended.exit_code == 2, ended.output
-    assert part in ended.stderr
-    assert ended.stderr.count("\n") == 1
-    assert ended.stdout == ""
-    assert list(folder.iterdir()) == []
 
 
 def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothing(folder: Path) -> None:
@@ -266,17 +236,6 @@ def test_a_run_that_no_longer_fits_is_not_continued_and_stays_as_it_is(folder: P
     assert ended.exit_code == 3, ended.output
     assert "The run does not fit" in ended.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
-
-
-@pytest.mark.thorough
-def test_the_process_says_the_same(session_folder: Path, folder: Path) -> None:
-    environment = eigen_environment(session_folder / "cli")
-    ended = run_eigen(["train", "--run", "x", *TOO_LITTLE], environment=environment, folder=folder, timeout=60)
-    assert ended.returncode == 3, ended.stderr
-    # The guard, which watches from the beginning on, may warn first.
-    assert ended.stderr.splitlines()[-1].startswith("eigen: The run does not fit")
-    assert "\n population " in ended.stdout
-    assert list(folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("command", ["train", "plan"])

@@ -141,16 +141,3 @@ def test_a_refused_command_changes_nothing(folder: Path, arguments: list[str], p
     assert ended.exit_code in (2, 3), (ended.stdout, ended.stderr, ended.exception)
     assert part in ended.output, ended.output
     assert digest(folder) == before
-
-
-@pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize("name", [name for name in REFUSED if name.endswith("below a file")])
-def test_a_file_that_cannot_be_written_is_no_reason_to_choose_another_store(name: str) -> None:
-    said = " ".join(CliRunner().invoke(app, REFUSED[name][0]).output.split())
-    assert "Move it away or" in said
-    assert "store" not in said.partition("Move it away or")[2]
-
-
-def test_a_store_that_cannot_be_written_is_one(folder: Path) -> None:
-    ended = CliRunner().invoke(app, ["train", "--run", "new", *SMALL, "--store", str(folder / "file" / "runs")])
-    assert "choose another store" in " ".join(ended.output.split())

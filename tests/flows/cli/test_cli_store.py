@@ -16,10 +16,7 @@ from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.session import create_run
-from eigen_core.housekeeping import verify_run
 from flows.cli.app import app
-from flows.cli.common import output_console
-from flows.cli.runs import print_verification
 from flows.cli.training import is_finished
 
 CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
@@ -124,22 +121,6 @@ def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(locatio
     assert found["generations"] == [2, 3, 4, 5]
 
 
-def test_many_damages_are_counted_and_json_has_them_all(
-    location: RunLocation, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_generations(run_config("runs", Path("runs")), "run", *range(6, 20))
-    for path in (location.root / "run" / "blobs").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    found = verify_run("runs", "run", deep=False)
-    print_verification(output_console(), found)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(found.damages) > 50
-    assert len(lines) == 52
-    assert lines[-1] == f"  and {len(found.damages) - 50} more; --json has them all"
-    assert len(document("verify", "run", code=1)["damages"]) == len(found.damages)
-
-
 def test_a_dry_run_says_what_the_real_one_then_does(location: RunLocation) -> None:
     before = objects_of(location)
     said = document("clean", "run", "--dry-run", "--older-than", "0s")
@@ -167,14 +148,6 @@ def test_files_of_no_generation_stay_for_a_day_unless_told_otherwise(location: R
     assert "run: no generation and " in text
     assert "2.0 MB freed." in text
     assert planted not in objects_of(location)
-
-
-@pytest.mark.parametrize("text", ["7", "soon", "-1d", "1w"])
-def test_a_wrong_time_is_refused(location: RunLocation, text: str) -> None:
-    before = objects_of(location)
-    sentence = refused("clean", f"--older-than={text}")
-    assert f"'{text}' is no duration: write a number and a unit, such as 90s, 30m, 12h or 7d." in sentence
-    assert objects_of(location) == before
 
 
 def test_a_run_in_use_is_left_alone_and_named(location: RunLocation) -> None:
@@ -228,16 +201,6 @@ def test_a_run_without_a_generation_has_no_champion(location: RunLocation, tmp_p
     assert document("verify", "new")["generations"] == []
     assert [row["run"] for row in document("clean")] == ["new", "run"]
     assert location.exists()
-
-
-@pytest.mark.usefixtures("location")
-@pytest.mark.parametrize(
-    "arguments", [["verify", "nope"], ["clean", "nope"], ["export", "nope", "--champion", "x.safetensors"]]
-)
-def test_a_missing_run_is_refused(tmp_path: Path, arguments: list[str]) -> None:
-    assert f"There is no run 'nope' in {tmp_path / 'runs'}: it holds run." in refused(*arguments)
-    assert "cannot be named" in refused(arguments[0], "a/b", *arguments[2:])
-    assert not (tmp_path / "x.safetensors").exists()
 
 
 @pytest.mark.usefixtures("location")

@@ -76,13 +76,6 @@ def assert_sentence(found: int, lines: list[str], code: int, part: str) -> None:
 
 
 @pytest.mark.thorough
-def test_a_file_of_credentials_that_is_missing(folder: Path, tmp_path: Path) -> None:
-    key = str(tmp_path / "key.json")
-    part = f"File {key} was not found"
-    assert_train_refuses(folder, tmp_path / "home", 2, part, GOOGLE_APPLICATION_CREDENTIALS=key)
-
-
-@pytest.mark.thorough
 def test_a_file_of_credentials_that_is_none(folder: Path, tmp_path: Path) -> None:
     key = tmp_path / "key.json"
     key.write_text("{ no JSON")

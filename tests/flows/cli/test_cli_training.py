@@ -268,15 +268,6 @@ def test_runs_lists_every_run_of_a_store(monkeypatch: pytest.MonkeyPatch, folder
     assert not (folder / "none").exists()
 
 
-@pytest.mark.usefixtures("whole")
-def test_show_prints_a_table_and_how_to_go_on(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.chdir(folder)
-    text = CliRunner().invoke(app, ["show", "whole"]).stdout
-    assert "best fitness" in text
-    assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in text
-    assert f"computed by {arithmetic_of(torch.device('cpu'))}" in text
-
-
 def test_what_is_done_is_said_before_anything_large_is_loaded(environment: dict[str, str], folder: Path) -> None:
     said = (
         "import sys\n"

@@ -1,14 +1,7 @@
 """Sentences and facts are wrapped between words on a terminal, and are one line each in a pipe."""
 
 import io
-import os
-import pty
-import subprocess
-import termios
-from pathlib import Path
 
-import pytest
-from flow_cases import eigen_command, eigen_environment, run_eigen
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -17,7 +10,6 @@ from flows.cli.common import print_fact, print_line
 
 WORDS = st.lists(st.text("abc.=/`界", min_size=1, max_size=30), min_size=1, max_size=12)
 LABEL = "a label"
-REFUSED = ["trust", "--edges", "none-that-is-an-information-coefficient"]
 
 
 def console(width: int, *, terminal: bool) -> tuple[Console, io.StringIO]:
@@ -56,35 +48,3 @@ def test_lines_and_their_indents_stay() -> None:
     screen, output = console(30, terminal=True)
     print_line(screen, "first\n\n  second, which is longer than that")
     assert output.getvalue().splitlines() == ["first", "", "  second, which is longer than", "  that"]
-
-
-@pytest.mark.parametrize("columns", [40, 80])
-def test_the_sentence_of_a_refused_command_is_wrapped_between_words(columns: int, tmp_path: Path) -> None:
-    environment = eigen_environment(tmp_path / "prefect")
-    piped = run_eigen(REFUSED, environment=environment, folder=tmp_path)
-    (sentence,) = piped.stderr.splitlines()
-    lines = on_a_terminal(REFUSED, columns, environment, tmp_path)
-    assert " ".join(lines) == sentence
-    assert len(lines) > 1
-    assert max(map(len, lines)) <= columns
-
-
-def on_a_terminal(arguments: list[str], columns: int, environment: dict[str, str], folder: Path) -> list[str]:
-    """The lines that a command writes on a terminal of this width."""
-    ours, theirs = pty.openpty()
-    termios.tcsetwinsize(theirs, (24, columns))
-    environment = {name: value for name, value in environment.items() if name != "COLUMNS"}
-    process = subprocess.Popen(
-        eigen_command(arguments), env={**environment, "TERM": "xterm"}, cwd=folder, stdout=theirs, stderr=theirs
-    )
-    os.close(theirs)
-    written = b""
-    # The end of a terminal that nobody writes to any more is an error.
-    try:
-        while part := os.read(ours, 4096):
-            written += part
-    except OSError:
-        pass
-    os.close(ours)
-    assert process.wait(60) == 2
-    return written.decode().splitlines()

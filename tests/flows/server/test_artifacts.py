@@ -1,6 +1,7 @@
 """Artifacts: one of each key in a flow run, renewed in place, and new ones in the next."""
 
 import json
+import re
 from collections.abc import Callable
 from uuid import UUID
 
@@ -96,7 +97,9 @@ def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
 
 def test_the_page_of_a_run_has_no_other_key_than_a_page_beside_it() -> None:
     names = ["mine", *(f"mine-{kind}" for kind in KINDS), "mine-data-data", "Mine", "data", "-data"]
+    names += ["a-b", "a.b", "a_b", "A-b", "a--b", "-a-b", "...", "---"]
     keys = [artifact_key(name, kind) for name in names for kind in ("", *KINDS)]
     assert len(set(keys)) == len(keys)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*", key) for key in keys)
     assert artifact_key("mine") == "mine"
     assert artifact_key("mine", "data") == "mine-data"

@@ -128,13 +128,6 @@ def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     assert cleanup.entrypoint == "flows.server.flows.cleanup_flow"
 
 
-def test_the_form_describes_every_setting(client: SyncPrefectClient) -> None:
-    schema = client.read_deployment_by_name(DEPLOYMENT).parameter_openapi_schema
-    assert schema is not None
-    learner = schema["definitions"]["Config"]["properties"]["learner"]["properties"]
-    assert all(found.get("description") for found in learner.values())
-
-
 def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -> None:
     deployment = find_deployment(client)
     found = {automation.name: automation for automation in client.read_automations()}
@@ -209,14 +202,6 @@ def test_what_waits_in_the_pool_of_an_earlier_version_holds_nothing_up(
     set_resuming(client, True)
     assert resume(deployed) is not None
     client.delete_flow_run(earlier.id)
-
-
-def test_what_this_code_has_brought_is_up_to_date(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert is_up_to_date(client)
-    for name, value in (("code_version", "another"), ("resume_schedule", None)):
-        with monkeypatch.context() as patch:
-            patch.setattr(deploying, name, lambda *_, value=value: value)
-            assert (is_deployed(client), is_up_to_date(client)) == (True, False)
 
 
 @pytest.mark.thorough

@@ -84,11 +84,6 @@ def test_nothing_is_told_of_a_worker_that_lives_or_is_elsewhere(ended: ProcessRe
     assert client.told == {}
 
 
-def test_a_process_works_for_the_flow_run_that_its_environment_names(engine: UUID) -> None:
-    assert has_process(engine)
-    assert not has_process(uuid4())
-
-
 @pytest.mark.parametrize(("command", "told"), [(["python", "-m", "prefect.engine"], True), (["bash"], False)])
 def test_a_process_that_hides_its_environment_may_be_an_engine(
     monkeypatch: pytest.MonkeyPatch, command: list[str], told: bool

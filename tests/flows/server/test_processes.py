@@ -8,10 +8,8 @@ import time
 from pathlib import Path
 
 import psutil
-import pytest
 from operation_cases import sleeping
 
-from eigen_core.common.errors import InputError
 from flows.server.state_directory import LocalProcess, last_lines, start
 
 
@@ -35,11 +33,6 @@ def test_a_process_that_was_not_waited_for_has_ended() -> None:
         assert found.wait(5.0)
         assert psutil.Process(process.pid).status() == psutil.STATUS_ZOMBIE
         assert not found.runs("-c")
-
-
-def test_waiting_ends_in_time() -> None:
-    with sleeping() as process:
-        assert not LocalProcess.of(process.pid).wait(0.2)
 
 
 def test_children_are_told_by_their_commands_and_killed_with_their_parent() -> None:
@@ -84,11 +77,6 @@ def test_what_does_not_stop_is_killed(tmp_path: Path) -> None:
         time.sleep(0.05)
     started.stop(0.2)
     assert started.ended() == -signal.SIGKILL
-
-
-def test_a_log_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"Cannot write to .*some\.log"):
-        start([sys.executable], {}, tmp_path / "missing" / "some.log", tmp_path)
 
 
 def test_the_last_lines_of_a_long_log(tmp_path: Path) -> None:

@@ -51,18 +51,6 @@ def test_of_reports_of_a_kind_the_newest_is_sent_and_none_waits_for_another() ->
     assert sent == ["page 2", "name 2"]
 
 
-def test_after_some_reports_the_next_ones_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter_module, "_EVERY_SECONDS", 3_600.0)
-    sent: list[int] = []
-    first = threading.Event()
-    with Reporter("mine") as reporter:
-        reporter.report("first", first.set)
-        assert first.wait(60.0)
-        for number in range(100):
-            reporter.report("page", lambda number=number: sent.append(number))  # type: ignore[misc]
-    assert sent == [99]
-
-
 def test_a_server_that_does_not_answer_is_logged_once_and_asked_again(
     present: list[bool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

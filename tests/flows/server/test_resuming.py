@@ -27,7 +27,7 @@ from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, count_attempt
+from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS
 from eigen_core.training.runs import status_of
 from flows.server import flow_runs, training
 from flows.server.environment import (
@@ -177,39 +177,6 @@ def test_a_resume_that_is_refused_is_tried_again(
     monkeypatch.setattr(training, "unfinished_runs", raising(InputError("the key may not read the bucket")))
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
-    assert deployed.is_on
-
-
-@pytest.mark.thorough
-def test_a_failure_leaves_it_on_until_the_run_is_blocked(
-    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-        assert asked(small_flow_config(tmp_path), "mine", return_state=True).is_failed()
-        assert deployed.is_on
-        assert scheduled(tmp_path).is_failed()
-        assert deployed.is_on
-    location = RunLocation.of(small_flow_config(tmp_path).checkpoint, "mine")
-    while len(ATTEMPTS.read(location)) < MOST_ATTEMPTS:
-        count_attempt(location, 1)
-    assert scheduled(tmp_path).name == BLOCKED_NAME
-    assert not deployed.is_on
-
-
-@pytest.mark.thorough
-def test_who_asks_for_a_blocked_run_by_its_name_has_its_attempts_forgotten(
-    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small_flow_config(tmp_path)
-    with monkeypatch.context() as patch:
-        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-        assert asked(config, "mine", return_state=True).is_failed()
-        location = RunLocation.of(config.checkpoint, "mine")
-        for _ in range(MOST_ATTEMPTS):
-            count_attempt(location, 1)
-        assert asked(config, "mine", return_state=True).is_failed()
-    assert ATTEMPTS.read(location) == []
     assert deployed.is_on
 
 

@@ -76,11 +76,6 @@ def test_the_environment_names_the_store_where_the_configuration_does_not(monkey
 class TestFlow:
     """The same through the flow."""
 
-    def test_without_any_unfinished_run_there_is_nothing_to_do(self, tmp_path: Path) -> None:
-        ended = scheduled(tmp_path)
-        assert (ended.is_completed(), ended.name) == (True, NOTHING_NAME)
-        assert str(tmp_path) in str(ended.message)
-
     @pytest.mark.thorough
     def test_an_interrupted_run_is_gone_on_with_as_it_was_configured(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
