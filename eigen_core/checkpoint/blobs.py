@@ -15,22 +15,16 @@ from eigen_core.common.files import HIDDEN, make_folder, sync_folder
 _SAVING = ".saving"
 _READ_BYTES = 1 << 20
 
-PathOf = Callable[[str], Path]
-"""Gives the file of the blob with a SHA-256."""
-
 
 def blob_path(run: Path, sha256: str) -> Path:
-    """Return the file of a blob of the run in a folder, whether it is there or not."""
+    """Return the file of a blob in a run's folder, whether it exists or not."""
     return run / blob_name(sha256)
 
 
-def write_blob(run: Path, fill: Callable[[Path], None]) -> tuple[str, int]:
-    """Write a blob durably, with the content that `fill` writes to the path it gets.
+def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
+    """Write a blob durably, with the content that `fill` writes to a path; return its SHA-256 and size (bytes).
 
-    A blob of that content that is there already is replaced, so that a damaged one is made good.
-
-    Returns:
-        Its SHA-256 (hexadecimal) and size (bytes).
+    A blob of this content that exists already is replaced, since it may be damaged.
     """
     folder = run / _SAVING
     make_folder(folder)
@@ -56,19 +50,6 @@ def write_blob(run: Path, fill: Callable[[Path], None]) -> tuple[str, int]:
     return sha256, size
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file as a whole."""
-    with open(path, "wb", buffering=0) as file:
-        write_all(file, content)
-
-
-def write_all(file: BinaryIO, chunk: bytes | memoryview) -> None:
-    """Write all bytes of a chunk to an unbuffered file."""
-    left = memoryview(chunk)
-    while left:
-        left = left[file.write(left) :]
-
-
 def clear_unfinished(run: Path) -> int:
     """Remove the files that a killed process was writing and return their number; no process may be writing."""
     folder = run / _SAVING
@@ -83,11 +64,7 @@ def clear_unfinished(run: Path) -> int:
 
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file to read, without waiting for another process.
-
-    Raises:
-        OSError: it cannot be opened; `IsADirectoryError` for whatever is no regular file.
-    """
+    """Open a file to read; `IsADirectoryError` if it is no regular file."""
     # A pipe in the place of the file would wait until a process writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb", buffering=0) as file:
@@ -97,15 +74,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None) -> None:
-    """Compare a blob's file with its size (bytes) and with the SHA-256 that is its name.
+    """Raise `DamagedFileError` unless a blob's file has this size (bytes) and the SHA-256 that is its name.
 
-    Args:
-        path: the file.
-        size: bytes that it must have.
-        read: called with the number of further bytes that were read.
-
-    Raises:
-        DamagedFileError: it differs, or cannot be read.
+    `read` is called with the number of further bytes that were read.
     """
     try:
         with opened(path) as file:

@@ -1,9 +1,4 @@
-"""The content of a run in a store: generations and attachments, their verification, and retention.
-
-Attachments are the files beside the generations: plots and the holdout's results. A list names each with size and
-SHA-256. It is written after them, and they are taken off it before they change, so that a killed process leaves at
-worst files that are not listed. Of these, as of those of older runs, only JSON documents have a checksum.
-"""
+"""The content of a run in a store: generations and attachments, verification and retention."""
 
 import hashlib
 import heapq
@@ -11,6 +6,7 @@ import logging
 import math
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby, islice
@@ -59,9 +55,8 @@ logger = logging.getLogger(__name__)
 _CONFIG_LIMIT = 16 << 20
 _MISSING = "is missing"
 _ATTACHMENT_LIMIT = 64 << 20
-"""Most bytes that an attachment, or the list of attachments, may have."""
 _MOST_MISSING = 1_000
-"""Missing generations that are named one by one."""
+_READERS = 2
 
 
 class Listing(NamedTuple):
@@ -74,7 +69,7 @@ class Listing(NamedTuple):
 
 
 class KeepRule(NamedTuple):
-    """A rule of retention; the champion's generation always stays."""
+    """Numbers of retention; beside these the champion's generation stays."""
 
     keep_last: int
     """Number of newest generations that stay."""
@@ -84,12 +79,12 @@ class KeepRule(NamedTuple):
 
 @dataclass(frozen=True)
 class CleanReport:
-    """The result of `RunContents.clean`: what it removed, or would remove in a dry run.
+    """Files that `RunContents.clean` removed, or would remove in a dry run.
 
     Attributes:
         generations: numbers of the generations that are gone, rising.
-        manifests: names of the manifests that were removed, superseded ones of kept generations included.
-        blobs: names of the blobs that were removed.
+        manifests: names of the removed manifests, superseded ones of kept generations included.
+        blobs: names of the removed blobs.
         bytes_freed: their size (bytes).
     """
 
@@ -99,11 +94,8 @@ class CleanReport:
     bytes_freed: int
 
 
-class ManifestSummary(NamedTuple):
-    """The fields of a manifest that retention needs; one is kept in memory for each generation that stays.
-
-    The manifest itself would take ten times as much, and a long run keeps hundreds of generations.
-    """
+class _Summary(NamedTuple):
+    """The fields of a manifest that retention needs: a tenth of its memory, of which a long run needs hundreds."""
 
     name: str
     generation: int
@@ -111,25 +103,24 @@ class ManifestSummary(NamedTuple):
     age: tuple[int, str, str]
     blobs: dict[str, int]
 
-    @classmethod
-    def of(cls, manifest: Manifest) -> "ManifestSummary":
-        """The summary of a manifest."""
-        return cls(manifest.name, manifest.generation, manifest.champion_generation, age_of(manifest), manifest.blobs)
-
 
 class _Attachment(BaseModel):
-    """One file beside the generations."""
+    """A file beside the generations: a plot, or a result of the holdout."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
-    """Relative to the run's folder."""
     bytes: Natural
-    """Size (bytes)."""
     sha256: Sha256
 
 
 class _AttachmentList(BaseModel):
+    """The attachments of a run.
+
+    It is written after them, and they are taken off it before they change: a killed process leaves at worst files that
+    are not listed. Of these, as of those of older runs, only JSON documents have a checksum.
+    """
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format_version: int = Field(ge=1, le=FORMAT_VERSION)
@@ -144,14 +135,14 @@ class RunContents:
         name: the run's name.
 
     Attributes:
-        unfit: names of manifests that were found to be unfit to go on from; retention does not count on them.
+        unfit: names of manifests that no training can go on from; retention does not count on them.
     """
 
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
         self.unfit: set[str] = set()
-        self._known: dict[StoredObject, ManifestSummary] = {}
+        self._known: dict[StoredObject, _Summary] = {}
 
     def object_name(self, relative: str) -> str:
         """Return the name in the store for a name relative to the run's folder."""
@@ -162,9 +153,7 @@ class RunContents:
         return self.store.stat(self.object_name(CONFIG_NAME)) is not None or bool(self.manifest_names())
 
     def config(self) -> dict[str, JsonValue]:
-        """Return the configuration that the run began with.
-
-        If that file is missing or damaged it is the newest manifest's, which may differ in what may change.
+        """Return the configuration that the run began with; the newest manifest's if that file is damaged.
 
         Raises:
             InputError: there is no such run, or neither can be read.
@@ -191,11 +180,7 @@ class RunContents:
         return config
 
     def _read(self, relative: str, limit: int) -> bytes:
-        """Return the content of a small object.
-
-        Raises:
-            DamagedFileError: there is none, or it is too large.
-        """
+        """Return the content of a small object; `DamagedFileError` if there is none, or it is too large."""
         name = self.object_name(relative)
         try:
             return self.store.read(name, limit)
@@ -235,10 +220,7 @@ class RunContents:
         return stored.name.removeprefix(f"{self.name}/")
 
     def manifest(self, name: str) -> Manifest | Damage:
-        """Return a manifest if it is whole, else its damage; its blobs are not looked at.
-
-        Args:
-            name: as `manifest_names` gives it.
+        """Return the manifest of this name (see `manifest_names`) or its damage; its blobs are not looked at.
 
         Raises:
             InputError: it was written by a newer version of Eigen.
@@ -253,26 +235,20 @@ class RunContents:
 
     def manifests(self) -> Listing:
         """Return all manifests, newest first, and those that are damaged."""
-        listing = Listing([], [])
-        for found in self.newest_first():
-            if isinstance(found, Manifest):
-                listing.manifests.append(found)
-            else:
-                listing.damages.append(found)
-        return listing
+        found = list(self.newest_first())
+        return Listing(
+            [one for one in found if isinstance(one, Manifest)], [one for one in found if isinstance(one, Damage)]
+        )
 
     def newest_first(self) -> Iterator[Manifest | Damage]:
-        """Yield the manifests, or their damages, the newest first; of a generation the damaged ones first.
-
-        A generation's manifests are read when it is their turn.
-        """
+        """Yield the manifests, or their damages, newest first; each is read when it is its turn."""
         for _, names in groupby(self.manifest_names(), generation_of):
             # One that is gone since it was listed was removed with its generation.
             found = [one for one in map(self.manifest, names) if isinstance(one, Manifest) or one.what != _MISSING]
             yield from sorted(found, key=age_key, reverse=True)
 
     def newest_manifest(self) -> Manifest | None:
-        """Return the newest manifest that is whole, None if there is none; nothing else is looked at."""
+        """Return the newest manifest that is whole, None if there is none; its blobs are not looked at."""
         return next((found for found in self.newest_first() if isinstance(found, Manifest)), None)
 
     def document(self, manifest: Manifest, stem: str) -> JsonValue:
@@ -297,7 +273,7 @@ class RunContents:
             read: called with the number of further bytes that were read.
 
         Raises:
-            DamagedFileError: it is missing or damaged.
+            DamagedFileError: the blob is missing or damaged.
         """
         name = self.object_name(blob)
         if isinstance(self.store, LocalStore):
@@ -315,29 +291,23 @@ class RunContents:
             yield path
 
     def fetch(self, blob: str, path: Path, moved: Progress | None = None) -> None:
-        """Copy a blob to a file.
-
-        Raises:
-            DamagedFileError: there is none.
-        """
+        """Copy a blob to a file; `DamagedFileError` if it is missing."""
         try:
             self.store.fetch(self.object_name(blob), path, moved)
         except MissingObjectError as error:
             raise DamagedFileError(_MISSING) from error
 
     def fetch_generation(self, manifest: Manifest, local: "RunContents") -> None:
-        """Copy the missing parts of a generation to this machine, the manifest last.
+        """Copy the missing and damaged parts of a generation to this machine, the manifest last.
 
-        Every blob is compared with its SHA-256; those that are whole on this machine are not fetched. The caller holds
-        the run directory's lock. Progress is reported as "download", in bytes.
+        The caller holds the run directory's lock. Progress is reported as "download", in bytes.
 
         Args:
             manifest: the generation's, which this store has.
             local: the run on this machine, in a `LocalStore`.
 
         Raises:
-            DamagedGenerationError: a needed part of it is damaged in the store. If that shows in the sizes, nothing is
-                fetched.
+            DamagedGenerationError: a needed part is damaged in the store; nothing is fetched if its size shows it.
             InputError, StoreUnavailableError: see `Store`.
         """
         assert isinstance(local.store, LocalStore)
@@ -363,16 +333,18 @@ class RunContents:
         if lacking:
             logger.info("Run '%s': fetched generation %d, %s", self.name, manifest.generation, in_mb(total))
 
-    def damages(self, manifest: Manifest, *, deep: bool = False) -> list[Damage]:
-        """Return the damages of a generation: sizes, with `deep` also the SHA-256 of all its blobs."""
-        return self._damages([manifest], deep=deep)
+    def damages(self, manifest: Manifest, *, deep: bool = False, phase: str = "verify") -> list[Damage]:
+        """Return the damages of a generation by the sizes, with `deep` also the SHA-256 of all its blobs.
+
+        With `deep` progress is reported as `phase`, in bytes.
+        """
+        return self._damages([manifest], deep=deep, phase=phase)
 
     def verify(self, *, deep: bool = True) -> list[Damage]:
         """Return all that is wrong with a run: its configuration, its manifests, and all that these refer to.
 
         Args:
-            deep: compare SHA-256 too, not just sizes, and read plots and the holdout's results; progress is reported
-                as "verify", in bytes.
+            deep: compare SHA-256 too, not just sizes, and read attachments; progress is reported as "verify", in bytes.
         """
         config = self.begun_config()
         listing = self.manifests()
@@ -386,27 +358,30 @@ class RunContents:
         return damages if attached and is_live(self.store, self.name) else [*damages, *attached]
 
     def missing_generations(self, rules: Collection[KeepRule]) -> list[Damage]:
-        """Return the generations that retention keeps and that are gone.
+        """Return the generations that are gone though retention by all these rules keeps them.
 
-        Args:
-            rules: those that the run began with and goes by now.
+        A thousand are named, and one damage stands for all that follow.
         """
         newest = self.newest_manifest()
         # Listed after the newest one was read: a living run's older ones go when a newer one is there.
-        return missing_damages(self.generations(), 0 if newest is None else newest.champion_generation, rules)
+        missing = missing_generations(self.generations(), 0 if newest is None else newest.champion_generation, rules)
+        damages = []
+        for number, generation in enumerate(islice(missing, _MOST_MISSING + 1)):
+            what = "is missing, though retention keeps it"
+            if number == _MOST_MISSING:
+                what = "is missing, as more after it are, though retention keeps them"
+            damages.append(Damage(generation, "manifest", what, f"{MANIFESTS}{generation:06d}-*.json"))
+        return damages
 
     def unreferenced(self) -> list[StoredObject]:
-        """Return the blobs that no readable manifest refers to.
-
-        They are those of a generation that is being written, or that was cut short, or whose manifest is gone.
-        """
+        """Return the blobs that no readable manifest refers to: of a generation that is incomplete so far, or gone."""
         blobs = self.store.objects(self.object_name(BLOBS))
         needed = {blob for manifest in self.manifests().manifests for blob in manifest.blobs}
         return [stored for stored in blobs if self._relative(stored) not in needed]
 
-    def _damages(self, manifests: list[Manifest], *, deep: bool) -> list[Damage]:
+    def _damages(self, manifests: list[Manifest], *, deep: bool, phase: str = "verify") -> list[Damage]:
         blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}
-        wrong = self._deep_damages(blobs) if deep else self._shallow_damages(blobs)
+        wrong = self._deep_damages(blobs, phase) if deep else self._shallow_damages(blobs)
         return [
             Damage(manifest.generation, part, wrong[name], name)
             for manifest in manifests
@@ -418,16 +393,19 @@ class RunContents:
         found = {self._relative(stored): stored.bytes for stored in self.store.objects(self.object_name(BLOBS))}
         return {name: what for name, size in blobs.items() if (what := _size_damage(found.get(name), size))}
 
-    def _deep_damages(self, blobs: dict[str, int]) -> dict[str, str]:
-        wrong = {}
-        progress = BytesDone("verify", sum(blobs.values()))
-        for name, size in blobs.items():
+    def _deep_damages(self, blobs: dict[str, int], phase: str) -> dict[str, str]:
+        progress = BytesDone(phase, sum(blobs.values()))
+
+        def damage_of(name: str) -> str | None:
             try:
-                with self.blob_file(name, size, progress.add):
-                    pass
+                with self.blob_file(name, blobs[name], progress.add):
+                    return None
             except DamagedFileError as error:
-                wrong[name] = str(error)
-        return wrong
+                return str(error)
+
+        with ThreadPoolExecutor(_READERS) as threads:
+            found = zip(blobs, threads.map(damage_of, blobs), strict=True)
+            return {name: what for name, what in found if what is not None}
 
     def clean(
         self,
@@ -446,16 +424,15 @@ class RunContents:
         No process may write to the run meanwhile, unless the grace period is longer than writing a generation takes.
 
         Args:
-            keep_last: so many of the newest generations stay; only those count that are whole by presence and size, so
+            keep_last: number of newest generations that stay; only those count whose files are there in full size, so
                 that damage never costs the last good one.
-            keep_every: every so many generations one stays for good; 0: none.
-            champion_generation: the generation in which the champion was found; it stays. None: what the newest whole
-                manifest says.
+            keep_every: generations whose number is a multiple of this stay; 0: none.
+            champion_generation: stays; None: what the newest whole manifest says.
             protected: generations that stay in any case.
-            grace_seconds: blobs that are younger, by the store's clock, stay.
-            unnamed_grace_seconds: the same, if it is longer, for those that no manifest names, not even a removed one.
+            grace_seconds: younger blobs stay, by the store's clock (seconds).
+            unnamed_grace_seconds: the same, if it is longer, for blobs that no manifest names, removed ones included.
             dry_run: remove nothing.
-            confirm: called once it is known what can go; what it raises keeps everything.
+            confirm: called before anything is removed; what it raises keeps everything.
         """
         if keep_last < 1:
             raise ValueError(f"keep_last is {keep_last}, but the newest generation always stays")
@@ -464,9 +441,13 @@ class RunContents:
         listed = {self._relative(stored): stored for stored in self._stored_manifests()}
         read = {name: self._summary(name, stored) for name, stored in listed.items()}
         sizes = {name: stored.bytes for name, stored in blobs.items()}
-        kept = kept_manifests(read, sizes, keep_last, keep_every, champion_generation, protected)
+        kept = _kept_manifests(read, sizes, keep_last, keep_every, champion_generation, protected)
         gone = [name for name in listed if name not in kept]
-        unneeded = unneeded_blobs(blobs, read, kept)
+        known = [found for found in read.values() if found is not None]
+        named = {blob for found in known for blob in found.blobs}
+        needed = {blob for found in known if found.name in kept for blob in found.blobs}
+        # Whether a manifest that goes names it.
+        unneeded = {blob: blob in named for blob in blobs if blob not in needed}
         longer_grace = max(grace_seconds, unnamed_grace_seconds)
         if unneeded and longer_grace > 0:
             grace = {name: grace_seconds if is_named else longer_grace for name, is_named in unneeded.items()}
@@ -486,7 +467,7 @@ class RunContents:
             bytes_freed=sum(listed[name].bytes for name in gone) + sum(sizes[name] for name in unneeded),
         )
 
-    def _summary(self, name: str, stored: StoredObject) -> ManifestSummary | None:
+    def _summary(self, name: str, stored: StoredObject) -> _Summary | None:
         """Sum a manifest up, None if it is damaged or unfit; one that has not changed is not read again."""
         if name in self.unfit:
             return None
@@ -497,14 +478,13 @@ class RunContents:
                 found = self.manifest(name)
             if isinstance(found, Damage):
                 return None
-            self._known[stored] = ManifestSummary.of(found)
+            self._known[stored] = _Summary(
+                found.name, found.generation, found.champion_generation, _age_of(found), found.blobs
+            )
         return self._known[stored]
 
     def read_attachment(self, name: str) -> bytes:
-        """Return the content of an attachment.
-
-        Args:
-            name: relative to the run's folder.
+        """Return the content of an attachment, by its name relative to the run's folder.
 
         Raises:
             MissingObjectError: there is none.
@@ -573,11 +553,7 @@ class RunContents:
         return {}
 
     def _listed_attachments(self) -> dict[str, _Attachment]:
-        """Return the list, empty if there is none.
-
-        Raises:
-            DamagedFileError: it is damaged.
-        """
+        """Return the list, empty if there is none; `DamagedFileError` if it is damaged."""
         try:
             content = self.store.read(self.object_name(ATTACHMENTS_NAME), _ATTACHMENT_LIMIT)
             return {entry.name: entry for entry in _AttachmentList.model_validate(parse_checksummed(content)).files}
@@ -596,7 +572,12 @@ def age_key(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
     """Return a sort key: higher for a manifest that `RunContents.newest_first` yields earlier."""
     if isinstance(found, Damage):
         return found.generation or 0, True, (0, "", found.path)
-    return found.generation, False, age_of(found)
+    return found.generation, False, _age_of(found)
+
+
+def _age_of(manifest: Manifest) -> tuple[int, str, str]:
+    """Return a sort key for the manifests of one generation."""
+    return manifest.epoch, manifest.created, manifest.name
 
 
 def _size_damage(found: int | None, size: int) -> str | None:
@@ -613,16 +594,16 @@ def _generations(names: Iterable[str]) -> set[int]:
 def kept_generations(
     stored: Collection[int], whole: Sequence[int], keep_every: int, champion_generation: int
 ) -> set[int]:
-    """Return which of the stored generations stay.
-
-    Args:
-        stored: all generations in the run.
-        whole: the newest ones that are not damaged, as many as are to be kept; the others are counted from there.
-        keep_every: every so many generations one stays for good; 0: none.
-        champion_generation: the generation in which the champion was found; it stays.
+    """Return the generations that stay, of those that are stored.
 
     A damaged generation newer than all whole ones stays too, until it is written again: it shows what happened.
     Without any whole generation all stay.
+
+    Args:
+        stored: all generations in the run.
+        whole: the newest ones that are not damaged, as many as are to be kept.
+        keep_every: generations whose number is a multiple of this stay; 0: none.
+        champion_generation: stays.
     """
     newest = max(whole, default=-1)
     return {
@@ -638,15 +619,10 @@ def kept_generations(
 def missing_generations(
     present: Collection[int], champion_generation: int, rules: Collection[KeepRule]
 ) -> Iterator[int]:
-    """Yield the generations that all rules would have kept and that are not there, rising.
+    """Yield the generations that all rules (at least one) would have kept and that are not present, rising.
 
-    The first generation of a run is 1. Whether there was one newer than all that are present cannot be known. One
-    manifest that names a huge generation makes them many: take no more than are needed.
-
-    Args:
-        present: generations that have a manifest, damaged ones too.
-        champion_generation: the generation in which the newest one's champion was found.
-        rules: all that a run has been trained under; at least one.
+    Whether there was one newer than all that are present cannot be known. One manifest that names a huge generation
+    makes them many: take no more than are needed.
     """
     newest = max(present, default=0)
     last = min(rule.keep_last for rule in rules)
@@ -659,66 +635,32 @@ def missing_generations(
     return (generation for generation, _ in groupby(expected) if generation not in present)
 
 
-def missing_damages(present: Collection[int], champion_generation: int, rules: Collection[KeepRule]) -> list[Damage]:
-    """Return `missing_generations` as damages: the first thousand, and one for all that follow."""
-    missing = list(islice(missing_generations(present, champion_generation, rules), _MOST_MISSING + 1))
-    what = ["is missing, though retention keeps it"] * min(len(missing), _MOST_MISSING)
-    if len(missing) > _MOST_MISSING:
-        what.append("is missing, as more after it are, though retention keeps them")
-    return [
-        Damage(generation, "manifest", lost, f"{MANIFESTS}{generation:06d}-*.json")
-        for generation, lost in zip(missing, what, strict=True)
-    ]
-
-
-def age_of(manifest: Manifest) -> tuple[int, str, str]:
-    """Return a sort key for manifests of one generation: epoch, then time, then name."""
-    return manifest.epoch, manifest.created, manifest.name
-
-
-def kept_manifests(
-    read: dict[str, ManifestSummary | None],
+def _kept_manifests(
+    read: dict[str, _Summary | None],
     sizes: dict[str, int],
     keep_last: int,
     keep_every: int,
     champion_generation: int | None,
     protected: Collection[int],
 ) -> set[str]:
-    """Return the names of the manifests that stay.
+    """Return the names of the manifests that stay (see `RunContents.clean`).
 
     Args:
-        read: name -> what the manifest says, None where it is damaged.
-        sizes: blobs that are there, with their sizes (bytes).
+        read: name -> summary of the manifest, None if it is damaged.
+        sizes: the stored blobs -> their sizes (bytes).
         keep_last, keep_every, champion_generation, protected: see `RunContents.clean`.
     """
-    best: dict[int, ManifestSummary] = {}
+    best: dict[int, _Summary] = {}
     for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
         if all(sizes.get(blob) == size for blob, size in found.blobs.items()):
             best[found.generation] = found
     whole = sorted(best, reverse=True)
     if champion_generation is None:
         champion_generation = best[whole[0]].champion_generation if whole else 0
-    stored = {generation for name in read if (generation := generation_of(name)) is not None}
-    kept = kept_generations(stored, whole[:keep_last], keep_every, champion_generation) | set(protected)
+    kept = kept_generations(_generations(read), whole[:keep_last], keep_every, champion_generation) | set(protected)
     return {
         name
         for name in read
         if (generation := generation_of(name)) in kept
         and (generation in protected or generation not in best or best[generation].name == name)
     }
-
-
-def unneeded_blobs(
-    blobs: Iterable[str], read: Mapping[str, ManifestSummary | None], kept: Collection[str]
-) -> dict[str, bool]:
-    """Return the blobs that no kept manifest refers to, and whether a manifest that goes does.
-
-    Args:
-        blobs: all that are stored.
-        read: name -> what the manifest says, None where it is damaged.
-        kept: the manifests that stay.
-    """
-    known = [found for found in read.values() if found is not None]
-    named = {blob for found in known for blob in found.blobs}
-    needed = {blob for found in known if found.name in kept for blob in found.blobs}
-    return {blob: blob in named for blob in blobs if blob not in needed}

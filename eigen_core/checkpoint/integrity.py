@@ -13,139 +13,6 @@ from pydantic import JsonValue
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
 
-_CHECKSUM = "checksum"
-
-
-@dataclass(frozen=True)
-class Damage:
-    """A defect of one part of a run.
-
-    Attributes:
-        generation: the generation that needs it; None: all of them.
-        file: what it is: "population.safetensors", "replay shard 11600", "manifest", "config.json".
-        what: the rest of a sentence that starts with the file.
-        path: where it is stored, relative to the run's folder.
-    """
-
-    generation: int | None
-    file: str
-    what: str
-    path: str
-
-    def __str__(self) -> str:
-        where = f" ({self.path})" if self.path != self.file else ""
-        generation = "" if self.generation is None else f"generation {self.generation}: "
-        return f"{generation}{self.file} {self.what}{where}"
-
-
-class DamagedFileError(ValueError):
-    """A file is missing or damaged. The message is the rest of a sentence that starts with it."""
-
-
-class UnfitSnapshotError(InputError):
-    """A snapshot is whole, but no run with this configuration can have left it.
-
-    Attributes:
-        file: which part of it: "state.json", "replay".
-        what: the rest of a sentence that starts with the part.
-    """
-
-    def __init__(self, file: str, what: str) -> None:
-        super().__init__(f"{file} {what}.")
-        self.file = file
-        self.what = what
-
-
-class DamagedGenerationError(InputError):
-    """A generation differs from its manifest.
-
-    Attributes:
-        damages: all that was found.
-    """
-
-    def __init__(self, message: str, damages: list[Damage]) -> None:
-        super().__init__(message)
-        self.damages = damages
-
-
-def in_words(damages: list[Damage]) -> str:
-    """Return the first damages as part of a sentence."""
-    shown = "; ".join(str(damage) for damage in damages[:3])
-    return shown + (f"; and {len(damages) - 3} more" if len(damages) > 3 else "")
-
-
-def canonical_json(document: JsonValue) -> bytes:
-    """Return the one spelling of a JSON document: sorted keys, no spaces, ASCII.
-
-    Raises:
-        ValueError: the document holds NaN or infinity, which JSON does not know.
-    """
-    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
-
-
-def json_sha256(document: JsonValue) -> str:
-    """Return the SHA-256 of a document's canonical spelling, in hexadecimal."""
-    return hashlib.sha256(canonical_json(document)).hexdigest()
-
-
-def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
-    """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON.
-
-    Raises:
-        ValueError: the document holds NaN or infinity, or has a field `checksum` already.
-    """
-    if _CHECKSUM in fields:
-        raise ValueError("the field 'checksum' is added here")
-    return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
-
-
-def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
-    """Return the fields of a document that `checksummed` wrote, without the checksum.
-
-    Raises:
-        DamagedFileError: a byte of it differs from what `checksummed` would write.
-    """
-    try:
-        document = json.loads(content)
-        if not isinstance(document, dict) or _CHECKSUM not in document:
-            raise DamagedFileError("has no checksum")
-        fields = {name: value for name, value in document.items() if name != _CHECKSUM}
-        whole = json_sha256(fields) == document[_CHECKSUM] and _file_content(document) == content
-    except DamagedFileError:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise DamagedFileError("is not JSON") from error
-    if not whole:
-        raise DamagedFileError("does not match its own checksum")
-    return fields
-
-
-def _file_content(document: JsonValue) -> bytes:
-    return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
-
-
-class BytesDone:
-    """Counts bytes and reports them to the listener of the context in which this object was made.
-
-    Args:
-        name: what goes on, such as "load".
-        total: bytes at its end.
-    """
-
-    def __init__(self, name: str, total: int) -> None:
-        self._name = name
-        self._total = total
-        self._done = 0
-        self._lock = Lock()
-        self._context = copy_context()
-
-    def add(self, count: int) -> None:
-        """`count` further bytes are done."""
-        with self._lock:
-            self._done = min(self._done + count, self._total)
-            self._context.run(report_progress, self._name, self._done, self._total)
-
-
 CONFIG_NAME = "config.json"
 ATTACHMENTS = "attachments/"
 ATTACHMENTS_NAME = f"{ATTACHMENTS}list.json"
@@ -160,7 +27,7 @@ PLOTS = "plots/"
 HOLDOUT = "holdout/"
 DELETED_MARK = b"withdrawn\n"
 """Content under the name of a manifest that must never be created."""
-
+_CHECKSUM = "checksum"
 _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
 
 
@@ -187,12 +54,120 @@ def holdout_name(generation: int) -> str:
     return f"{HOLDOUT}{generation:06d}.json"
 
 
-def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
-    """Return a JSON document in its canonical spelling, or its JSON text as it is.
+@dataclass(frozen=True)
+class Damage:
+    """A defect of one part of a run.
+
+    Attributes:
+        generation: the generation that needs the part; None: all of them.
+        file: "population.safetensors", "replay shard 11600", "manifest", "config.json".
+        what: the rest of a sentence that starts with the file.
+        path: relative to the run's folder.
+    """
+
+    generation: int | None
+    file: str
+    what: str
+    path: str
+
+    def __str__(self) -> str:
+        where = f" ({self.path})" if self.path != self.file else ""
+        generation = "" if self.generation is None else f"generation {self.generation}: "
+        return f"{generation}{self.file} {self.what}{where}"
+
+
+class DamagedFileError(ValueError):
+    """A file is missing or damaged. The message is the rest of a sentence that starts with it."""
+
+
+class UnfitSnapshotError(InputError):
+    """A snapshot is whole, but no run with this configuration can have written it.
+
+    Attributes:
+        file: the part: "state.json", "replay".
+        what: the rest of a sentence that starts with the part.
+    """
+
+    def __init__(self, file: str, what: str) -> None:
+        super().__init__(f"{file} {what}.")
+        self.file = file
+        self.what = what
+
+
+class DamagedGenerationError(InputError):
+    """A generation differs from its manifest; `damages` has all differences."""
+
+    def __init__(self, message: str, damages: list[Damage]) -> None:
+        super().__init__(message)
+        self.damages = damages
+
+
+def in_words(damages: list[Damage]) -> str:
+    """Return the first damages as part of a sentence."""
+    shown = "; ".join(str(damage) for damage in damages[:3])
+    return shown + (f"; and {len(damages) - 3} more" if len(damages) > 3 else "")
+
+
+def canonical_json(document: JsonValue) -> bytes:
+    """Return canonical JSON: sorted keys, no spaces, ASCII; `ValueError` for NaN and infinity."""
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_sha256(document: JsonValue) -> str:
+    """Return the SHA-256 of a document's canonical JSON (hexadecimal)."""
+    return hashlib.sha256(canonical_json(document)).hexdigest()
+
+
+def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
+    """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON.
 
     Raises:
-        ValueError: it holds NaN or infinity; the message names `file`.
+        ValueError: the document has NaN or infinity, or a field `checksum` already.
     """
+    if _CHECKSUM in fields:
+        raise ValueError("the field 'checksum' is added here")
+    return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
+
+
+def parse_checksummed(content: bytes) -> dict[str, JsonValue]:
+    """Return the fields that `checksummed` wrote, without the checksum; `DamagedFileError` if any byte differs."""
+    try:
+        document = json.loads(content)
+        if not isinstance(document, dict) or _CHECKSUM not in document:
+            raise DamagedFileError("has no checksum")
+        fields = {name: value for name, value in document.items() if name != _CHECKSUM}
+        whole = json_sha256(fields) == document[_CHECKSUM] and _file_content(document) == content
+    except DamagedFileError:
+        raise
+    except (ValueError, RecursionError) as error:
+        raise DamagedFileError("is not JSON") from error
+    if not whole:
+        raise DamagedFileError("does not match its own checksum")
+    return fields
+
+
+def _file_content(document: JsonValue) -> bytes:
+    return (json.dumps(document, indent=2, sort_keys=True, allow_nan=False) + "\n").encode("ascii")
+
+
+class BytesDone:
+    """Count bytes and report them, as `name` of so many in `total`, in the context in which this object was made."""
+
+    def __init__(self, name: str, total: int) -> None:
+        self._name = name
+        self._total = total
+        self._done = 0
+        self._lock = Lock()
+        self._context = copy_context()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._done = min(self._done + count, self._total)
+            self._context.run(report_progress, self._name, self._done, self._total)
+
+
+def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
+    """Return the canonical JSON of a document, or its JSON text as it is; `ValueError` names `file`."""
     try:
         return document if isinstance(document, bytes) else canonical_json(document)
     except ValueError as error:
@@ -200,11 +175,7 @@ def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
 
 
 def parse_document(content: bytes) -> JsonValue:
-    """Return the document of verified JSON text.
-
-    Raises:
-        DamagedFileError: it is not JSON.
-    """
+    """Return the document of a JSON text; `DamagedFileError` if it is none."""
     try:
         document: JsonValue = json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:

@@ -34,9 +34,8 @@ from eigen_core.common.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_SECONDS = 90.0
-"""How long a lease lasts whose record cannot be read (seconds)."""
-
+# Of a lease whose record cannot be read.
+_DEFAULT_SECONDS = 90.0
 _BEATS_PER_LEASE = 4
 _KEPT_EPOCHS = 8
 _RELEASE_SECONDS = 5.0
@@ -46,12 +45,12 @@ _ANNOUNCEMENT = re.compile(r"\d{6,18}\.(\d{6,18}-[0-9a-f]{8}\.json)")
 
 _Document = TypeVar("_Document", bound=BaseModel)
 
+# Tokens of the leases that this process holds: one of its own that is not among them is free.
 _held_here: set[str] = set()
-"""Tokens of the leases that this process holds. One that it gave up without being able to say so is free."""
 
 
 class LeaseHeldError(InputError):
-    """Another process holds the lease, as far as is known."""
+    """Another process holds the lease."""
 
 
 class LeaseLostError(Exception):
@@ -59,7 +58,7 @@ class LeaseLostError(Exception):
 
 
 class _LeaseRecord(BaseModel):
-    """Who holds the lease: written once, when it is taken."""
+    """The holder of a lease: written once, when it is taken."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -69,7 +68,7 @@ class _LeaseRecord(BaseModel):
 
 
 class _Beat(BaseModel):
-    """That the holder is alive: written again and again."""
+    """A sign of life of the holder, written again and again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -80,18 +79,21 @@ class _Beat(BaseModel):
 
 @dataclass(frozen=True)
 class LeaseState:
-    """The lease on a run, as the store shows it."""
+    """The lease on a run, as the store shows it.
+
+    Attributes:
+        epoch: how often the lease has been taken.
+        owner: its holder; None if that cannot be read.
+        free: it was released, or its holder has certainly ended.
+        age_seconds: time since it was renewed, by the store's clock; infinite if `free`.
+        lease_seconds: the lease expires at this age.
+    """
 
     epoch: int
-    """How often the lease has been taken."""
     owner: ProcessIdentity | None
-    """Who took it; None if that cannot be read."""
     free: bool
-    """It was given back, or its holder has certainly ended."""
     age_seconds: float
-    """Time since the holder renewed it, by the store's clock; infinite if `free` (seconds)."""
     lease_seconds: float
-    """The lease lapses at this age (seconds)."""
 
     @property
     def live(self) -> bool:
@@ -102,13 +104,12 @@ class LeaseState:
 class Lease:
     """The right to write a run's manifests, under an epoch that no other holder ever had. Make one with `acquire`.
 
-    Used as a context manager it is renewed in the background and given back at the end. Renewing tells others to wait;
-    it proves nothing: `check` does.
+    As a context manager it is renewed in the background, which tells others to wait, and released at the end. Only
+    `check` proves that it is still held.
 
-    A process may be stopped for longer than the lease between a check and what it does then. So a manifest is announced
-    before the check that precedes it. A process that takes the lease after that check finds the announcement, and
-    occupies the manifest's name before anything else: the manifest was created before, with all its blobs there, or
-    never will be.
+    A process may be stopped for longer than the lease between a check and the write after it. So a manifest is
+    announced before that check. A process that takes the lease later finds the announcement and first occupies the
+    manifest's name: the manifest was created before, with all its blobs, or never will be.
     """
 
     def __init__(self, store: Store, run: str, epoch: int, record: _LeaseRecord, clock: Callable[[], float]) -> None:
@@ -139,10 +140,10 @@ class Lease:
         """Take the lease on a run.
 
         Args:
-            store: where the run is.
+            store: of the run.
             run: its name.
-            lease_seconds: the lease lapses when it was not renewed for so long.
-            above: the epoch will be higher than this, whatever the store shows: the highest in the run's manifests.
+            lease_seconds: the lease expires when it was not renewed for this time.
+            above: lower bound of the epoch: the highest in the run's manifests.
             at_once: any other holder has certainly ended, since this process holds the run's lock.
             clock: rising seconds.
 
@@ -160,20 +161,16 @@ class Lease:
                 return lease
 
     def raise_if_lost(self) -> None:
-        """Raise if the last check or background renewal found the lease lost; the store is not asked.
-
-        Raises:
-            LeaseLostError: another process has taken the lease.
-        """
+        """Raise `LeaseLostError` if the last check or renewal found the lease lost; the store is not asked."""
         if self._lost is not None:
             raise LeaseLostError(self._lost)
 
     def check(self) -> None:
-        """Make sure that this is the newest lease, before a manifest is written.
+        """Check that this is the newest lease, before a manifest is written.
 
         Raises:
-            LeaseLostError: another process has taken it since. A lease that lapsed and was not taken is kept.
-            InputError, StoreUnavailableError: see `Store`; it is not known then.
+            LeaseLostError: another process has taken it since. A lease that expired and was not taken is still held.
+            InputError, StoreUnavailableError: see `Store`.
         """
         if self._keeper_error is not None:
             raise RuntimeError("the lease is not renewed any more, since its thread has ended") from self._keeper_error
@@ -182,26 +179,19 @@ class Lease:
         self._look_for_another()
 
     def announce(self, manifest: str) -> None:
-        """Write down which manifest is about to be created, and `check` then.
-
-        Args:
-            manifest: its name, relative to the run's folder.
-
-        Raises:
-            LeaseLostError, InputError, StoreUnavailableError: as for `check`.
-        """
+        """Write down the name of a manifest that is about to be created, and `check` then."""
         self._store.put(self._announcement(manifest), b"")
         self.check()
 
     def conclude(self, manifest: str) -> None:
-        """Remove an announcement once the manifest exists. A failure does no harm, and is logged."""
+        """Remove an announcement once the manifest exists; a failure is harmless and logged."""
         self._prune([self._announcement(manifest)])
 
     def renew(self) -> None:
         """Show other processes that this one is alive.
 
         Raises:
-            LeaseLostError: it is known that another process has taken the lease.
+            LeaseLostError: another process is known to have taken the lease.
             InputError, StoreUnavailableError: see `Store`; the lease stays as it is.
         """
         with self._writing:
@@ -212,7 +202,7 @@ class Lease:
                 self._renewed = started
 
     def release(self) -> None:
-        """Give the lease back. If the store cannot be reached, it lapses by itself; that is logged."""
+        """Release the lease. If the store cannot be reached, it expires by itself; that is logged."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -263,7 +253,7 @@ class Lease:
         return f"{_record_name(self._run, self.epoch)}.{manifest.removeprefix(MANIFESTS)}"
 
     def _prevent_announced(self, found: list[StoredObject]) -> list[str]:
-        """Occupy the names of the manifests that others announced, where they are free; return the announcements."""
+        """Occupy the names of manifests that others announced and did not create; return the announcements."""
         announced = {thing.name: _ANNOUNCEMENT.fullmatch(thing.name.rpartition("/")[2]) for thing in found}
         for match in announced.values():
             if match is not None:
@@ -313,12 +303,12 @@ class Lease:
 
 
 def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:
-    """Return the lease on a run as the store shows it, None if none was ever taken.
+    """Return the lease on a run, None if none was ever taken.
 
     Args:
-        store: where the run is.
+        store: of the run.
         run: its name.
-        at_once: the holder of the lease has certainly ended: report it as free.
+        at_once: the holder has certainly ended: report the lease as free.
 
     Raises:
         InputError, StoreUnavailableError: see `Store`.
@@ -329,7 +319,7 @@ def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState 
         return None
     record = _parsed(_LeaseRecord, store, _record_name(run, epoch))
     owner = None if record is None else record.owner
-    lease_seconds = DEFAULT_SECONDS if record is None else record.lease_seconds
+    lease_seconds = _DEFAULT_SECONDS if record is None else record.lease_seconds
     if at_once or (record is not None and _is_free(store, run, epoch, record)):
         return LeaseState(epoch, owner, True, math.inf, lease_seconds)
     names = (_record_name(run, epoch), _beat_name(run, epoch))
@@ -339,17 +329,12 @@ def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState 
 
 
 def is_live(store: Store, run: str) -> bool:
-    """Whether some process may be writing to a run, by its lease.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
+    """Whether a process may be writing to a run, by its lease."""
     state = lease_state(store, run)
     return state is not None and state.live
 
 
 def _is_free(store: Store, run: str, epoch: int, record: _LeaseRecord) -> bool:
-    """Whether a lease was given back, or its holder has certainly ended."""
     if record.owner.has_ended():
         return True
     if record.owner.started is not None and record.owner == this_process() and record.token not in _held_here:

@@ -19,8 +19,6 @@ from eigen_core.config.model import CheckpointConfig
 def open_store(url: str) -> Store:
     """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`, without accessing it.
 
-    `Store.check` checks whether it can be used.
-
     Raises:
         InputError: the URL is none of these.
     """
@@ -35,7 +33,7 @@ def open_store(url: str) -> Store:
 
 
 def _refuse_pickled_tokens() -> None:
-    """Raise `InputError` if importing gcsfs would unpickle tokens of an old version, which can run any code."""
+    """Refuse to import gcsfs where it would unpickle tokens of an old version, which can run any code."""
     path = Path.home() / ".gcs_tokens"
     if os.path.lexists(path):
         raise InputError(
@@ -46,13 +44,13 @@ def _refuse_pickled_tokens() -> None:
 
 @dataclass(frozen=True)
 class RunLocation:
-    """Where a run is kept.
+    """The place of a run.
 
     Attributes:
-        name: the run.
-        store: where it is kept; for a folder the run directory lies in it.
-        root: folder of this machine that holds the run directory.
-        remote: the store is elsewhere.
+        name: of the run.
+        store: a bucket, or the folder that has the run directory.
+        root: folder of this machine that has the run directory.
+        remote: the store is a bucket.
     """
 
     name: str
@@ -62,11 +60,7 @@ class RunLocation:
 
     @classmethod
     def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
-        """Return the location that the settings name.
-
-        Raises:
-            InputError: they name none, or no run can have this name.
-        """
+        """Return the location that the settings name; `InputError` if they name none, or no run can have this name."""
         url = settings.store
         check_run_name(name)
         return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
@@ -90,15 +84,12 @@ class RunLocation:
         return self.local.exists() or (self.remote and self.stored.exists())
 
     def contents(self) -> list[RunContents]:
-        """All places that may hold the run's generations, this machine first."""
+        """The run in all places that may have its generations, this machine first."""
         return [self.local, self.stored] if self.remote else [self.local]
 
 
 def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
-    """Yield all manifests of a run and where they are, as `RunContents.newest_first` does.
-
-    Of those that are equally new, those of the first contents come first.
-    """
+    """Yield all manifests of a run and where they are, newest first; of equally new ones the first place's."""
 
     def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
         return ((one, found) for found in one.newest_first())

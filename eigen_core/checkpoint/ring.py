@@ -30,7 +30,7 @@ import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import PathOf, blob_path, opened, write_all, write_blob
+from eigen_core.checkpoint.blobs import blob_path, opened, write_blob
 from eigen_core.checkpoint.integrity import BytesDone, DamagedFileError, blob_name, canonical_json
 from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
 from eigen_core.checkpoint.tensors import DATA_TYPES, TORCH_TYPES, tensor_bytes
@@ -45,12 +45,11 @@ _BLOCK_BYTES = 4 << 20
 _LARGEST_BLOCK_BYTES = 16 << 20
 _READ_BYTES = 1 << 17
 _ZSTD_LEVEL = 1
+# The largest window (bytes) that a reader allocates; level 1 writes half a megabyte.
 _ZSTD_WINDOW = 8 << 20
-"""Largest window (bytes) that a reader sets aside; that of level 1 is half a megabyte."""
 _SHARD_BYTES = 64 << 20
-"""Rows of more bytes than this are spread over several shards."""
+# With so many shards beyond those that the ring's size asks for, the whole ring is written anew.
 _SMALL_SHARDS = 256
-"""With so many shards beyond those that the ring's size asks for, the ring is written anew as a whole."""
 _WORKERS = 2
 
 Bytes = NDArray[np.uint8]
@@ -119,17 +118,10 @@ def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
     )
 
 
-def plan_shards(
+def _plan_shards(
     ring: Ring, row_bytes: int, known: Sequence[ShardEntry], is_there: Callable[[ShardEntry], bool]
 ) -> tuple[list[ShardEntry], list[RowRange]]:
-    """Return which of the known shards still serve, and which rows must be written.
-
-    Args:
-        ring: the ring to be saved.
-        row_bytes: size of a row (bytes).
-        known: shards of an earlier state of this ring, rising and without gaps; none if that is not known.
-        is_there: whether a shard's blob can be read again.
-    """
+    """Return which of the known shards of an earlier state still serve, and which ranges of rows must be written."""
     oldest = ring.written - ring.size
     kept = [shard for shard in known if shard.stop > oldest]
     reaches = kept and kept[0].first <= oldest and kept[-1].stop <= ring.written
@@ -143,7 +135,7 @@ def plan_shards(
 
 
 def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
-    """Split rows into as few equal ranges as keep each below the size of a shard."""
+    """Split rows into as few equal ranges as keep each below `_SHARD_BYTES`."""
     count = stop - first
     parts = min(count, math.ceil(count * row_bytes / _SHARD_BYTES) or 1)
     bounds = [first + count * part // parts for part in range(parts + 1)] if count else []
@@ -154,8 +146,8 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
     """Write the rows of a ring that are not stored yet; return the ring's entry and the shards that were written.
 
     Args:
-        ring: the ring; None: the snapshot has none.
-        base: entry of an earlier state of this very ring, to which rows were only appended since; None: none is known.
+        ring: None: the snapshot has none.
+        base: entry of an earlier state of this ring, to which rows were only appended since; None: none is known.
         run: the run's folder.
     """
     if ring is None:
@@ -165,9 +157,12 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
     known: tuple[ShardEntry, ...] = ()
     if base is not None and base.columns == columns and base.capacity == ring.capacity:
         known = base.shards
-    kept, ranges = plan_shards(
-        ring, row_bytes, known, lambda shard: _has_size(blob_path(run, shard.sha256), shard.bytes)
-    )
+
+    def is_there(shard: ShardEntry) -> bool:
+        path = blob_path(run, shard.sha256)
+        return path.is_file() and path.stat().st_size == shard.bytes
+
+    kept, ranges = _plan_shards(ring, row_bytes, known, is_there)
     progress = BytesDone("save", sum(count for _, count in ranges) * row_bytes)
 
     def write(rows: RowRange) -> ShardEntry:
@@ -182,7 +177,7 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
         progress.add(count * row_bytes)
         return ShardEntry(first=first, count=count, bytes=size, sha256=sha256, raw_bytes=raw_bytes, compression="zstd")
 
-    written = in_threads(write, ranges)
+    written = _in_threads(write, ranges)
     entry = RingEntry(
         capacity=ring.capacity,
         size=ring.size,
@@ -193,19 +188,8 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
     return entry, written
 
 
-def _has_size(path: Path, size: int) -> bool:
-    try:
-        return path.is_file() and path.stat().st_size == size
-    except FileNotFoundError:
-        return False
-
-
 def empty_ring(entry: RingEntry) -> Ring:
-    """Return a ring as a manifest describes it, all of whose rows are still zeros.
-
-    Raises:
-        DamagedFileError: there is not enough memory for it.
-    """
+    """Return a ring of zeros as a manifest describes it; `DamagedFileError` if there is not enough memory."""
     try:
         columns = {
             column.name: unwritten_zeros((entry.capacity, *column.shape), TORCH_TYPES[column.dtype])
@@ -216,8 +200,7 @@ def empty_ring(entry: RingEntry) -> Ring:
     return Ring(columns, entry.size, entry.written)
 
 
-def in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    """Do the work for each item, a few at a time; the first error is raised once all that began has ended."""
+def _in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
     with ThreadPoolExecutor(_WORKERS) as threads:
         return list(threads.map(work, items))
 
@@ -245,11 +228,11 @@ def write_shard(path: Path, ring: Ring, columns: tuple[TensorFacts, ...], first:
     start = head.spelled()
     raw_bytes = len(start) + count * sum(column.nbytes for column in columns)
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=raw_bytes)
-    with open(path, "wb", buffering=0) as file:
-        write_all(file, compressor.compress(start))
+    with open(path, "wb") as file:
+        file.write(compressor.compress(start))
         for planes in _planes(ring, head):
-            write_all(file, compressor.compress(planes))
-        write_all(file, compressor.flush())
+            file.write(compressor.compress(planes))
+        file.write(compressor.flush())
     return raw_bytes
 
 
@@ -278,15 +261,15 @@ def rows_as_bytes(rows: torch.Tensor) -> Bytes:
 def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dict[str, Bytes]) -> None:
     """Read a verified shard into the slots of its rows; rows that have been overwritten since are left out.
 
-    Nothing beyond the sizes in the manifest is ever decompressed.
+    Nothing beyond the sizes in the manifest is decompressed.
 
     Args:
         file: an unbuffered file at its start.
-        entry, shard: what the manifest says of the ring and the shard.
+        entry, shard: the manifest's entries of ring and shard.
         columns: name -> the ring's memory as bytes `[capacity, bytes of a row]`.
 
     Raises:
-        DamagedFileError: its content is not what the manifest says.
+        DamagedFileError: the content differs from the manifest.
     """
     stream = _reader(file)
     try:
@@ -307,7 +290,6 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
 
 
 def _read_head(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Head:
-    """Read the header, which must be that of this very shard."""
     start = bytearray(len(_MAGIC) + _LENGTH_BYTES)
     _read_exactly(stream, memoryview(start))
     length = int.from_bytes(start[len(_MAGIC) :], "little")
@@ -344,7 +326,7 @@ def _read_exactly(stream: _Reader, buffer: memoryview) -> None:
 
 
 def _reader(file: BinaryIO) -> _Reader:
-    """Return a stream of a file's decompressed content; its first bytes show how it was compressed."""
+    """Return a stream of a file's decompressed content, by its first bytes."""
     magic = file.read(len(_ZSTD_MAGIC))
     file.seek(0)
     if magic == _ZSTD_MAGIC:
@@ -355,22 +337,20 @@ def _reader(file: BinaryIO) -> _Reader:
     return file  # type: ignore[return-value]  # typeshed leaves readinto out of BinaryIO; raw files have it
 
 
-def read_ring(manifest: Manifest, entry: RingEntry, path_of: PathOf) -> Ring:
-    """Return the ring that verified shards make up.
+def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:
+    """Return the ring of a generation whose blobs, in the run's folder, are verified.
 
     Raises:
-        DamagedGenerationError: a shard is damaged, or there is not enough memory.
+        DamagedGenerationError: a shard is damaged all the same, or there is not enough memory.
     """
     with reading_part(manifest, "replay", manifest.name):
         ring = empty_ring(entry)
     memory = {name: rows_as_bytes(column) for name, column in ring.columns.items()}
 
     def read(shard: ShardEntry) -> None:
-        with (
-            reading_part(manifest, shard.title, blob_name(shard.sha256)),
-            opened(path_of(shard.sha256)) as file,
-        ):
+        path = blob_path(run, shard.sha256)
+        with reading_part(manifest, shard.title, blob_name(shard.sha256)), opened(path) as file:
             read_shard(file, entry, shard, memory)
 
-    in_threads(read, entry.shards)
+    _in_threads(read, entry.shards)
     return ring

@@ -53,9 +53,9 @@ class Saved:
 
     Attributes:
         manifest: its manifest.
-        written_bytes: what was written for it (bytes).
-        ring_bytes: those of the replay buffer's new rows.
-        ring_raw_bytes: what these would have been without compression.
+        written_bytes: bytes of all new files.
+        ring_bytes: bytes of the replay buffer's new rows, compressed.
+        ring_raw_bytes: the same before compression.
     """
 
     manifest: Manifest
@@ -70,19 +70,17 @@ class Saved:
 
 
 class RunDirectory:
-    """A run's folder on this machine, in a store that is a folder (see `LocalStore`).
+    """A run's folder on this machine, in a `LocalStore`. Make one with `create` or `open`.
 
-    A generation is committed by its manifest, which is written last; what a killed process left of one is cleared when
-    the run is next locked, or removed with the next old generation.
-
-    Make one with `create` or `open`.
+    A generation is committed by its manifest, which is written last. Files of a killed process are removed when the run
+    is next locked, or with the next old generation.
 
     Attributes:
         root: the folder of the store.
         name: the run's name.
         path: the run's folder.
         config: the configuration that the run began with.
-        contents: what the run holds.
+        contents: generations and attachments of the run.
     """
 
     def __init__(self, root: Path, name: str, config: Mapping[str, JsonValue]) -> None:
@@ -97,16 +95,16 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str, config: Mapping[str, JsonValue]) -> Self:
-        """Make a new run that holds nothing but its configuration, completely or not at all.
+        """Create a run with its configuration alone, completely or not at all.
 
         Args:
-            root: the folder that holds the runs; it is made if it is missing.
-            name: the run's name, see `check_run_name`.
-            config: the run's configuration as JSON; its key `seed`, if it is a number, goes into the manifests.
+            root: the folder of the runs, which is created if it is missing.
+            name: see `check_run_name`.
+            config: as JSON; its key `seed`, if it is a number, goes into the manifests.
 
         Raises:
             InputError: the name or the folder cannot be used, or there is such a run already.
-            ValueError: the configuration holds NaN or infinity.
+            ValueError: the configuration has NaN or infinity.
         """
         check_run_name(name)
         content = config_content(name, config)
@@ -122,11 +120,7 @@ class RunDirectory:
 
     @classmethod
     def open(cls, root: Path, name: str) -> Self:
-        """Return the run that was created under this name.
-
-        Raises:
-            InputError: there is none, or its configuration cannot be read.
-        """
+        """Return the run of this name; `InputError` if there is none, or its configuration cannot be read."""
         check_run_name(name)
         store = LocalStore(root)
         contents = RunContents(store, name)
@@ -136,16 +130,16 @@ class RunDirectory:
 
     @property
     def plots(self) -> Path:
-        """Folder for the run's plots; it is made when plots are drawn."""
+        """Folder of the run's plots, which is created when plots are drawn."""
         return self.path / PLOTS
 
     def blob_path(self, sha256: str) -> Path:
-        """Return where the blob with a SHA-256 is, or would be."""
+        """Return the file of the blob with a SHA-256, whether it exists or not."""
         return blob_path(self.path, sha256)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other process from writing to the run, and remove files that a killed one left unfinished.
+        """Keep every other process from writing to the run, and remove unfinished files of a killed one.
 
         Raises:
             RunLockedError: another process is writing to the run; the message names it.
@@ -164,7 +158,6 @@ class RunDirectory:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Hold the lock, and keep other threads of this process from writing."""
         with self._alone, nullcontext() if self._lock.held else self.lock():
             yield
 
@@ -183,16 +176,16 @@ class RunDirectory:
         config: Mapping[str, JsonValue] | None = None,
         epoch: int = 0,
     ) -> Saved:
-        """Commit a generation: when this returns it is there for good, and nothing is unless its manifest is.
+        """Commit a generation durably, completely or not at all.
 
         Of the ring only those rows are written that are new since the generation that this object saved or loaded
-        last: between the two, rows may only have been appended. Everything else is written as a whole. A generation
-        that is there with the same content stays as it is. The run is locked meanwhile, unless it is already.
+        last: between the two, rows may only have been appended. A generation with the same content stays as it is. The
+        run is locked meanwhile, unless it is already.
 
         Args:
             snapshot: the state.
-            config: the configuration with which the generation was trained; None: what the run began with.
-            epoch: epoch of the lease under which this is done; 0: there is none.
+            config: with which the generation was trained; None: the one that the run began with.
+            epoch: of the lease; 0: there is none.
 
         Raises:
             InputError: the folder cannot be written to (no space, no permission, ...).
@@ -207,12 +200,15 @@ class RunDirectory:
             entries = write_files(snapshot, self.path)
             known = base.ring if base is not None else None
             ring, written = write_ring(snapshot.ring, known, self.path)
+            parent = None if base is None else base.checksum
+            if base is not None and base.generation == snapshot.generation:
+                parent = base.parent
             manifest = compose_manifest(
                 self.name,
                 snapshot,
                 entries,
                 ring,
-                _parent_of(snapshot.generation, base),
+                parent,
                 epoch,
                 self.config if config is None else config,
             )
@@ -226,25 +222,25 @@ class RunDirectory:
             return Saved(self._base, sum(entry.bytes for entry in entries) + shards[0], *shards)
 
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
-        """Return a manifest that is there and says the same, but for when."""
+        """Return the stored manifest that differs in its time alone, None if there is none."""
         names = [name for name in self.contents.manifest_names() if generation_of(name) == manifest.generation]
         for found in map(self.contents.manifest, names):
-            if isinstance(found, Manifest) and _without_time(found) == _without_time(manifest):
-                return found
+            if isinstance(found, Manifest):
+                time = {"created": manifest.created, "checksum": manifest.checksum}
+                if found.model_copy(update=time) == manifest:
+                    return found
         return None
 
     def load(self, manifest: Manifest, form: SnapshotForm | None = None) -> LoadedGeneration:
-        """Read one generation, all of it verified before any is parsed. Tensors are on the CPU, in their own memory.
-
-        Args:
-            manifest: the generation's.
-            form: what it must consist of; None: whatever the manifest says.
+        """Read a generation, all of it verified before any is parsed; tensors are on the CPU, in their own memory.
 
         Raises:
-            DamagedGenerationError: it is damaged, or of another form, which is seen before any of it is read.
+            DamagedGenerationError: it is damaged, or not of this form, which is seen before any of it is read.
         """
         _require_form(manifest, form)
-        snapshot = read_snapshot(manifest, self.blob_path)
+        if damages := self.contents.damages(manifest, deep=True, phase="load"):
+            raise damaged_generation(manifest, damages)
+        snapshot = read_snapshot(manifest, self.path)
         self._base = manifest
         return LoadedGeneration(snapshot, manifest, [])
 
@@ -254,14 +250,14 @@ class RunDirectory:
         restore: Callable[[Snapshot], None] | None = None,
         stored: RunContents | None = None,
     ) -> LoadedGeneration | None:
-        """Read the newest generation that is whole, as `load` does. Damaged ones are logged, returned and skipped.
+        """Read the newest generation that is whole; None if the run has no generation.
 
-        Returns None for a run without any generation.
+        Damaged generations are logged, returned and skipped.
 
         Args:
             form: see `load`.
             restore: called with the snapshot; a generation for which it raises `UnfitSnapshotError` counts as damaged.
-            stored: the run in a store elsewhere; what is newer there is fetched first, and what is damaged here.
+            stored: the run in a bucket, from which newer generations and damaged parts are fetched.
 
         Raises:
             InputError: all generations are damaged, or the newest was written by a newer version of Eigen.
@@ -331,22 +327,13 @@ class RunDirectory:
         champion_generation: int | None = None,
         protected: Collection[int] = frozenset(),
     ) -> CleanReport:
-        """Apply retention, as `RunContents.clean` does, while no other process writes.
-
-        Raises:
-            InputError: the folder cannot be written to.
-            RunLockedError: another process is writing to the run.
-        """
+        """Apply retention (`RunContents.clean`) under the run's lock."""
         with self._writing():
             return self.contents.clean(keep_last, keep_every, champion_generation, protected)
 
 
 def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
-    """Return the content of `config.json` of a run that begins now.
-
-    Raises:
-        ValueError: the configuration holds NaN or infinity.
-    """
+    """Return the content of `config.json` of a run that begins now."""
     return checksummed(
         {
             "format_version": FORMAT_VERSION,
@@ -363,20 +350,8 @@ def _require_form(manifest: Manifest, form: SnapshotForm | None) -> None:
         raise damaged_generation(manifest, damages)
 
 
-def _without_time(manifest: Manifest) -> Manifest:
-    """Return a manifest without the time at which it was written."""
-    return manifest.model_copy(update={"created": "", "checksum": ""})
-
-
-def _parent_of(generation: int, base: Manifest | None) -> str | None:
-    """Return the checksum of the manifest that a generation went on from; `base` was saved or read last."""
-    if base is None:
-        return None
-    return base.parent if base.generation == generation else base.checksum
-
-
 def _is_taken(path: Path) -> bool:
-    """Whether there is something in the place of a new run that is neither empty nor lock, lease or attempts for it."""
+    """Whether the place of a new run has files beside its lock, lease and attempts."""
     with explained("make a run in", path.parent, ANOTHER_STORE):
         try:
             names = os.listdir(path)

@@ -32,8 +32,7 @@ logger = logging.getLogger(__name__)
 class RunSession:
     """A run that this process alone may write to. Make one with `open_session`.
 
-    A generation is committed to the run directory on this machine; if the store is elsewhere it is copied there in the
-    background.
+    A generation is committed to the run directory on this machine, and copied to a bucket in the background.
     """
 
     def __init__(
@@ -52,34 +51,21 @@ class RunSession:
 
     @property
     def name(self) -> str:
-        """The run's name."""
         return self.directory.name
 
     @property
     def epoch(self) -> int:
-        """Epoch of the lease, which goes into every manifest."""
+        """Epoch of the lease."""
         return self._lease.epoch
 
     def load_newest(
         self, form: SnapshotForm | None = None, restore: Callable[[Snapshot], None] | None = None
     ) -> LoadedGeneration | None:
-        """Read the newest generation that is whole, here or in the store; None if there is none.
-
-        What is only in the store is fetched first. Damaged generations are logged and skipped.
-
-        Args:
-            form, restore: see `RunDirectory.load_newest`.
-
-        Raises:
-            InputError: all are damaged.
-            StoreUnavailableError: the store does not answer.
-        """
+        """Read the newest generation that is whole, here or in the store (see `RunDirectory.load_newest`)."""
         return self.directory.load_newest(form, restore, self.location.stored if self.location.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
-        """Commit a generation on this machine and queue it for upload to the store.
-
-        Waits while more generations than allowed wait for upload; training does not wait otherwise.
+        """Commit a generation on this machine and queue it for upload; wait only while the queue is full.
 
         Raises:
             LeaseLostError: another process has taken the run over; nothing is written.
@@ -98,13 +84,10 @@ class RunSession:
         return saved
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
-        """Commit a generation on this machine, for a process that is about to end: the store is not waited for.
-
-        Returns what was written; None if the generation was committed before.
+        """Commit a generation of a process that is about to end, without waiting; None if it was committed before.
 
         Raises:
-            LeaseLostError: another process has taken the run over; nothing is written.
-            InputError: the run directory cannot be written to.
+            LeaseLostError, InputError: see `save`.
         """
         self._lease.check()
         newest = self.location.local.newest_manifest()
@@ -117,7 +100,7 @@ class RunSession:
 
     @contextmanager
     def replacing_plots(self) -> Iterator[list[Path]]:
-        """Give a list for the plots that the block writes into the run directory; after it they are kept."""
+        """Give a list for the plots that the block writes into the run directory, and list and upload them."""
         paths: list[Path] = []
         self.directory.contents.unlist_attachments(PLOTS)
         yield paths
@@ -126,13 +109,13 @@ class RunSession:
         self._send(names)
 
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
-        """Store the champion's result in the holdout episodes after `generation`."""
+        """Store the champion's holdout result after a generation."""
         name = holdout_name(generation)
         self.directory.contents.put_attachment(name, checksummed(dict(result)))
         self._send([name])
 
     def _send(self, names: Sequence[str]) -> None:
-        """Queue attachments, which are in the run directory already, and then their list, for upload."""
+        """Queue attachments and then their list for upload."""
         if self._uploader is not None:
             for name in (*names, ATTACHMENTS_NAME):
                 self._uploader.add_file(name, self.directory.path / name)
@@ -141,7 +124,7 @@ class RunSession:
         """Wait until everything is in the store.
 
         Args:
-            seconds: for how long; None: `checkpoint.finish_seconds`.
+            seconds: timeout; None: `checkpoint.finish_seconds`.
 
         Raises:
             StoreUnavailableError: something is not, after that time.
@@ -151,12 +134,12 @@ class RunSession:
             self._uploader.finish(self._settings.finish_seconds if seconds is None else seconds)
 
     def uploads(self) -> UploadStatus | None:
-        """How far the uploads are; None if the store is this machine."""
+        """Return the state of the uploads; None if the store is on this machine."""
         return None if self._uploader is None else self._uploader.status()
 
 
 def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
-    """Begin a run that is nowhere yet, here and in the store.
+    """Create a run, here and in the store.
 
     Raises:
         InputError: it exists, or store or name cannot be used.
@@ -173,7 +156,7 @@ def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
 
 @contextmanager
 def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
-    """Take a run, which must exist, for this process alone.
+    """Lock an existing run for this process.
 
     Raises:
         InputError: there is no such run, it is in use, or the store cannot be used.
@@ -195,14 +178,10 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
 
 
 def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
-    """Take the lease on a run, whose directory on this machine, if there is one, is locked already.
-
-    Raises:
-        LeaseHeldError: another process holds it.
-        InputError: the store cannot be used.
-        StoreUnavailableError: the store does not answer.
-    """
-    above, at_once = _highest_epoch(location), not location.remote
+    """Take the lease on a run (see `Lease.acquire`) whose directory here, if there is one, is locked already."""
+    newest = [contents.newest_manifest() for contents in location.contents()]
+    above = max((manifest.epoch for manifest in newest if manifest is not None), default=0)
+    at_once = not location.remote
     return Lease.acquire(location.store, location.name, settings.lease_seconds, above=above, at_once=at_once)
 
 
@@ -215,7 +194,7 @@ def _directory_of(location: RunLocation) -> RunDirectory:
 
 
 def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
-    """Make the run known in the store; another run of that name there is refused."""
+    """Create the run in the store; another run of that name there is refused."""
     name = location.stored.object_name(CONFIG_NAME)
     try:
         location.store.create(name, config_content(location.name, directory.config))
@@ -240,8 +219,3 @@ def _queue_small_files(location: RunLocation, directory: RunDirectory, uploader:
             if uploaded is None or found.modified > uploaded:
                 name = found.name.removeprefix(here.object_name(""))
                 uploader.add_file(name, directory.path / name)
-
-
-def _highest_epoch(location: RunLocation) -> int:
-    newest = [contents.newest_manifest() for contents in location.contents()]
-    return max((manifest.epoch for manifest in newest if manifest is not None), default=0)

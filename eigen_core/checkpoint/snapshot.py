@@ -2,7 +2,6 @@
 
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -13,11 +12,9 @@ import torch
 from pydantic import JsonValue
 
 from eigen_core import __version__
-from eigen_core.checkpoint.blobs import PathOf, check_blob, write_blob, write_bytes
+from eigen_core.checkpoint.blobs import blob_path, write_blob
 from eigen_core.checkpoint.integrity import (
-    BytesDone,
     Damage,
-    DamagedFileError,
     blob_name,
     checksummed,
     document_bytes,
@@ -31,7 +28,6 @@ from eigen_core.checkpoint.manifest import (
     Manifest,
     RingEntry,
     TensorFacts,
-    damaged_generation,
     reading_part,
 )
 from eigen_core.checkpoint.ring import Ring, read_ring, ring_columns
@@ -43,10 +39,8 @@ from eigen_core.common.records import Arithmetic
 class Snapshot:
     """The whole state at the end of a generation, as named tensors, JSON documents and a ring.
 
-    Tensors may be views, may share memory and may be on any device; they come back on the CPU, each with memory of its
-    own. Documents are what JSON can hold: keys are strings, tuples come back as lists, NaN and infinity are refused.
-    A document that grows with the run is better given as its JSON text, in bytes, which is stored as it is; it comes
-    back parsed.
+    Tensors may be views, may share memory and may be on any device; they are loaded to the CPU, each with its own
+    memory. NaN and infinity are refused in documents. The JSON text of a document, as bytes, is stored as it is.
 
     Raises:
         ValueError: a stem, a tensor's name or a generation's number cannot be stored.
@@ -90,65 +84,34 @@ class LoadedGeneration(NamedTuple):
     """Damages of the newer generations that were skipped, newest first."""
 
 
-def read_snapshot(manifest: Manifest, path_of: PathOf) -> Snapshot:
-    """Return the snapshot that a manifest describes. Nothing is parsed before everything is verified.
+def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
+    """Return the snapshot of a generation whose blobs, in the run's folder, are verified.
 
     Raises:
-        DamagedGenerationError: it is damaged.
+        DamagedGenerationError: it is damaged all the same, or there is not enough memory.
     """
-    verify_parts(manifest, manifest.parts, path_of)
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     documents: dict[str, JsonValue | bytes] = {}
     for entry in manifest.files:
-        stem, path = Path(entry.name).stem, path_of(entry.sha256)
+        stem, path = Path(entry.name).stem, blob_path(run, entry.sha256)
         with reading_part(manifest, entry.name, blob_name(entry.sha256)):
             if entry.tensors is not None:
                 tensors[stem] = read_tensors(path, entry.tensors)
             else:
                 documents[stem] = parse_document(path.read_bytes())
-    ring = None if manifest.ring is None else read_ring(manifest, manifest.ring, path_of)
+    ring = None if manifest.ring is None else read_ring(manifest, manifest.ring, run)
     return Snapshot(manifest.generation, tensors, documents, manifest.champion_generation, ring, manifest.computed_by)
-
-
-def verify_parts(manifest: Manifest, parts: dict[str, str], path_of: PathOf) -> None:
-    """Compare the blobs of parts of a generation with their sizes and SHA-256.
-
-    Args:
-        manifest: the generation's.
-        parts: some of the manifest's parts.
-        path_of: the file of a blob.
-
-    Raises:
-        DamagedGenerationError: it names all that is wrong.
-    """
-    sizes = manifest.blobs
-    blobs = sorted(set(parts.values()), key=lambda name: -sizes[name])
-    progress = BytesDone("load", sum(sizes[name] for name in blobs))
-
-    def damage_of(name: str) -> str | None:
-        try:
-            check_blob(path_of(name.rpartition("/")[2]), sizes[name], progress.add)
-        except DamagedFileError as error:
-            return str(error)
-        return None
-
-    with ThreadPoolExecutor(_WORKERS) as threads:
-        wrong = dict(zip(blobs, threads.map(damage_of, blobs), strict=True))
-    found = ((part, name, wrong[name]) for part, name in parts.items())
-    damages = [Damage(manifest.generation, part, what, name) for part, name, what in found if what is not None]
-    if damages:
-        raise damaged_generation(manifest, damages)
 
 
 @dataclass(frozen=True)
 class SnapshotForm:
-    """The form of a run's snapshots. It is compared with a manifest, before anything that it names is read.
+    """The form of a run's snapshots, compared with a manifest before its files are read.
 
     Attributes:
         files: name of each file -> its tensors; None for JSON.
         capacity: slots of the ring.
         columns: one row of the ring.
-        generation_rows: how many rows a generation can append to it.
+        generation_rows: numbers of rows that a generation can append to it.
     """
 
     files: Mapping[str, tuple[TensorFacts, ...] | None]
@@ -218,7 +181,7 @@ def _in_words(tensor: TensorFacts | None) -> str:
 
 
 def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
-    """Write the tensors and documents of a snapshot as blobs of the run in a folder and return their entries.
+    """Write a snapshot's tensors and documents as blobs and return their entries.
 
     Raises:
         ValueError: one of them cannot be stored; nothing is written then.
@@ -231,7 +194,7 @@ def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
         sha256, size = write_blob(run, partial(write_tensors, tensors=held))
         entries.append(FileEntry(name=f"{stem}.safetensors", bytes=size, sha256=sha256, tensors=tensors))
     for stem, text in texts.items():
-        sha256, size = write_blob(run, partial(write_bytes, content=text))
+        sha256, size = write_blob(run, partial(Path.write_bytes, data=text))
         entries.append(FileEntry(name=f"{stem}.json", bytes=size, sha256=sha256, tensors=None))
     return entries
 

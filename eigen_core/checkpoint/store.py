@@ -17,9 +17,21 @@ from eigen_core.common.text import has_credentials
 Progress = Callable[[int], None]
 """Called with the number of further bytes that were transferred."""
 
-
 ANOTHER_STORE = "choose another store, or another checkpoint.local if this is a folder beside a bucket"
-"""The advice about a folder of runs."""
+"""Advice in errors about a folder of runs."""
+LOOKS = "looks/"
+"""Folder beside the runs: the evaluation log."""
+LOOKS_CHAIN = "looks-chain/"
+"""Folder beside the runs: the chain that shows changes of that log."""
+LEDGER_HEAD = "ledger.json"
+"""Object beside the runs: number and SHA-256 of the newest entry of that chain."""
+WALKS = "walks/"
+"""Folder beside the runs: definitions and results of walks."""
+_RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+_SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
+_PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
 
 class StoreUnavailableError(Exception):
@@ -122,9 +134,6 @@ def created(store: Store, name: str, content: bytes) -> bool:
     """Create a small object and return whether the object of that name has this content now.
 
     A create whose reply was lost is recognised by its content, so different writers must write different contents.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
     """
     try:
         store.create(name, content)
@@ -134,11 +143,7 @@ def created(store: Store, name: str, content: bytes) -> bool:
 
 
 def has_content(store: Store, name: str, content: bytes) -> bool:
-    """Whether a store has an object of this name with this content.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
+    """Whether a store has an object of this name with this content."""
     known = store.stat(name)
     if known is None or known.bytes != len(content):
         return False
@@ -150,12 +155,7 @@ def has_content(store: Store, name: str, content: bytes) -> bool:
 
 @contextmanager
 def store_errors(action: str, path: Path) -> Iterator[None]:
-    """Turn all errors of the file system about a folder of runs into those that a `Store` raises.
-
-    Raises:
-        InputError: an error that the user can correct (see `explained`).
-        StoreUnavailableError: any other.
-    """
+    """Raise errors of the file system as those of a `Store`: `InputError` if a user can correct them (`explained`)."""
     try:
         with explained(action, path, ANOTHER_STORE):
             yield
@@ -190,7 +190,7 @@ def within(seconds: float, action: Callable[[], object], late: str) -> None:
 
 
 def checked_name(name: str) -> str:
-    """Return `name` if it is valid for an object.
+    """Return the name of an object.
 
     Raises:
         ValueError: it has an empty part, a part that begins with a dot, a backslash or a control character.
@@ -201,11 +201,7 @@ def checked_name(name: str) -> str:
 
 
 def checked_prefix(prefix: str) -> str:
-    """Return `prefix` if it is "" or a folder's name with its slash.
-
-    Raises:
-        ValueError: it is something else.
-    """
+    """Return `prefix`; `ValueError` if it is neither "" nor a folder's name with its slash."""
     if prefix and (not prefix.endswith("/") or is_hidden(prefix[:-1])):
         raise ValueError(f"not the name of a folder in a store with its slash: {prefix[:200]!r}")
     return prefix
@@ -218,27 +214,12 @@ def is_hidden(name: str) -> bool:
     )
 
 
-LOOKS = "looks/"
-"""Folder of a store that belongs to no run: the ledger of looks."""
-LOOKS_CHAIN = "looks-chain/"
-"""Another one: the chain by which changes of that ledger are found; apart, so that it outlives the folder."""
-LEDGER_HEAD = "ledger.json"
-"""An object beside them: number and SHA-256 of the newest entry of that chain."""
-WALKS = "walks/"
-"""Another one: what walks were begun as, and what they came to."""
-_RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
-_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
-_BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]")
-_PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
-
-
 def check_run_name(name: str) -> str:
-    """Return `name` if it is valid for a run.
+    """Return the name of a run.
 
     Raises:
-        InputError: it is not: a name is 1 to 100 letters (a to z), digits, dots, dashes and underscores, no dot or
-            dash first; and not `looks`, `looks-chain`, `ledger.json` or `walks`, which lie beside the runs.
+        InputError: it is not 1 to 100 letters (a to z), digits, dots, dashes and underscores with no dot or dash first,
+            or it is `looks`, `looks-chain`, `ledger.json` or `walks`, which are beside the runs.
     """
     if name == LEDGER_HEAD or f"{name}/" in (LOOKS, LOOKS_CHAIN, WALKS):
         kind = "file" if name == LEDGER_HEAD else "folder"
@@ -253,28 +234,18 @@ def check_run_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class GcsLocation:
-    """A bucket of Google Cloud Storage and a prefix in it.
-
-    Attributes:
-        bucket: the bucket's name.
-        prefix: what all names in the bucket begin with, without slashes around it; it may be empty.
-    """
+    """A bucket of Google Cloud Storage and a prefix of all names in it, without slashes around it, or empty."""
 
     bucket: str
     prefix: str
 
     @property
     def url(self) -> str:
-        """The URL as a user would write it."""
         return f"gs://{self.bucket}" + (f"/{self.prefix}" if self.prefix else "")
 
 
 def gcs_location(store: str) -> GcsLocation | None:
-    """Return the location of a store given as a `gs://` URL, None if the store is a folder on this machine.
-
-    Raises:
-        InputError: the URL has another scheme, or its bucket or prefix is invalid.
-    """
+    """Return the location of a `gs://` URL, None if the store is a folder on this machine; `InputError` if neither."""
     if has_credentials(store):
         raise InputError(
             "The store has a user or a password in its URL: leave it out, and name a key file with "
@@ -305,11 +276,7 @@ def gcs_location(store: str) -> GcsLocation | None:
 
 
 def store_folder(store: str) -> Path:
-    """Return the absolute folder of a store given as a path or a `file://` URL; it need not exist.
-
-    Raises:
-        InputError: the store is not a folder on this machine.
-    """
+    """Return the absolute folder of a store given as a path or a `file://` URL; `InputError` if it is no folder."""
     if not store or "\0" in store:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
     if _SCHEME_WITHOUT_SLASHES.match(store):
@@ -336,17 +303,12 @@ def store_folder(store: str) -> Path:
 
 
 def _scheme(store: str) -> str:
-    """Return the scheme of a URL in lower case, "" for a path."""
     match = _SCHEME.match(store)
     return match[0].removesuffix("://").lower() if match else ""
 
 
 def is_remote(url: str) -> bool:
-    """Whether a store is not on this machine, so that runs reach it through a run directory on this machine.
-
-    Raises:
-        InputError: it is not a store.
-    """
+    """Whether a store is a bucket, which runs reach through a run directory on this machine."""
     return gcs_location(url) is not None
 
 
@@ -356,9 +318,6 @@ def run_root(url: str, local: str) -> Path:
     Args:
         url: the store.
         local: the folder (`checkpoint.local`) for the run directories of remote stores.
-
-    Raises:
-        InputError: `url` is not a store, or `local` not a folder.
     """
     location = gcs_location(url)
     if location is None:
@@ -367,11 +326,7 @@ def run_root(url: str, local: str) -> Path:
 
 
 def store_from_environment(environ: Mapping[str, str]) -> str | None:
-    """Return the store that EIGEN_STORE names, None if it names none.
-
-    Raises:
-        InputError: CLOUD_BUCKET alone names one, as in the system that Eigen replaces.
-    """
+    """Return the store that EIGEN_STORE names, None if it names none; `InputError` if CLOUD_BUCKET alone names one."""
     store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
     if bucket and not store:
         raise InputError(
