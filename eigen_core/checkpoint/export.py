@@ -31,26 +31,23 @@ _FORMAT_VERSION = "1"
 
 
 class ExportedChampion(NamedTuple):
-    """A champion read from a file of its own."""
+    """A champion read from an exported file."""
 
     weights: torch.Tensor
     """float32 `[parameters]`."""
     config: dict[str, JsonValue]
-    """The configuration that it was trained with, as this version of Eigen names its settings."""
+    """With which it was trained, as this version of Eigen names its settings."""
     facts: dict[str, JsonValue]
-    """What its weights are (`layout`: name and shape of each parameter in their order), and what it saw (`symbols`,
-    `features`, `panel`)."""
+    """`layout` (name and shape of each parameter, in their order), `symbols`, `features`, `panel`."""
 
 
 def write_champion(contents: RunContents, path: Path, manifest: Manifest | None = None) -> Manifest:
-    """Write the champion of a run as a safetensors file with the configuration in its header.
+    """Write a champion as a safetensors file with the configuration in its header; return its manifest.
 
     Args:
         contents: the run.
-        path: the file, which is replaced as a whole.
-        manifest: the generation whose champion it is; None: the newest whose champion is whole.
-
-    Returns the manifest that it was taken from.
+        path: the file, which is replaced atomically.
+        manifest: the champion's generation; None: the newest one whose champion is whole.
 
     Raises:
         InputError: the run has no generation, the file cannot be written, or the champion is damaged.
@@ -98,16 +95,11 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
 
 
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:
-    """Return the weights of a generation's champion, float32 `[parameters]`, or population, `[agents, parameters]`.
-
-    Args:
-        contents: the run.
-        manifest: the generation's.
-        stem: of the file, `champion` or `population`.
+    """Return float32 weights of a generation: of `champion` `[parameters]`, of `population` `[agents, parameters]`.
 
     Raises:
         DamagedGenerationError: they are missing or damaged.
-        KeyError: the manifest lists no such file.
+        KeyError: the manifest lists no file of this stem.
     """
     entry = manifest.entry(f"{stem}.safetensors")
     blob = blob_name(entry.sha256)
@@ -119,7 +111,7 @@ def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torc
 
 
 def read_champion(path: Path) -> ExportedChampion:
-    """Return the champion in a file that `write_champion` wrote.
+    """Return the champion in a file that `eigen export` wrote.
 
     Raises:
         InputError: the file cannot be read, is none of these, or was written by a newer version of Eigen.

@@ -47,10 +47,10 @@ from eigen_core.checkpoint.store import (
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import HIDDEN, crc32c, file_checksum, replacing, stream_checksum
 
+# Bytes of content in a request; the service requires a multiple of 256 KiB.
 BLOCK = 8 << 20
-"""Most bytes of content in a request; a multiple of 256 KiB, as the service requires."""
+# Of a call of gcsfs, its retries included.
 CALL_SECONDS = 60.0
-"""Longest call of gcsfs, its retries included."""
 
 _CONNECT_SECONDS = 5.0
 _SILENCE_SECONDS = 15.0
@@ -84,11 +84,7 @@ logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
 
 class GcsClient:
-    """Both clients for one bucket, in one process: neither survives a fork.
-
-    Raises:
-        InputError: there are no credentials, or the emulator's address is none.
-    """
+    """gcsfs and Google's own client for uploads, for one bucket and process: neither survives a fork."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float) -> None:
         endpoint = _emulator()
@@ -122,8 +118,7 @@ class GcsClient:
         visible, take no precondition for large files, and report progress in the thread that serves all requests.
 
         Raises:
-            ObjectExistsError: the bucket does not have `generation` of the object (0: none), and that is not None.
-            InputError, StoreUnavailableError: see `Store`.
+            ObjectExistsError: the bucket has not this `generation` of the object (0: none; None: any).
         """
         blob = self._bucket.blob(key, chunk_size=BLOCK)
         limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": self._retry}
@@ -143,10 +138,7 @@ class GcsClient:
         return blob.size, blob.crc32c, blob.generation
 
     def _refresh(self) -> None:
-        """Refresh the access token unless it is valid for some minutes more.
-
-        gcsfs would refresh it in the thread that serves all requests, and block them all for up to minutes.
-        """
+        """Refresh the access token a few minutes early: gcsfs would do it in the thread that serves all requests."""
         expiry: datetime | None = self._credentials.expiry
         lasts = expiry is None or expiry.replace(tzinfo=UTC) - datetime.now(UTC) > _RESERVE
         if not (self._credentials.valid and lasts):
@@ -156,13 +148,10 @@ class GcsClient:
 
     @contextmanager
     def store_errors(self, name: str = "") -> Iterator[Any]:
-        """Give gcsfs for requests in the block, with fresh credentials, and raise their errors as those of a `Store`.
+        """Give gcsfs with a valid token, and raise its errors as those of a `Store`.
 
         gcsfs repeats a request five times, with pauses of some 33 seconds in all, after the statuses 408, 429 and 500
-        to 504 and after broken connections.
-
-        Args:
-            name: of the object that is requested; "" if it is the bucket.
+        to 504 and after broken connections. `name` is the object that is requested, "" if it is the bucket.
         """
         try:
             self._refresh()
@@ -202,11 +191,10 @@ class GcsClient:
 
 
 def find_credentials() -> tuple[Credentials, str]:
-    """Return this process's credentials, and what error messages call them, without a request to the store.
+    """Return this process's credentials, and their name in error messages, without a request to the store.
 
-    They are those of the file that GOOGLE_APPLICATION_CREDENTIALS names, else those of `gcloud auth
-    application-default login`, else those of the Google machine on which this runs. If they cannot be used there is no
-    fallback to the next, nor to anonymous requests.
+    The first of these counts: the file that GOOGLE_APPLICATION_CREDENTIALS names, the login by `gcloud auth
+    application-default login`, the Google machine on which this runs.
 
     Raises:
         InputError: there are none, or their file cannot be used.
@@ -228,10 +216,7 @@ def find_credentials() -> tuple[Credentials, str]:
 
 
 def _is_machine_of_google() -> bool:
-    """Whether there is a metadata server, from which Google's machines get credentials.
-
-    Where there is none, the library would search for 17 to 42 seconds.
-    """
+    """Whether there is a metadata server, for which the library would search for 17 to 42 seconds."""
     if os.environ.get("NO_GCE_CHECK") == "true":
         return False
     host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
@@ -243,7 +228,7 @@ def _is_machine_of_google() -> bool:
 
 
 def _answer(error: Exception) -> tuple[int, str]:
-    """Return status and text of the answer for which a request failed; 0 and why, if there was none."""
+    """Return status and text of the answer for which a request failed; 0 and the error's text if there was none."""
     reason = "no answer in time" if isinstance(error, FSTimeoutError) else _reason(error)
     if isinstance(error, FileNotFoundError):
         return 404, reason
@@ -268,13 +253,12 @@ def _emulator() -> str | None:
 
 
 def _reason(error: Exception) -> str:
-    """Return an error's text on one line of at most 300 characters; its type if it has none."""
     text = ", ".join(str(part) for part in error.args if isinstance(part, str | Exception)) or str(error)
     return " ".join(text.split())[:300].rstrip(".") or type(error).__name__
 
 
 class GcsStore(Store):
-    """A store in a bucket (see `Store`), under a prefix. A request of an upload is repeated for `retry_seconds`."""
+    """A bucket, with a prefix of all names; a request of an upload is repeated for `retry_seconds`."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._location = location
@@ -285,26 +269,22 @@ class GcsStore(Store):
 
     @property
     def url(self) -> str:
-        """Such as gs://bucket/prefix."""
         return self._location.url
 
     @property
     def _client(self) -> GcsClient:
-        """The client of this process. If two threads make one at the same time, the later one is kept."""
         client = self._clients.get(os.getpid())
         if client is None:
             self._clients[os.getpid()] = client = GcsClient(self._location, self._retry_seconds)
         return client
 
     def time(self) -> datetime:
-        """Return the date of an answer of the service (see `Store.time`)."""
         query = {"prefix": self._prefix, "maxResults": "1", "fields": "items(name)"}
         with self._client.store_errors() as files:
             headers, _ = files.call("GET", "b/{}/o", self._location.bucket, timeout=CALL_SECONDS, **query)
             return parsedate_to_datetime(headers["Date"]).astimezone(UTC)
 
     def check(self) -> None:
-        """Write, read and remove a small object (see `Store.check`)."""
         late = (
             f"The store {self.url} did not answer within {_CHECK_SECONDS:.0f} seconds. Check the network of this "
             "machine; the store may also be down for a while."
@@ -330,10 +310,10 @@ class GcsStore(Store):
         self._upload(checked_name(name), BytesIO(content))
 
     def create(self, name: str, content: bytes) -> None:
-        """Store a small object under a name that is not taken (see `Store.create`), among any number of machines.
+        """Create a small object (see `Store.create`).
 
-        If the object has this very content already, this call counts as the one that made it: so a retry succeeds
-        after a lost reply. Different writers must therefore write different contents.
+        If it has this content already, this call counts as the one that created it: so a retry succeeds after a lost
+        reply. Different writers must therefore write different contents.
         """
         try:
             self._upload(checked_name(name), BytesIO(content), generation=0)
@@ -342,7 +322,7 @@ class GcsStore(Store):
                 raise ObjectExistsError(f"{self.url} has {name} already") from error
 
     def _upload(self, name: str, file: BinaryIO, generation: int | None = None, moved: Progress | None = None) -> None:
-        """Upload a file until it is undamaged, over this generation of the object only (0: none) unless it is None."""
+        """Upload a file until it arrives undamaged, over this generation of the object only (0: none; None: any)."""
         sent = _described(*stream_checksum(file))
         source = file if moved is None else _ReportedFile(file, moved)
         for _ in range(_ATTEMPTS):
@@ -366,7 +346,7 @@ class GcsStore(Store):
             self._download(name, file, moved=moved)
 
     def _download(self, name: str, file: BinaryIO, limit: int | None = None, moved: Progress | None = None) -> None:
-        """Write one generation of an object to a file, in blocks, until it is undamaged."""
+        """Write one generation of an object to a file, in blocks, until it arrives undamaged."""
         path = self._root + name
         for _ in range(_ATTEMPTS):
             entry, checksum = self._entry(name), 0
@@ -401,7 +381,6 @@ class GcsStore(Store):
         return None
 
     def _entry(self, name: str) -> Mapping[str, str]:
-        """Return what the service says of an object."""
         bucket, key = self._location.bucket, self._prefix + name
         with self._client.store_errors(name) as files:
             entry = files.call("GET", "b/{}/o/{}", bucket, key, json_out=True, fields=_FIELDS, timeout=CALL_SECONDS)
@@ -423,7 +402,6 @@ class GcsStore(Store):
         return sorted(name for name in names if not is_hidden(name))
 
     def _list(self, key: str, fields: str, **query: str) -> Iterator[Any]:
-        """Yield what all pages of a listing have under `key`."""
         query["fields"] = f"{fields},nextPageToken"
         while True:
             with self._client.store_errors() as files:
@@ -449,8 +427,6 @@ class GcsStore(Store):
 
 
 class _ReportedFile(BufferedIOBase):
-    """A file that reports how many bytes were read from it."""
-
     def __init__(self, file: BinaryIO, moved: Progress) -> None:
         self._file = file
         self._moved = moved
@@ -465,5 +441,5 @@ class _ReportedFile(BufferedIOBase):
 
 
 def _described(size: int, checksum: int) -> tuple[int, str]:
-    """Return size (bytes) and CRC-32C of a content, the latter in base64 as the service describes it."""
+    """Return size (bytes) and CRC-32C in base64, as the service describes an object."""
     return size, b64encode(checksum.to_bytes(4, "big")).decode()

@@ -36,36 +36,26 @@ from eigen_core.common.files import (
 
 _BLOCK = 4 << 20
 _CHECK_SECONDS = 11.0
+# Nothing, a loop of links, a socket, a missing device.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
-"""Errors for a path without a file: nothing, a loop of links, a socket, a missing device."""
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
 class LocalStore(Store):
-    """A store in a folder (see `Store`), which need not exist yet.
-
-    Objects are files, written to a temporary file, synced and renamed; parts of names that begin with a dot are
-    hidden, whichever process made them. The file system must have hard links, which make `create` atomic.
-    """
+    """A folder, which need not exist yet. Its file system must have hard links, which make `create` atomic."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.absolute()
 
     @property
     def url(self) -> str:
-        """The folder's path."""
         return str(self.folder)
 
     def path(self, name: str) -> Path:
-        """Return the path of an object's file, which need not exist.
-
-        Raises:
-            ValueError: see `checked_name`.
-        """
+        """Return the path of an object's file, which need not exist."""
         return self.folder / checked_name(name)
 
     def time(self) -> datetime:
-        """Return this machine's time (see `Store.time`): one machine at a time writes to a run in a folder."""
         return datetime.now(UTC)
 
     def check(self) -> None:
@@ -161,7 +151,6 @@ class LocalStore(Store):
                 return []
 
     def delete(self, names: Iterable[str]) -> None:
-        """Remove objects (see `Store.delete`), and folders that become empty, as in a bucket."""
         with self._errors("remove files from"):
             parents = set()
             for name in names:
@@ -173,10 +162,7 @@ class LocalStore(Store):
                 self._remove_empty(parent)
 
     def _remove_empty(self, folder: Path) -> None:
-        """Remove a folder that is empty, and its parents that become so; one that is not empty is synced.
-
-        The removal of a folder is not synced: an empty one that is back after a power cut can be removed again.
-        """
+        """Remove an empty folder and its parents that become empty; sync one that is not empty."""
         removed = False
         while folder != self.folder:
             try:
@@ -193,7 +179,6 @@ class LocalStore(Store):
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        """Open an object's file to read."""
         missing = f"{self.folder} has no {name}"
         try:
             # Without O_NONBLOCK, opening a named pipe would wait for a writer.
@@ -215,7 +200,6 @@ class LocalStore(Store):
 
 
 def _link(path: Path, new: Path) -> None:
-    """Give a temporary file a second name in its folder, unless the name is taken."""
     try:
         os.link(path, new)
     except OSError as error:
@@ -228,7 +212,7 @@ def _link(path: Path, new: Path) -> None:
 
 
 def _copy(source: BinaryIO, target: Path, moved: Progress | None) -> None:
-    """Copy a stream to a file and read the copy again, to compare it, before it replaces `target`."""
+    """Copy a stream to a file and compare the copy before it replaces `target`."""
     size = checksum = 0
     with replacing(target) as file:
         while block := source.read(_BLOCK):
@@ -244,7 +228,6 @@ def _copy(source: BinaryIO, target: Path, moved: Progress | None) -> None:
 
 
 def _stored(name: str, path: Path) -> StoredObject | None:
-    """Return a file's size and date, None if there is no file."""
     try:
         status = path.stat()
     except OSError as error:

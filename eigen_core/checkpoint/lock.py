@@ -28,9 +28,9 @@ class RunLockedError(InputError):
 
 
 class ProcessIdentity(BaseModel):
-    """One process on one machine, described so that no other process ever matches.
+    """A process on a machine, which no other process ever matches.
 
-    Parts that are not known (there is no `/proc`) are None, and nothing can be proved then.
+    Unknown parts (without `/proc`) are None; then nothing can be proved.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -38,18 +38,18 @@ class ProcessIdentity(BaseModel):
     host: str
     pid: int
     boot: str | None = None
-    """The kernel's name for the time since the machine was started."""
+    """The kernel's number of the machine's start."""
     namespace: str | None = None
-    """Where the process number counts: containers of one machine have each their own."""
+    """Namespace of the process number: each container has its own."""
     started: int | None = None
-    """When the process started (clock ticks since the machine did)."""
+    """Start of the process (clock ticks after that of the machine)."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Return the identity of the process of this machine that has this number now."""
+        """Return the identity of a process of this machine."""
         status = _status(pid) if _sees_itself() else None
         return cls(
             host=socket.gethostname(),
@@ -60,13 +60,13 @@ class ProcessIdentity(BaseModel):
         )
 
     def is_alive(self) -> bool:
-        """Whether it certainly runs, on this machine."""
+        """Whether it certainly runs on this machine."""
         status = self._status_here()
         # A process that was killed keeps its number until its parent asks how it ended.
         return status is not None and status[1] == self.started and status[0] not in _ENDED
 
     def has_ended(self) -> bool:
-        """Whether it has certainly ended: it ran on this machine, and its number is free or another's by now."""
+        """Whether it ran on this machine and has certainly ended: its number is free, or another process's."""
         if not self._is_of_this_machine():
             return False
         try:
@@ -87,18 +87,13 @@ class ProcessIdentity(BaseModel):
 
 
 def this_process() -> ProcessIdentity:
-    """Return the identity of the calling process."""
     return ProcessIdentity.of(os.getpid())
 
 
 class FileLock:
-    """An advisory lock (flock) on a file. The kernel frees it when its process ends, however that happens.
+    """An advisory lock (flock) on a file, which the kernel frees when its process ends.
 
-    The file says who holds the lock. It stays when the lock is released: removing it would let two processes lock two
-    files.
-
-    Args:
-        path: the lock file, which is made if it is missing.
+    The file names the holder, and is not removed on release: else two processes could lock two files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,14 +102,13 @@ class FileLock:
 
     @property
     def held(self) -> bool:
-        """Whether this object holds the lock."""
         return self._descriptor is not None
 
     def acquire(self, seconds: float = _TRY_SECONDS, *, shared: bool = False, inherited: bool = False) -> bool:
-        """Take the lock and return whether that was possible.
+        """Take the lock and return whether that succeeded.
 
         Args:
-            seconds: how long to try; `is_taken` in another process holds a shared lock for an instant.
+            seconds: timeout; `is_taken` in another process holds a shared lock for an instant.
             shared: others may hold it too, as long as they share it.
             inherited: a program that this process becomes by `exec` keeps it.
 
@@ -138,19 +132,13 @@ class FileLock:
         return True
 
     def require(self, what: str) -> None:
-        """Take the lock on something, such as "Run 'mine'".
-
-        Raises:
-            RunLockedError: it is taken, by another process or by another object of this one.
-            InputError: the lock file cannot be used.
-        """
+        """Take the lock; `RunLockedError` says that `what`, such as "Run 'mine'", is in use, and by which process."""
         with explained("lock", self._path, ANOTHER_STORE):
             if not self.acquire():
                 holder = self.holder() or "another process"
                 raise RunLockedError(f"{what} is in use by {holder}: wait until it ends, or stop it.")
 
     def release(self) -> None:
-        """Free the lock, if it is held."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             try:
@@ -159,11 +147,7 @@ class FileLock:
                 os.close(descriptor)
 
     def is_taken(self) -> bool:
-        """Whether any process, this one included, holds the lock for itself alone.
-
-        Raises:
-            InputError: the lock file cannot be used.
-        """
+        """Whether any process, this one included, holds the lock unshared."""
         with explained("look at the lock", self._path, ANOTHER_STORE), ExitStack() as closing:
             try:
                 descriptor = self._opened(os.O_RDONLY, closing)
@@ -172,7 +156,7 @@ class FileLock:
             return not _flock(descriptor, fcntl.LOCK_SH)
 
     def holder(self) -> ProcessIdentity | None:
-        """Return the process that holds the lock, None if the file does not say."""
+        """Return the process that holds the lock, None if that is not known."""
         try:
             with ExitStack() as closing:
                 content = os.pread(self._opened(os.O_RDONLY, closing), _MOST_BYTES, 0)

@@ -26,7 +26,6 @@ DATA_TYPES: dict[torch.dtype, DataType] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The types that can be stored, by the names that safetensors gives them."""
 
 
 TORCH_TYPES: dict[DataType, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
@@ -36,19 +35,13 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return the elements of a tensor of any shape, type, strides and device as bytes `[bytes]`, in row-major order.
-
-    A contiguous tensor on the CPU is not copied: the array shows its memory.
-    """
+    """Return the elements of a tensor as bytes `[bytes]`, in row-major order; a contiguous one on the CPU as a view."""
     array: NDArray[np.uint8] = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
     return array
 
 
 def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return one SHA-256 over the names, types, shapes and bytes of `tensors`, in hexadecimal.
-
-    It depends neither on the order of the mapping nor on device, strides or file format; equal hashes mean equal bits.
-    """
+    """Return a SHA-256 (hexadecimal) of names, types, shapes and bytes, whatever the mapping's order and the device."""
     return json_sha256(
         [
             [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor_bytes(tensor).data).hexdigest()]
@@ -58,11 +51,7 @@ def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
 
 
 def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[TensorFacts, ...]:
-    """Return name, type and shape of tensors, by name.
-
-    Raises:
-        ValueError: a tensor for `file` has a type that cannot be stored.
-    """
+    """Return name, type and shape of the tensors for `file`, by name; `ValueError` if a type cannot be stored."""
     for name, tensor in tensors.items():
         if tensor.dtype not in DATA_TYPES:
             raise ValueError(f"tensor '{name}' for {file} is of type {tensor.dtype}, which cannot be stored")
@@ -79,11 +68,7 @@ def serialized(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | N
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write a safetensors file, without a copy of contiguous CPU tensors. Equal content gives equal bytes.
-
-    Raises:
-        OSError: the file system refuses.
-    """
+    """Write a safetensors file, without a copy of contiguous CPU tensors. Equal content gives equal bytes."""
     arrays = {name: tensor_bytes(tensor) for name, tensor in tensors.items()}
     try:
         serialize_file(_specs(tensors, arrays), path)
@@ -107,13 +92,10 @@ def _specs(tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.
 
 
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a verified safetensors file, on the CPU.
-
-    They are read, not mapped: nothing that happens to the file later reaches them.
+    """Return the tensors of a verified safetensors file, on the CPU, read and not mapped.
 
     Raises:
         DamagedFileError: it does not hold the tensors that are expected.
-        OSError: it cannot be read.
     """
     try:
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:

@@ -1,7 +1,6 @@
-"""Uploads to a store elsewhere: training does not wait for the network.
+"""Uploads to a bucket: one thread copies generations and small files from one queue, with retries.
 
-One thread takes generations and small files from one queue and copies them. While the store does not answer the thread
-tries again and training goes on, until too much waits; only then training waits too.
+Training waits only while the queue is full.
 """
 
 import logging
@@ -43,24 +42,22 @@ _CLOSE_SECONDS = 5.0
 _RETRY_SECONDS = (1.0, 60.0)
 _REFUSED_RETRY_SECONDS = (30.0, 300.0)
 _MOST_RETRY_SECONDS_AT_END = 5.0
+# Younger blobs without a manifest stay in the store: their manifest may be about to be uploaded.
 _GRACE_SECONDS = 86_400.0
-"""Blobs without a manifest stay in the store for so long (seconds): their manifest may be about to be uploaded."""
 _ENDED_IN_STATUS = 20
 
 UploadState = Literal["pending", "uploading", "done", "dropped", "failed"]
-"""Of a generation: it waits, is being uploaded, is in the store, was not needed there any more, or can never be."""
-
+"""Of a generation; dropped: retention does not keep it in the store; failed: it is damaged on this machine."""
 UploaderState = Literal["idle", "uploading", "waiting", "lost", "ended", "died"]
-"""Of a run's uploads: nothing to do, uploading, waiting to try again, stopped since another process took the run
-over, ended with the run, or stopped by an error of their own."""
+"""Of a run's uploads; waiting: for a retry; lost: another process has taken the run over; died: by an error."""
 
 
 class UploadsEndedError(RuntimeError):
-    """Nothing is uploaded any more: the uploader was closed, or its thread died by an error."""
+    """The uploader was closed, or its thread died by an error."""
 
 
 class _ClosedError(Exception):
-    """The uploader was closed in the middle of an upload, which is abandoned."""
+    """The uploader was closed during an upload, which is abandoned."""
 
 
 class _Status(BaseModel):
@@ -73,10 +70,10 @@ class GenerationUpload(_Status):
     generation: int
     state: UploadState = "pending"
     bytes: int
-    """Size of all its files, those included that the store has already."""
+    """Size of all its files, including those that the store has already."""
     attempts: int = 0
     error: str | None = None
-    """Why the last attempt failed."""
+    """Reason of the last failed attempt."""
 
 
 class UploadStatus(_Status):
@@ -86,29 +83,29 @@ class UploadStatus(_Status):
     store: str
     state: UploaderState = "idle"
     updated: datetime
-    """When this was true (UTC, by the clock of the machine that uploads)."""
+    """Time of this status (UTC, by the clock of the machine that uploads)."""
     pending: int = 0
     """Generations that wait or are being uploaded."""
     pending_mb: float = 0.0
-    """Bytes of pending generations that are not in the store (MB)."""
+    """Size of the pending generations' files that are not in the store (MB)."""
     pending_files: int = 0
     """Plots and other small files that wait."""
     done: int = 0
     """Generations uploaded since the process started."""
     failed: int = 0
-    """Attempts that failed since the process started."""
+    """Failed attempts since the process started."""
     mb_per_second: float = 0.0
-    """Rate of the last upload that moved something (MB/s)."""
+    """Rate of the last upload that sent anything."""
     oldest_seconds: float | None = None
-    """For how long the oldest pending generation has waited (seconds)."""
+    """Time since the oldest pending generation was queued (seconds)."""
     last_error: str | None = None
-    """Why the last attempt failed; None if it did not."""
+    """Reason why the last attempt failed; None if it succeeded."""
     generations: tuple[GenerationUpload, ...] = ()
     """The last ones that left the queue, then those that wait."""
 
     @property
     def waiting(self) -> str:
-        """A sentence that says how much waits for the store, and why."""
+        """A sentence: how much waits for the store, and why."""
         generations = f"{self.pending} generation{'' if self.pending == 1 else 's'} ({self.pending_mb:.1f} MB"
         files = f" and {self.pending_files} small files" if self.pending_files else ""
         age = "" if self.oldest_seconds is None else f", the oldest for {self.oldest_seconds:.0f} s"
@@ -116,7 +113,6 @@ class UploadStatus(_Status):
         return f"{generations}{age}){files} wait for upload to {self.store}.{error}"
 
     def __str__(self) -> str:
-        """One line for a log."""
         parts = [f"{self.pending} pending ({self.pending_mb:.1f} MB)", f"{self.done} done"]
         if self.failed:
             parts.append(f"{self.failed} failed attempts")
@@ -128,7 +124,7 @@ class UploadStatus(_Status):
 
 
 def read_status(folder: Path) -> UploadStatus | None:
-    """Return the last upload status in a run directory, None if there is none that can be read."""
+    """Return the last upload status in a run directory, None if none can be read."""
     try:
         return UploadStatus.model_validate_json((folder / STATUS_NAME).read_bytes())
     except (OSError, ValidationError):
@@ -137,7 +133,7 @@ def read_status(folder: Path) -> UploadStatus | None:
 
 @dataclass(eq=False)
 class _Generation:
-    """A generation in the queue; `found`: it existed when the run was opened."""
+    """A generation in the queue; `found`: it is older than this process."""
 
     manifest: Manifest
     found: bool
@@ -153,18 +149,27 @@ class _Generation:
 
 @dataclass(eq=False)
 class _File:
-    """A small file in the queue, with its name relative to the run."""
-
     name: str
     path: Path
 
 
 class Uploader:
-    """Copies the committed generations and the small files of one run to a store elsewhere.
+    """Copy the committed generations and the small files of a run to a bucket.
 
-    Used as a context manager its thread runs inside the block; leaving the block stops it, whatever is left, so call
-    `finish` before. Generations that are in the run directory at the start are queued: the store may lack them.
-    Methods may be called from any thread, `add` and `finish` from the one that commits generations.
+    As a context manager its thread runs inside the block, whose end stops it, whatever is left: call `finish` before.
+    Generations that are in the run directory at the start are queued. Methods may be called from any thread, `add` and
+    `finish` from the one that commits generations.
+
+    Args:
+        directory: the run on this machine.
+        target: the run in the store.
+        lease: the right to write there.
+        config: retention, the bounds of the queue and the rate limit.
+        clock: rising seconds.
+        sleep: waits between two blocks; by default `close` ends the wait.
+
+    Raises:
+        InputError: the run directory cannot be read.
     """
 
     def __init__(
@@ -177,18 +182,6 @@ class Uploader:
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        """
-        Args:
-            directory: the run on this machine.
-            target: the run in the store.
-            lease: the right to write there.
-            config: retention, the bounds of the queue and the rate limit.
-            clock: rising seconds.
-            sleep: waits between two blocks; by default `close` ends the wait.
-
-        Raises:
-            InputError: the run directory cannot be read.
-        """
         self._directory = directory
         self._target = target
         self._lease = lease
@@ -206,12 +199,9 @@ class Uploader:
         self._queue: deque[_Generation | _File] = deque()
         self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
         self._ended: deque[GenerationUpload] = deque(maxlen=_ENDED_IN_STATUS)
-        self._in_store: set[int] | None = None
-        """Generations that have a manifest in the store; None until it was listed."""
-        self._safe: set[int] = set()
-        """Generations whose copy on this machine is not needed: the store has them, or would not keep them."""
-        self._blobs: Mapping[str, int] = {}
-        """Blobs that are in the store: name, relative to the run -> size (bytes)."""
+        self._in_store: set[int] | None = None  # generations with a manifest there; None: not listed yet
+        self._safe: set[int] = set()  # generations that the store has or would not keep
+        self._blobs: Mapping[str, int] = {}  # those in the store: name, relative to the run -> size (bytes)
         self._files_first = False
         self._failures = 0
         self._is_finishing = False
@@ -228,10 +218,9 @@ class Uploader:
             self._append(manifest, found=True)
 
     def add(self, manifest: Manifest) -> None:
-        """Queue a generation that was committed in the run directory. This never waits for the store.
+        """Queue a committed generation, and apply retention in the run directory; this never waits for the store.
 
-        Old generations that are safe in the store, or not needed there, are removed from the run directory here, by the
-        thread that commits: any other one could miss what is committed meanwhile, and remove it.
+        Retention runs in the thread that commits: any other one could remove blobs of a new generation.
 
         Raises:
             LeaseLostError: another process has taken the run over.
@@ -245,33 +234,28 @@ class Uploader:
         self._clean_directory()
 
     def add_file(self, name: str, path: Path) -> None:
-        """Queue a small file under `name`, relative to the run, behind all others.
-
-        The store receives the content that the file has when its turn comes.
-        """
+        """Queue a small file under `name`, relative to the run, with the content that it has when its turn comes."""
         with self._changed:
             self._queue = deque(item for item in self._queue if not (isinstance(item, _File) and item.name == name))
             self._queue.append(_File(name, path))
             self._changed.notify_all()
 
     def wait_for_queue(self) -> None:
-        """Return once one more generation may be committed: at once, unless too many or too much wait for upload.
+        """Wait while the queue has too many or too large generations.
 
         Raises:
-            LeaseLostError: another process has taken the run over.
-            UploadsEndedError: nothing is uploaded any more.
+            LeaseLostError, UploadsEndedError: see `add`.
         """
         with self._changed:
             self._wait(self._has_room, math.inf, "training waits", -math.inf)
             self._raise_if_broken()
 
     def finish(self, seconds: float) -> None:
-        """Wait until all that was added is in the store, and clean the run directory, as `add` does.
+        """Wait until everything is in the store, and apply retention in the run directory.
 
         Raises:
-            StoreUnavailableError: something is not there after so many seconds, or cannot be; the message lists it.
-            LeaseLostError: another process has taken the run over.
-            UploadsEndedError: nothing is uploaded any more.
+            StoreUnavailableError: something is not there after these seconds, or never will be; the message lists it.
+            LeaseLostError, UploadsEndedError: see `add`.
         """
         with self._changed:
             self._is_finishing = self._retry_now = True
@@ -284,7 +268,7 @@ class Uploader:
         self._clean_directory()
 
     def close(self) -> None:
-        """Stop uploading; an upload under way is abandoned and leaves nothing in the store that counts."""
+        """Stop uploading; a generation that is being uploaded stays without a manifest."""
         self._closing.set()
         with self._changed:
             self._changed.notify_all()
@@ -303,7 +287,7 @@ class Uploader:
         self.close()
 
     def status(self) -> UploadStatus:
-        """Return the state of the uploads now."""
+        """Return the state of the uploads."""
         with self._changed:
             waiting = self._generations()
             return self._status.model_copy(
@@ -318,9 +302,9 @@ class Uploader:
             )
 
     def step(self) -> float:
-        """Upload the next generation or file in the calling thread, and return how long to wait then (seconds).
+        """Upload the next generation or file in the calling thread; return the pause before the next one (seconds).
 
-        `NOTHING_TO_DO` means: until something is added.
+        `NOTHING_TO_DO`: until something is added.
 
         Raises:
             LeaseLostError: another process has taken the run over.
@@ -351,7 +335,6 @@ class Uploader:
         return 0.0
 
     def _run(self) -> None:
-        """The thread: upload until the uploader is closed or something breaks, which is logged and kept."""
         try:
             self._save_status()
             while not self._closing.is_set():
@@ -367,7 +350,6 @@ class Uploader:
                 raise
 
     def _pause(self, seconds: float) -> None:
-        """Wait until there is work, or after a failure for a while, unless `finish` is called."""
         with self._changed:
             if seconds == NOTHING_TO_DO:
                 self._changed.wait_for(lambda: self._closing.is_set() or self._queue)
@@ -376,11 +358,7 @@ class Uploader:
                 self._retry_now = False
 
     def _wait(self, is_done: Callable[[], bool], seconds: float, what: str, warned: float) -> None:
-        """Wait until something is done, at most so many seconds, with warnings, the last of which was at `warned`.
-
-        Raises:
-            LeaseLostError, UploadsEndedError: see `finish`.
-        """
+        """Wait for at most these seconds, and log a warning each minute after `warned`."""
         deadline = self._clock() + seconds
         while not is_done():
             self._raise_if_broken()
@@ -393,7 +371,7 @@ class Uploader:
             self._changed.wait(min(left, self._warn_seconds))
 
     def _append(self, manifest: Manifest, *, found: bool) -> None:
-        """Queue a generation, instead of an older version of it."""
+        """Queue a generation, in place of an older version of it."""
         number = manifest.generation
         self._safe.discard(number)
         self._ended = deque((one for one in self._ended if one.generation != number), _ENDED_IN_STATUS)
@@ -410,15 +388,14 @@ class Uploader:
         return sum(count for name, count in blobs if self._blobs.get(name) != count)
 
     def _has_room(self) -> bool:
-        """Whether one more generation may wait, however large it is; always if none does."""
         few = len(self._generations()) < self._config.queue_generations
         return few and self._waiting_bytes() < self._config.queue_mb * 1e6
 
     def _list_store(self) -> None:
-        """Once, list the generations that the store has, and drop those that need not be uploaded.
+        """List the generations in the store, once, and drop those that need not be uploaded.
 
-        A generation that was found on this machine and is in the store under another manifest, written by a process
-        that had taken over, is not uploaded beside it.
+        A generation from before this process that another one, which had taken the run over, has written to the store
+        is not uploaded beside it.
         """
         if self._in_store is not None:
             return
@@ -431,7 +408,7 @@ class Uploader:
             self._drop_unneeded()
 
     def _drop_unneeded(self) -> None:
-        """Drop the waiting generations that retention would not keep in the store anyway, but for the current one."""
+        """Drop the waiting generations that retention would not keep in the store."""
         waiting = {item.manifest.generation: item for item in self._generations()}
         if not waiting:
             return
@@ -443,7 +420,7 @@ class Uploader:
                 self._end(item, "dropped")
 
     def _begin(self) -> _Generation | _File | None:
-        """Return the next item: the first generation, but after each generation all files."""
+        """Take the first generation, but after each generation all files."""
         with self._changed:
             if not self._queue:
                 return None
@@ -501,15 +478,7 @@ class Uploader:
         self._end(item, "done")
 
     def _write(self, manifest: Manifest) -> None:
-        """Make sure that a generation is in the store as a whole: its blobs first, its manifest last.
-
-        Blobs that the store has with the very same content are not sent again.
-
-        Raises:
-            DamagedFileError: it is damaged on this machine.
-            LeaseLostError: another process has taken the run over; the manifest is not written.
-            InputError, StoreUnavailableError: see `Store`.
-        """
+        """Write the blobs that the store lacks, then the manifest; `DamagedFileError` if a blob is damaged here."""
         prefix = self._target.object_name("")
         objects = self._target.store.objects(self._target.object_name(BLOBS))
         listed = {found.name.removeprefix(prefix): found.bytes for found in objects}
@@ -547,10 +516,7 @@ class Uploader:
             raise StoreUnavailableError(f"{store.url} gives back something else than {name}, as it was written")
 
     def _moved(self, count: int) -> None:
-        """Called with the bytes of each block, and with 0 before a manifest: keep to the rate limit.
-
-        Unused time is not saved up.
-        """
+        """Keep to the rate limit after a block of so many bytes; unused time is not saved up."""
         if self._clock() - self._saved_at >= _STATUS_SECONDS:
             self._save_status()
         now, limit = self._clock(), self._config.upload_mb_per_second * 1e6
@@ -566,7 +532,7 @@ class Uploader:
             raise _ClosedError
 
     def _clean_store(self, champion_generation: int) -> None:
-        """Apply retention in the store; if it fails, it is applied again after the next generation."""
+        """Apply retention in the store; a failure is logged, and the next generation tries again."""
         try:
             # It may take long: the lease is made to last.
             self._lease.renew()
@@ -581,7 +547,6 @@ class Uploader:
             logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._url, error)
 
     def _clean_directory(self) -> None:
-        """Remove old generations from this machine that are safe in the store, or not needed there."""
         with self._changed:
             safe = set(self._safe)
         try:
@@ -590,7 +555,7 @@ class Uploader:
             logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._directory.path, error)
 
     def _retry_after(self, item: _Generation | _File | None, error: StoreUnavailableError | InputError) -> float:
-        """Report a failed attempt and return how long to wait before the next one (seconds)."""
+        """Report a failed attempt and return the pause before the next one (seconds)."""
         first, most = _REFUSED_RETRY_SECONDS if isinstance(error, InputError) else _RETRY_SECONDS
         with self._changed:
             most = _MOST_RETRY_SECONDS_AT_END if self._is_finishing else most
@@ -619,7 +584,6 @@ class Uploader:
             raise UploadsEndedError(f"Uploads of run '{self._name}' are closed.")
 
     def _raise_if_missing(self, seconds: float) -> None:
-        """Raise `StoreUnavailableError` if something is not in the store, or its newest generation cannot be."""
         missing = [f"generation {item.manifest.generation}" for item in self._generations()]
         missing += sorted(item.name for item in self._queue if isinstance(item, _File))
         error = f" Last error: {self._status.last_error}" if self._status.last_error else ""
@@ -639,7 +603,7 @@ class Uploader:
         self._changed.notify_all()
 
     def _save_status(self) -> None:
-        """Replace the status file in one step. A file that cannot be written is logged once, and uploads go on."""
+        """Replace the status file; if it cannot be written, that is logged once."""
         with self._saving:
             self._saved_at = self._clock()
             try:
