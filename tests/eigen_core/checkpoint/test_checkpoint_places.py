@@ -20,7 +20,7 @@ def test_good_names(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["", ".", "..", ".hidden", "a/b", "a b", "ü", "a\n", "a\0b", "x" * 101, "a\\b", "$HOME"]
+    "name", ["", "..", ".hidden", "-x", "--help", "a/b", "a b", "ü", "a\n", "a\0b", "x" * 101, "a\\b", "$HOME"]
 )
 def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
     store = tmp_path / "store"

@@ -248,12 +248,6 @@ def test_a_ring_that_is_none_is_refused() -> None:
         Ring({"../a": torch.zeros(3)}, 0, 0)
 
 
-def test_a_column_that_cannot_be_stored_is_refused(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    with pytest.raises(ValueError, match=r"'a' of the ring is of type torch\.complex64"):
-        save(run, 1, Ring({"a": torch.zeros(3, dtype=torch.complex64)}, 0, 0))
-
-
 def test_a_ring_of_another_shape_is_written_as_a_whole(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     save(run, 1, ring_of(30))

@@ -17,7 +17,7 @@ from eigen_core.checkpoint import lease as lease_module
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live, lease_state
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.lock import ProcessIdentity, this_process
-from eigen_core.checkpoint.store import Store, StoreUnavailableError
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 
 ELSEWHERE = ProcessIdentity(host="elsewhere", pid=7, boot="another-boot", namespace="pid:[1]", started=5)
@@ -35,18 +35,15 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def on_another_machine(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """From its call on, leases are taken as if on another machine."""
-    return lambda: monkeypatch.setattr(lease_module, "this_process", lambda: ELSEWHERE)
+def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lease]:
+    """Takes the lease as if on another machine."""
 
+    def take() -> Lease:
+        with monkeypatch.context() as patch:
+            patch.setattr(lease_module, "this_process", lambda: ELSEWHERE)
+            return Lease.acquire(store, "run", 90.0, clock=clock)
 
-def _held_elsewhere(
-    store: Store, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch, clock: Clock
-) -> Lease:
-    on_another_machine()
-    lease = Lease.acquire(store, "run", 90.0, clock=clock)
-    monkeypatch.setattr(lease_module, "this_process", this_process)
-    return lease
+    return take
 
 
 def test_first_lease_and_the_next_have_rising_epochs(store: MemoryStore, clock: Clock) -> None:
@@ -73,9 +70,9 @@ def test_runs_have_leases_of_their_own(store: MemoryStore) -> None:
 
 
 def test_a_live_holder_elsewhere_is_named_with_the_time_left(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
 ) -> None:
-    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    held_elsewhere()
     store.pass_time(30)
     with pytest.raises(
         LeaseHeldError, match=r"process 7 on elsewhere, lease renewed 30 s ago.*resumed from here in 60 s"
@@ -84,9 +81,9 @@ def test_a_live_holder_elsewhere_is_named_with_the_time_left(
 
 
 def test_a_silent_holder_elsewhere_loses_the_lease_after_its_own_time_not_the_takers(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
 ) -> None:
-    silent = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    silent = held_elsewhere()
     store.pass_time(89.9)
     with pytest.raises(LeaseHeldError):
         Lease.acquire(store, "run", 10.0, clock=clock)
@@ -97,10 +94,10 @@ def test_a_silent_holder_elsewhere_loses_the_lease_after_its_own_time_not_the_ta
 
 
 def test_beats_keep_the_lease_by_the_stores_clock_however_wrong_ours_are(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, held_elsewhere: Callable[[], Lease], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    beating = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    beating = held_elsewhere()
     for _ in range(5):
         store.pass_time(80)
         beating.renew()
@@ -111,18 +108,18 @@ def test_beats_keep_the_lease_by_the_stores_clock_however_wrong_ours_are(
 
 
 def test_a_lease_that_a_holder_elsewhere_gave_back_is_free_at_once(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
 ) -> None:
-    holder = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    holder = held_elsewhere()
     assert is_live(store, "run")
     holder.release()
     assert Lease.acquire(store, "run", 90.0, clock=clock).epoch == 2
 
 
 def test_holder_of_the_runs_lock_takes_over_at_once(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
 ) -> None:
-    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    held_elsewhere()
     assert Lease.acquire(store, "run", 90.0, clock=clock, at_once=True).epoch == 2
 
 
@@ -161,7 +158,7 @@ def test_a_creation_that_succeeded_unnoticed_blocks_no_process_here(
 
 
 def test_a_lease_that_lapsed_while_the_store_was_unavailable_is_kept_unless_it_was_taken(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
 ) -> None:
     lease = Lease.acquire(store, "run", 90.0, clock=clock)
     store.away = True
@@ -174,7 +171,7 @@ def test_a_lease_that_lapsed_while_the_store_was_unavailable_is_kept_unless_it_w
     assert is_live(store, "run"), "the check has renewed it"
 
     store.pass_time(1_000)
-    other = _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    other = held_elsewhere()
     beats = [name for name in store.written("put") if name.endswith("000001.beat")]
     for _ in range(2):
         with pytest.raises(LeaseLostError):
@@ -239,9 +236,9 @@ def test_a_damaged_record_lapses_by_its_age(store: MemoryStore, content: bytes) 
 
 
 def test_a_damaged_beat_still_shows_that_the_holder_lives(
-    store: MemoryStore, clock: Clock, on_another_machine: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+    store: MemoryStore, held_elsewhere: Callable[[], Lease]
 ) -> None:
-    _held_elsewhere(store, on_another_machine, monkeypatch, clock)
+    held_elsewhere()
     store.pass_time(89)
     store.put("run/lease/000001.beat", b"\x00")
     store.pass_time(89)

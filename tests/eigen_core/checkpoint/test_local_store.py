@@ -183,12 +183,6 @@ def test_something_in_the_way(store: LocalStore, in_the_way: str) -> None:
     assert leftovers(store.folder) == []
 
 
-def test_the_store_itself_is_a_file(tmp_path: Path) -> None:
-    (tmp_path / "runs").write_bytes(b"")
-    with pytest.raises(InputError, match="a file is in the place of a folder"):
-        LocalStore(tmp_path / "runs").check()
-
-
 @pytest.mark.parametrize(
     ("code", "error", "sentence"),
     [

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fault_proxy import Fault, FaultProxy, clear_faults, requests_so_far, set_faults
+from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
 from gcsfs.core import GCSFileSystem
 
@@ -341,15 +341,6 @@ def test_the_client_logs_nothing_of_its_own(
     with caplog.at_level(logging.INFO), pytest.raises(StoreUnavailableError):
         store.read("a/content", 5_000)
     assert caplog.records == []
-
-
-def test_faults_can_be_set_from_another_process(store: Store, fault_proxy: FaultProxy) -> None:
-    set_faults(fault_proxy.url, Fault("status", status=403, times=None), Fault("reset", probability=0.5))
-    with pytest.raises(InputError):
-        store.objects("")
-    clear_faults(fault_proxy.url)
-    assert len(store.objects("")) == 2
-    assert requests_so_far(fault_proxy.url) == len(fault_proxy.requests) == 2
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

@@ -97,16 +97,6 @@ def test_progress_is_reported_in_the_calling_thread(store: Store, file: Path) ->
     assert threads == {threading.get_ident()}
 
 
-def test_put_replaces(store: Store, file: Path) -> None:
-    store.put("a", b"long before")
-    store.put("a", b"after")
-    assert store.read("a", 100) == b"after"
-    file.write_bytes(b"from a file")
-    store.put_file("a", file)
-    assert store.read("a", 100) == b"from a file"
-    assert names(store) == ["a"]
-
-
 def test_fetch_replaces_a_file(store: Store, file: Path) -> None:
     store.put("a", b"good")
     file.write_bytes(b"damaged before")
@@ -207,14 +197,6 @@ def test_a_folder_goes_with_its_last_object(store: Store) -> None:
     assert store.folders("") == ["second"]
     store.put("first/blobs/ab/y", b"3")
     assert store.folders("") == ["first", "second"]
-
-
-def test_listings_have_no_end(store: Store) -> None:
-    for number in range(30):
-        store.put(f"many/{number % 3}/{number:04d}", b"")
-    assert len(names(store)) == 30
-    store.delete(names(store)[:29])
-    assert names(store) == ["many/2/0029"]
 
 
 def test_modified_is_the_time_of_writing(store: Store) -> None:
