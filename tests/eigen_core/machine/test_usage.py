@@ -1,0 +1,295 @@
+"""Memory of the processes: shared pages once, each limit with what counts against it, peaks, curves, the allocator."""
+
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+import psutil
+import pytest
+import torch
+from memory_cases import HandClock, host_bytes
+from eigen_core.machine import DeviceUsage, HostLimit, device_bytes
+from eigen_core.machine.limits import ControlGroup
+from eigen_core.machine.usage import SystemMeter, own_resident_bytes, resident_part, statm
+import ctypes
+import mmap
+import os
+import subprocess
+import sys
+from pathlib import Path
+import pytest
+from eigen_core import machine as memory
+from eigen_core.machine import usage as process
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from eigen_core.machine.usage import Curve, Point
+
+BLOCK = 64 << 20
+MARGIN = 16 << 20
+_CHILD = f"block = bytearray(b'\\1') * {BLOCK}; print('ready', flush=True); input()"
+
+
+def _filled() -> mmap.mmap:
+    block = mmap.mmap(-1, BLOCK)
+    for _ in range(BLOCK >> 20):
+        block.write(b"\1" * (1 << 20))
+    return block
+
+
+def test_without_children_it_is_the_resident_memory() -> None:
+    before = host_bytes()
+    block = _filled()
+    assert BLOCK - MARGIN < host_bytes() - before < BLOCK + MARGIN
+    assert abs(own_resident_bytes() - psutil.Process().memory_info().rss) < MARGIN
+    assert statm()[0] > own_resident_bytes()
+    del block
+
+
+def test_children_that_share_nothing_count_whole() -> None:
+    before = host_bytes()
+    with subprocess.Popen(
+        [sys.executable, "-c", _CHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "ready\n"
+        assert host_bytes() - before > BLOCK - MARGIN
+        child.communicate("\n")
+    assert host_bytes() - before < BLOCK - MARGIN
+
+
+def test_each_limit_has_what_counts_against_it(tmp_path: Path) -> None:
+    tmp_path.joinpath("proc").mkdir()
+    tmp_path.joinpath("proc/meminfo").write_text("MemTotal: 90000000 kB\nMemAvailable: 1000000 kB\n")
+    folder = tmp_path / "group"
+    folder.mkdir()
+    folder.joinpath("memory.current").write_text("70000000000")
+    folder.joinpath("memory.stat").write_text("inactive_file 1000000000\n")
+    empty = ControlGroup(2, "/gone", tmp_path / "gone")
+    limits = (
+        HostLimit(10**12, "own", "run"),
+        HostLimit(10**12, "address space", "address_space"),
+        HostLimit(10**12, "group", "group", ControlGroup(2, "/g", folder)),
+        HostLimit(10**12, "machine", "machine"),
+        HostLimit(10**12, "lost group", "group", empty),
+    )
+    usage = SystemMeter(limits, root=tmp_path).read()
+    run, addresses, group, machine, lost = usage.counted
+    assert run == usage.host == lost
+    assert addresses > usage.own
+    assert group == 69 * 10**9
+    assert machine == 89_000_000 * 1024
+    assert usage.device is None
+
+
+def test_children_are_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = []
+
+    class Process:
+        def children(self, recursive: bool) -> list[object]:
+            looks.append(recursive)
+            clock.now += 0.1
+            return []
+
+    clock = HandClock()
+    monkeypatch.setattr("eigen_core.machine.usage.psutil.Process", Process)
+    meter = SystemMeter((), clock=clock)
+    for _ in range(10):
+        meter.read()
+    assert looks == [True]
+    # A look took 0.1 seconds: the next one comes after 1,000 times as many.
+    clock.now += 99.9
+    meter.read()
+    assert len(looks) == 1
+    clock.now += 0.2
+    meter.read()
+    assert len(looks) == 2
+
+
+def test_the_peak_of_the_process_is_kept_until_it_is_reset() -> None:
+    meter = SystemMeter(())
+    block = _filled()
+    held = own_resident_bytes()
+    del block
+    peak, _ = meter.peaks()
+    assert peak is not None
+    assert peak > held - MARGIN
+    meter.reset_peaks()
+    low, _ = meter.peaks()
+    if low is None or low >= peak:
+        pytest.skip("this system cannot reset the peak")
+    assert low < peak - BLOCK + MARGIN
+
+
+def test_on_the_device_what_torch_holds_and_does_not_use_can_be_had() -> None:
+    assert DeviceUsage(allocated=2, reserved=5, taken=9).counted == 6
+    assert device_bytes(torch.device("cpu")) is None
+
+
+def test_asking_for_a_gpu_does_not_start_one() -> None:
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # torch has no annotation here
+        pytest.skip("the GPU is in use already")
+    assert device_bytes(torch.device("cuda")) is None
+    assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no annotation here
+
+
+def test_memory_that_was_never_touched_is_not_resident() -> None:
+    block = mmap.mmap(-1, BLOCK)
+    tensor = torch.frombuffer(block, dtype=torch.uint8)
+    assert resident_part(tensor.data_ptr(), BLOCK) == 0
+    block[: BLOCK // 2] = b"\1" * (BLOCK // 2)
+    part = resident_part(tensor.data_ptr(), BLOCK)
+    assert BLOCK // 2 <= part < BLOCK // 2 + (4 << 20)
+    assert resident_part(0, 0) == 0
+    assert os.sysconf("SC_PAGE_SIZE") == mmap.PAGESIZE
+
+
+_VFORK = f"""
+import subprocess, threading
+from eigen_core.machine.usage import SystemMeter
+block = bytearray(b"\\1") * {4 * BLOCK}
+alone = SystemMeter(()).read().host
+stop = threading.Event()
+seen = []
+def look():
+    while not stop.is_set():
+        seen.append(SystemMeter(()).read().host)
+thread = threading.Thread(target=look)
+thread.start()
+for _ in range(100):
+    # Without other settings Python starts a process by vfork.
+    subprocess.run(["true"], check=True)
+stop.set()
+thread.join()
+print(max(seen) - alone)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="another system")
+@pytest.mark.thorough
+def test_a_child_that_is_just_being_started_does_not_count_as_a_second_process() -> None:
+    done = subprocess.run([sys.executable, "-c", _VFORK], capture_output=True, text=True, check=True)
+    assert int(done.stdout) < 2 * BLOCK
+
+
+def test_the_peak_is_known_without_proc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_STATUS", tmp_path / "missing")
+    monkeypatch.setattr(process, "_CLEAR_REFS", tmp_path / "missing" / "too")
+    block = _filled()
+    assert memory.peak_resident_bytes() > BLOCK
+    assert not memory.reset_peak()
+    del block
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
+def test_freed_blocks_go_back_to_the_system() -> None:
+    """Small blocks with one in use at the end are what glibc keeps."""
+    blocks = [ctypes.create_string_buffer(b"\1" * 60_000, 60_000) for _ in range(1_000)]
+    last = blocks[-1]
+    held = host_bytes()
+    del blocks
+    memory.release_free_memory()
+    assert held - host_bytes() > 40_000_000
+    assert len(last) == 60_000
+
+
+def test_without_malloc_trim_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_c_function", lambda *_: None)
+    assert memory.release_free_memory() is False
+
+
+_ARENAS = """
+import re, sys, threading
+from eigen_core import machine as memory
+
+if "limited" in sys.argv:
+    assert memory.tune_allocator(2)
+barrier = threading.Barrier(8)
+
+
+def allocate() -> None:
+    blocks = [bytearray(2_000) for _ in range(100)]
+    barrier.wait()
+
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+import ctypes
+
+libc = ctypes.CDLL(None)
+libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
+libc.fflush(None)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+@pytest.mark.thorough
+def test_threads_share_the_arenas_that_they_are_allowed() -> None:
+    # The flow's own setting, which other tests of this process leave in its environment.
+    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
+
+    def arenas(*arguments: str) -> int:
+        command = [sys.executable, "-c", _ARENAS, *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.count("<heap nr=")
+
+    assert arenas("limited") <= 2 < arenas()
+
+
+_PIECES = """
+import sys
+import psutil
+from eigen_core import machine as memory
+
+if "tuned" in sys.argv:
+    assert memory.tune_allocator()
+# Freeing a block of 32 MB lets the library cut everything smaller out of the heap.
+large = bytearray(32_000_000)
+del large
+before = psutil.Process().memory_info().rss
+blocks, kept = [], []
+for _ in range(20):
+    blocks.append(bytearray(b"x") * 12_000_000)
+    # What lies between two blocks keeps its place in the heap, whatever becomes of them.
+    kept.append(bytearray(b"x") * 100_000)
+del blocks
+print(psutil.Process().memory_info().rss - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
+@pytest.mark.thorough
+def test_freed_blocks_leave_no_holes_in_the_heap() -> None:
+    def left(*arguments: str) -> int:
+        done = subprocess.run([sys.executable, "-c", _PIECES, *arguments], capture_output=True, text=True, check=True)
+        return int(done.stdout)
+
+    assert left("tuned") < 20e6 < 200e6 < left()
+
+
+@given(
+    st.integers(2, 9),
+    st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 1_000)), max_size=200),
+)
+def test_it_is_bounded_and_keeps_peaks_order_and_beginning(capacity: int, values: list[tuple[int, int]]) -> None:
+    points = [Point(float(second), host, device) for second, (host, device) in enumerate(values)]
+    curve = Curve(capacity)
+    for point in points:
+        curve.add(point)
+    assert len(curve.course) <= capacity
+    assert list(curve.recent) == points[-capacity:]
+    assert [point.seconds for point in curve.course] == sorted({point.seconds for point in curve.course})
+    if not points:
+        assert not curve.course
+        return
+    assert curve.course[0].seconds == 0.0
+    assert max(point.device for point in curve.course) == max(point.device for point in points)
+    # Each stretch has the peak of exactly the points that fall into it.
+    ends = [*(point.seconds for point in curve.course[1:]), float("inf")]
+    for stretch, end in zip(curve.course, ends, strict=True):
+        inside = [point for point in points if stretch.seconds <= point.seconds < end]
+        assert stretch.host == max(point.host for point in inside)
