@@ -53,23 +53,22 @@ def is_exhaustion(error: BaseException) -> bool:
 
 @contextmanager
 def device_cache_kept() -> Iterator[None]:
-    """Let no other thread empty a GPU's cache (`empty_device_cache`) during the block, which captures a CUDA graph."""
+    """Let no other thread empty a GPU's cache (`empty_device_cache`) during the block."""
     with _device_cache:
         yield
 
 
 def empty_device_cache() -> None:
-    """Return what torch holds on a GPU and does not use; waits until no other thread captures a CUDA graph."""
+    """Empty torch's cache on a GPU, once no other thread captures a CUDA graph."""
     with _device_cache:
         torch.cuda.empty_cache()
 
 
 def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
-    """Keep addresses for a memory report, which takes memory too, if a limit counts addresses (RLIMIT_AS).
+    """Reserve addresses for a memory report, if a limit counts addresses (RLIMIT_AS).
 
-    No memory is behind them. Returns a function that frees them and may be called again. Other limits count resident
-    memory: an allocation beyond them does not fail, and needs no reserve. Where there are not enough addresses, none
-    are kept.
+    Other limits count resident memory: an allocation beyond them does not fail. Returns a function that frees the
+    addresses and may be called again. Where there are not enough addresses, none are reserved.
     """
     if all(limit.kind != "address_space" for limit in limits):
         return lambda: None
@@ -82,9 +81,7 @@ def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
 
 
 def unwritten_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return zeros on the CPU that take addresses only; a page of them takes memory when it is first written.
-
-    `torch.zeros` writes them all.
+    """Return zeros on the CPU, a page of which takes memory when it is first written; `torch.zeros` writes them all.
 
     Raises:
         MemoryError: there are not so many addresses.
@@ -109,13 +106,11 @@ def shares_memory(device: str) -> bool:
 
 @dataclass(frozen=True)
 class SharedTensor:
-    """Where other processes find a tensor of this one.
-
-    The system frees the memory with the last process that has it, however that ends; no file has a name.
+    """The place of a tensor that other processes can map. The system frees it with the last process that has it.
 
     Attributes:
         path: of its descriptor, in the /proc of the process that made it.
-        name: which no other memory has. On another machine, or in another container, the path leads elsewhere.
+        name: unique: on another machine, or in another container, the path leads elsewhere.
         shape, dtype: of the tensor.
     """
 
@@ -145,9 +140,7 @@ class SharedTensor:
 
 
 def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, SharedTensor]:
-    """Return zeros on the CPU that other processes can map, and where.
-
-    As with `unwritten_zeros`, a page of them takes memory when it is first written.
+    """Return zeros as `unwritten_zeros` does that other processes can map, and their place.
 
     Raises:
         OSError: the system refuses it.
@@ -170,7 +163,7 @@ def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, Shar
 
 
 def shared_probe() -> tuple[Tensor, SharedTensor] | None:
-    """Return memory by which others find out whether they can map that of this process; None where it shares none."""
+    """Return memory by which others find out whether they can map memory of this process; None: they cannot."""
     if not shares_memory("cpu"):
         return None
     try:
@@ -187,7 +180,7 @@ Values = Tensor | NDArray[Any]
 def tensors_of(owner: object) -> dict[int, Values]:
     """Return the tensors and arrays that an object holds, by the address of their memory; of views the largest.
 
-    Attributes and containers are followed, as far as they are objects of Eigen's own.
+    Follows containers and the attributes of objects of Eigen.
     """
     found: dict[int, Values] = {}
     seen: set[int] = set()
@@ -210,7 +203,7 @@ def tensors_of(owner: object) -> dict[int, Values]:
 
 
 def add_largest(found: dict[int, Values], item: Values) -> None:
-    """Add a tensor or array to those that are known, unless one that shows more of its memory is among them."""
+    """Add a tensor or array, unless one that shows more of the same memory is there."""
     address, _ = memory_of(item)
     if address and (address not in found or found[address].nbytes < item.nbytes):
         found[address] = item

@@ -45,9 +45,8 @@ class MemoryGuardError(RuntimeError):
     """A phase was aborted, or not begun, because the memory would not suffice. Trying again does not help.
 
     Attributes:
-        report: the parts of the memory.
-        phase: the phase; empty between phases.
-        generation: its generation; None between phases.
+        report: of the memory.
+        phase, generation: of the abort; empty and None between phases.
     """
 
     def __init__(self, message: str, report: MemoryReport, phase: str, generation: int | None) -> None:
@@ -57,7 +56,7 @@ class MemoryGuardError(RuntimeError):
         self.generation = generation
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, MemoryReport, str, int | None]]:
-        """Let it cross from a worker as it is."""
+        """Keep all attributes when it is sent by a worker."""
         return type(self), (str(self), self.report, self.phase, self.generation)
 
 
@@ -65,16 +64,16 @@ class MemoryGuard:
     """Watches the memory of a run while its block is open.
 
     A thread reads the memory every `memory.sample_seconds`. At the soft line it frees caches, once for each crossing.
-    At the hard line it sets a flag: the next `check`, which every loop that reports progress calls between its steps
+    At the hard line the next `check`, which every loop that reports progress calls between its steps
     (`eigen_core.common.progress`), aborts the phase; a phase without steps is aborted at its end. An allocation that
     fails inside a phase aborts it in the same way.
 
     Args:
         limits: of the host.
-        memory: lines, sampling, tracing.
+        memory: settings of the run.
         device_limit: of the GPU; None without one.
         meter: reads the memory; None: of the system.
-        clock: seconds that only grow.
+        clock: monotonic time (seconds).
         watch: start the thread; without it only `sample` and `check` read the memory.
     """
 
@@ -145,11 +144,11 @@ class MemoryGuard:
                 self.sample()
 
     def add_section(self, title: str, describe_part: Callable[[], str]) -> None:
-        """Add a section to reports, whose text `describe_part` returns (markdown), such as the state of the uploads."""
+        """Add a section to reports, whose text `describe_part` returns (markdown)."""
         self._sections[title] = describe_part
 
     def set_owners(self, owners: Callable[[], Mapping[str, object]]) -> None:
-        """Set a function that returns what may hold much memory, by name, for reports; it must not keep that alive."""
+        """Set a function that returns objects that may hold much memory, by name; it must not keep them alive."""
         self._owners = owners
 
     def set_plan(
@@ -161,9 +160,9 @@ class MemoryGuard:
         """Set the plan of the run.
 
         Args:
-            rows: the plan as a table, which reports show.
-            host_bytes: peak of the resident memory in each phase (bytes); no phase begins that would not fit (`admit`).
-            device_bytes: the same for what torch allocates on the device in this process.
+            rows: the plan as a table, for reports.
+            host_bytes: peak of the resident memory in each phase; no phase begins that would not fit (`admit`).
+            device_bytes: peak of torch's memory on the device in this process.
         """
         self._plan = tuple(dict(row) for row in rows)
         self._planned = (dict(host_bytes or {}), dict(device_bytes or {}))
@@ -174,14 +173,11 @@ class MemoryGuard:
         return tuple(self._ended)
 
     def usage_of(self, generation: int) -> tuple[PhaseUsage, ...]:
-        """Return the memory of the ended phases of a generation, in order, each attempt of a phase by itself."""
+        """Return the memory of the ended phases of a generation, in order, with each attempt of a phase."""
         return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
-        """Read the memory now, free caches or set the flag where a line is crossed, and return the reading.
-
-        May be called from any thread.
-        """
+        """Read the memory now, free caches or request the abort if a line is crossed. May be called from any thread."""
         usage, pressure, crossed_soft = self._look()
         if crossed_soft:
             self._free()
@@ -194,7 +190,7 @@ class MemoryGuard:
         return usage
 
     def pressure(self) -> Pressure:
-        """Read the memory now and return it against the limit that is nearest."""
+        """Read the memory now; return it against the nearest limit."""
         return self._pressure(self.sample())
 
     def _look(self) -> tuple[Usage, Pressure, bool]:
@@ -211,7 +207,7 @@ class MemoryGuard:
         return usage, pressure, crossed_soft
 
     def _pressures(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> tuple[Pressure, ...]:
-        """Return the pressure on each limit if this much more were allocated."""
+        """Return the pressure on each limit if so many more bytes were allocated."""
         counted: list[tuple[Limit, int]] = [
             (limit, count + more_host) for limit, count in zip(self.limits.limits, usage.counted, strict=True)
         ]
@@ -241,11 +237,9 @@ class MemoryGuard:
 
     @contextmanager
     def phase(self, name: str, generation: int) -> Iterator[None]:
-        """Run the block as a phase of a generation, and abort it where the memory does not suffice.
+        """Run the block as a phase of a generation, and abort it if the memory does not suffice.
 
-        Its memory is in `phases` afterwards, whether it failed or not. An earlier crossing of the hard line that has
-        passed does not count. The peak of the resident memory that the system keeps (`reset_peak`) starts again with
-        each phase.
+        Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line do not count.
 
         Raises:
             MemoryGuardError: it is not begun because it would not fit, by the plan or by its memory before; the hard
@@ -313,9 +307,9 @@ class MemoryGuard:
 
         Args:
             phase: its name.
-            predicted_bytes: peak of the host's resident memory while it runs, by plan (bytes); 0: unknown. The peak
-                of its last runs counts if that is more.
-            predicted_device_bytes: the same for what torch allocates on the device in this process.
+            predicted_bytes: planned peak of the host's resident memory while it runs; 0: unknown. The growth in its
+                last runs counts if that is more.
+            predicted_device_bytes: planned peak of torch's memory on the device in this process.
             generation: for the message.
 
         Raises:
@@ -340,15 +334,11 @@ class MemoryGuard:
         )
 
     def report(self, reason: str) -> MemoryReport:
-        """Return the parts of the memory now, and how it came to that. May be called from any thread.
-
-        Args:
-            reason: why the report is made, the end of a sentence.
-        """
+        """Return the parts of the memory now and its history, from any thread; `reason`: the end of a sentence."""
         usage, pressure, _ = self._look()
         with self._looking:
             phases = tuple([replace(phase) for phase in (*self._ended, *self._open)][-_PHASES_REPORTED:])
-            course, recent = self._curve.course, self._curve.recent
+            course, recent = tuple(self._curve.course), tuple(self._curve.recent)
         report = MemoryReport(
             moment=datetime.now(UTC).isoformat(timespec="seconds"),
             reason=reason,

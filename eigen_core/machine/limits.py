@@ -35,8 +35,8 @@ class ControlGroup:
 
     Attributes:
         version: of the interface.
-        name: path of the group in its hierarchy, as `/proc/self/cgroup` gives it.
-        folder: folder of its files.
+        name: path of the group in its hierarchy (`/proc/self/cgroup`).
+        folder: of its files.
     """
 
     version: Literal[1, 2]
@@ -76,10 +76,7 @@ class ControlGroup:
         return None if value == -1 or value >= _UNLIMITED else value
 
     def cores(self) -> float | None:
-        """Return how many processor cores the group has the time of; None if it has no limit of its own.
-
-        A limit that cannot be read or understood is none: it would cost time, and nothing else.
-        """
+        """Return the limit in processor cores; None if the group has none, or it cannot be read or understood."""
         if self.version == 2:
             words = " ".join(_lines(self.folder / "cpu.max")).split()
         else:
@@ -90,7 +87,7 @@ class ControlGroup:
         return int(words[0]) / int(words[1])
 
     def taken(self) -> int | None:
-        """Return what the group holds that the kernel cannot simply drop (bytes); None where that is not known."""
+        """Return the memory of the group that the kernel cannot reclaim (bytes); None if it is not known."""
         try:
             usage = int(self.folder.joinpath(_USAGE_FILES[self.version]).read_text())
             statistics = self.folder.joinpath("memory.stat").read_text()
@@ -106,12 +103,8 @@ class ControlGroup:
 def control_groups(root: Path = Path("/"), controller: Literal["memory", "cpu"] = "memory") -> Iterator[ControlGroup]:
     """Find the groups of this process that have a controller, the innermost first, each followed by those above it.
 
-    A container sees its own group as the root of the mount; the path in `/proc/self/cgroup` then leads outside and the
-    mount's root stands for it.
-
-    Args:
-        root: folder that stands for the root of the file system.
-        controller: of what is limited.
+    A container sees its own group as the root of the mount; the path in `/proc/self/cgroup` then leads outside, and the
+    mount's root is taken.
     """
     mounts = _mounts(root, controller)
     for version, name in _memberships(root, controller):
@@ -173,12 +166,7 @@ LimitKind = Literal["run", "group", "address_space", "machine"]
 
 @dataclass(frozen=True)
 class Limit:
-    """A limit on memory.
-
-    Attributes:
-        bytes: the limit.
-        origin: where it comes from, in words: "control group /docker/1f2e (memory.max)", or the name of a GPU.
-    """
+    """A limit on memory (bytes), and its origin: "control group /docker/1f2e (memory.max)", or the name of a GPU."""
 
     bytes: int
     origin: str
@@ -192,9 +180,8 @@ class HostLimit(Limit):
     """A limit on the memory of the host.
 
     Attributes:
-        kind: what counts against it. `run`: this process and its children; `group`: all processes of a control group;
-            `machine`: all processes; `address_space`: the addresses of this process, whether memory is behind them or
-            not.
+        kind: `run` counts this process and its children, `group` all processes of a control group, `machine` all
+            processes, `address_space` the addresses of this process, whether memory is behind them or not.
         group: the control group, of kind `group`.
     """
 
@@ -211,7 +198,7 @@ class DeviceLimit(Limit):
 
 @dataclass(frozen=True)
 class HostLimits:
-    """Every limit that was found, the smallest first; there is always one."""
+    """All limits of the host, the smallest first; there is always one."""
 
     limits: tuple[HostLimit, ...]
 
@@ -223,12 +210,7 @@ class HostLimits:
 
 @dataclass(frozen=True)
 class Pressure(Limit):
-    """A reading of the memory against a limit (bytes).
-
-    Attributes:
-        counted: what counts against it.
-        soft, hard: where its soft and its hard line are.
-    """
+    """Memory against a limit: `counted`, and its soft and hard line (bytes)."""
 
     counted: int
     soft: int
@@ -241,7 +223,7 @@ class Pressure(Limit):
 
     @property
     def share(self) -> float:
-        """Counted memory, as a share of the limit."""
+        """Counted memory / limit."""
         return self.counted / self.bytes
 
     def __str__(self) -> str:
@@ -257,9 +239,9 @@ def host_limits(
 
     Args:
         memory: settings of the run.
-        root: folder that stands for the root of the file system.
-        address_space: stands for RLIMIT_AS (bytes); None: of the system.
-        physical: stands for the memory of the machine (bytes); None: of the system.
+        root: root of the file system.
+        address_space: in place of RLIMIT_AS (bytes).
+        physical: in place of the memory of the machine (bytes).
 
     Raises:
         InputError: a limit is zero or negative, or a control group's cannot be read while
@@ -307,7 +289,7 @@ def _group_limits(root: Path, *, optional: bool) -> list[HostLimit]:
 
 
 def memory_of_machine(root: Path = Path("/")) -> tuple[int, int]:
-    """Return the physical memory, and how much of it is available as the system reports it (bytes).
+    """Return physical and available memory as the system reports them (bytes).
 
     Raises:
         InputError: the system does not report it.

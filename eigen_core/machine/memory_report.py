@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -31,13 +30,7 @@ Row = Mapping[str, str | float | None]
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the memory (bytes).
-
-    Attributes:
-        name: what holds it.
-        host, device: resident on the host, and on the device.
-        detail: more about it, in words.
-    """
+    """A part of the memory: its holder, resident bytes on host and device, and its largest tensors in words."""
 
     name: str
     host: int
@@ -47,14 +40,14 @@ class Part:
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Tensors or arrays with the same owner, type and shape (bytes).
+    """Tensors or arrays with the same owner, type and shape.
 
     Attributes:
-        owner: the owner that holds them; empty if none of those that are known does.
+        owner: empty if no known owner holds them.
         content: type and shape: "float32 [50000, 108, 2]".
         device: `cpu` or the name of the device.
-        count: how many they are.
-        bytes, resident: their size, and what of it is in memory; the rest was never written, or lies in a file.
+        count: number of them.
+        bytes, resident: their size, and the part in memory; the rest was never written, or lies in a file.
     """
 
     owner: str
@@ -70,17 +63,17 @@ class MemoryReport:
     """The memory at a moment, and how it came to that.
 
     Attributes:
-        moment: when, ISO 8601, UTC.
+        moment: ISO 8601, UTC.
         reason: why the report was made, the end of a sentence.
         nearest: the memory against the limit that is nearest, in words.
-        usage: the reading.
+        usage: the memory.
         limits: of the host, the smallest first, then of the GPU.
-        parts: owners and the rest, the largest first; together they are the memory of all processes.
+        parts: owners and the rest, the largest first; their sum is the memory of all processes.
         tensors: the largest tensors and arrays.
         traced: lines of Python that allocated, each with its callers, if `memory.trace` is on.
         phases: the newest phases; the last may be under way.
-        course, recent: the memory over the whole time, each point the peak of a stretch, and over its end.
-        plan: rows of the run's plan, as they were given.
+        course, recent: the memory over the whole time, each point the peak of an interval, and over its end.
+        plan: rows of the run's plan.
         sections: further texts, by title.
     """
 
@@ -115,29 +108,26 @@ class MemoryReport:
 def measured_parts(
     usage: Usage, before: int, owners: Mapping[str, object]
 ) -> tuple[tuple[Part, ...], tuple[TensorGroup, ...]]:
-    """Return the parts of the memory and the largest tensors, as of now.
+    """Return the parts of the memory now and the largest tensors.
 
     Args:
-        usage: the reading that the parts add up to.
+        usage: the memory, the sum of the parts.
         before: resident memory of this process before the run (bytes).
-        owners: what may hold much, by name.
+        owners: objects that may hold much, by name.
     """
     found = {address: ("", tensor) for address, tensor in _live_tensors().items()}
     for name, owner in owners.items():
         found |= {address: (name, tensor) for address, tensor in tensors_of(owner).items()}
-    held: Counter[tuple[str, str, str]] = Counter()
-    sizes: Counter[tuple[str, str, str]] = Counter()
-    resident: Counter[tuple[str, str, str]] = Counter()
+    alike: dict[tuple[str, str, str], list[tuple[int, int]]] = {}
     for address, (owner_name, tensor) in found.items():
         device = str(tensor.device) if isinstance(tensor, Tensor) else "cpu"
         key = owner_name, f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}", device
         _, amount = memory_of(tensor)
-        held[key] += 1
-        sizes[key] += amount
-        resident[key] += resident_part(address, amount) if device == "cpu" else amount
-    groups = [TensorGroup(*key, held[key], sizes[key], resident[key]) for key in held]
+        resident = resident_part(address, amount) if device == "cpu" else amount
+        alike.setdefault(key, []).append((amount, resident))
+    groups = [TensorGroup(*key, len(sizes), *map(sum, zip(*sizes, strict=True))) for key, sizes in alike.items()]
     groups.sort(key=lambda group: (-group.resident, -group.bytes, group.content))
-    parts = [_part_of(name or "tensors of no known owner", name, groups) for name in ["", *owners]]
+    parts = [_part_of(owner, groups) for owner in ["", *owners]]
     known = sum(part.host for part in parts)
     rest = max(usage.own - known - before, 0)
     files = process_bytes("RssFile")
@@ -150,11 +140,12 @@ def measured_parts(
     return tuple(sorted(parts, key=lambda part: -(part.host + part.device))), tuple(groups[:_ROWS])
 
 
-def _part_of(name: str, owner: str, groups: Iterable[TensorGroup]) -> Part:
+def _part_of(owner: str, groups: Iterable[TensorGroup]) -> Part:
     own = [group for group in groups if group.owner == owner]
     detail = "; ".join(f"{group.content} {size(group.bytes)}" for group in own[:3])
     host = sum(group.resident for group in own if group.device == "cpu")
-    return Part(name, host, sum(group.bytes for group in own if group.device != "cpu"), detail)
+    device = sum(group.bytes for group in own if group.device != "cpu")
+    return Part(owner or "tensors of no known owner", host, device, detail)
 
 
 def _live_tensors() -> dict[int, Values]:
@@ -189,7 +180,7 @@ def _no_thread_switch() -> Iterator[None]:
 
 
 def traced_lines() -> tuple[str, ...]:
-    """Return the lines of Python that allocated most, the callers last; nothing if that is not traced."""
+    """Return the lines of Python that allocated most, the callers last; empty without tracing."""
     if not tracemalloc.is_tracing():
         return ()
     own = tracemalloc.Filter(False, tracemalloc.__file__)
@@ -202,7 +193,7 @@ def traced_lines() -> tuple[str, ...]:
 
 
 def report_markdown(report: MemoryReport) -> str:
-    """Return the report as markdown: the largest part first, then what supports it."""
+    """Return the report as markdown, the largest part first."""
     device = size(report.usage.device.taken) if report.usage.device else ""
     parts = [(p.name, size(p.host), size(p.device) if p.device else "", p.detail) for p in report.parts]
     sections = {
@@ -253,7 +244,6 @@ def write_report(report: MemoryReport, folder: Path, stem: str) -> list[Path]:
 
 
 def _table(headings: Collection[str], rows: Iterable[Iterable[str | float | None]]) -> str:
-    """Return a table in markdown; nothing without rows."""
     cells = [["" if cell is None else str(cell).replace("|", "/") for cell in row] for row in rows]
     lines = [list(headings), ["---"] * len(headings), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) if cells else ""
@@ -265,9 +255,8 @@ logger = logging.getLogger(__name__)
 def install_report_signal(callback: Callable[[], object]) -> Callable[[], None]:
     """Call `callback` whenever this process receives SIGUSR1; return a function that undoes this.
 
-    The callback runs in its own thread, one call at a time; its errors go to `threading.excepthook` and stop nothing.
-    Signals during a call are answered after it. Does nothing where there is no SIGUSR1, and outside the main thread,
-    where Python cannot handle signals.
+    The callback runs in its own thread, one call at a time; its errors go to `threading.excepthook`. Does nothing where
+    there is no SIGUSR1, and outside the main thread, where Python cannot handle signals.
     """
     if not hasattr(signal, "SIGUSR1") or threading.current_thread() is not threading.main_thread():
         logger.debug("SIGUSR1 is not answered here: only the main thread of a Unix process can handle it.")

@@ -42,13 +42,8 @@ def own_resident_bytes() -> int:
     return statm()[1]
 
 
-def address_space_bytes() -> int:
-    """Return the addresses that this process has mapped, whether memory is behind them or not (bytes)."""
-    return statm()[0]
-
-
 def statm(process: int | None = None) -> tuple[int, int]:
-    """Return addresses and resident memory of a process, by default this one (bytes).
+    """Return address space and resident memory of a process, by default this one (bytes).
 
     Raises:
         psutil.NoSuchProcess: it has ended.
@@ -91,28 +86,21 @@ def reset_peak() -> bool:
 
 
 def release_free_memory() -> bool:
-    """Return freed memory that the allocator keeps to the system. Return whether there was any.
-
-    glibc keeps freed blocks, so resident memory changes although nothing leaks; trimming it once a generation keeps it
-    flat. Does nothing where the C library has no `malloc_trim`.
-    """
+    """Return freed memory that glibc keeps to the system (`malloc_trim`). Return whether there was any."""
     trim = _c_function("malloc_trim", ctypes.c_size_t)
     return trim is not None and trim(0) == 1
 
 
 def tune_allocator(arenas: int = 2) -> bool:
-    """Make the C library keep less freed memory; return whether it has these settings (GNU's has).
+    """Make glibc keep less freed memory; return whether this is glibc.
 
-    The threads of this process share `arenas` heaps: each further one would get its own heap, and free memory of one
-    heap cannot serve another. With Prefect's threads the resident memory changes by megabytes. The same as
-    `MALLOC_ARENA_MAX`, for a process that has started.
+    All threads share `arenas` heaps, as with `MALLOC_ARENA_MAX`: free memory of one heap cannot serve another.
 
-    Blocks of 8 MiB and more are mapped one by one and unmapped when they are freed. By default the library raises that
-    threshold up to 32 MiB, as blocks are freed, and allocates smaller ones in the heap, which becomes fragmented: the
-    train phase of preset `eigen2` rose by 2,457 MB where 1,586 MB of tensors lived at once, and by 1,653 MB with the
-    fixed threshold. Mapping costs a page fault for each page: at 8 MiB no time that could be measured in preset
-    `quickstart`, at 4 MiB 0.1 s a generation. A fixed threshold also stops the library from raising the one for the
-    free memory at the top of the heap, so that one is set too.
+    Blocks of 8 MiB and more are mapped one by one and unmapped when they are freed. By default glibc raises that
+    threshold up to 32 MiB, and its heap becomes fragmented: the train phase of preset `eigen2` rose by 2,457 MB where
+    1,586 MB of tensors lived at once, and by 1,653 MB with the fixed threshold. At 8 MiB the page faults cost no time
+    that could be measured in preset `quickstart`, at 4 MiB 0.1 s a generation. A fixed threshold also stops glibc from
+    raising the one for the free memory at the top of the heap, so that one is set too.
     """
     mallopt = _c_function("mallopt", ctypes.c_int, ctypes.c_int)
     settings = ((_M_ARENA_MAX, arenas), (_M_MMAP_THRESHOLD, _MAPPED_BYTES), (_M_TRIM_THRESHOLD, _TOP_BYTES))
@@ -120,7 +108,7 @@ def tune_allocator(arenas: int = 2) -> bool:
 
 
 def resident_part(address: int, size: int) -> int:
-    """Return how much of a range of this process's addresses is in memory (bytes); `size` where that is not known."""
+    """Return the resident part of a range of this process's addresses (bytes); `size` if it is not known."""
     mincore = _c_function("mincore", ctypes.c_void_p, ctypes.c_size_t, ctypes.c_void_p)
     page = mmap.PAGESIZE
     if mincore is None or size == 0:
@@ -137,7 +125,7 @@ def resident_part(address: int, size: int) -> int:
 
 @cache
 def _c_function(name: str, *arguments: Any) -> Callable[..., int] | None:  # noqa: ANN401 - types of ctypes
-    """Return a function of the C library that returns an int; None where the library does not have it."""
+    """Return a function of the C library that returns an int; None if the library has none."""
     function = getattr(ctypes.CDLL(None), name, None)
     if function is not None:
         function.argtypes = arguments
@@ -169,7 +157,7 @@ class DeviceUsage:
 
     @property
     def counted(self) -> int:
-        """Memory that cannot be allocated any more: all that is taken, but for unused memory of torch's cache."""
+        """Memory that cannot be allocated any more: all but the unused part of torch's cache."""
         return max(self.taken - (self.reserved - self.allocated), self.allocated)
 
 
@@ -179,8 +167,8 @@ class Usage:
 
     Attributes:
         own: resident memory of this process.
-        children: resident memory of its descendants, without what they share with it.
-        counted: what counts against each limit, in the order of the limits.
+        children: resident memory of its descendants, without pages shared with it.
+        counted: memory that counts against each limit, in the order of the limits.
         device: None without a GPU.
     """
 
@@ -202,42 +190,24 @@ class Meter(Protocol):
         """Measure the memory now. Must be quick and callable from any thread."""
 
     def peaks(self) -> tuple[int | None, DeviceUsage | None]:
-        """Return the highest memory since `reset_peaks`, where it is known.
-
-        Resident of this process (bytes), and allocated and reserved on the device.
-        """
+        """Return the peaks since `reset_peaks`, if they are known: resident of this process (bytes); on the device."""
 
     def reset_peaks(self) -> None:
         """Start the peaks again from the present."""
 
 
-def host_bytes() -> int:
-    """Return the resident memory of this process and all its descendants (bytes).
-
-    Pages of the heap that several of them share, as forked processes do, count once. Libraries count whole for this
-    process and by their share for the others. Takes about a millisecond for each GB if there are descendants.
-    """
-    own, children = own_resident_bytes(), _descendants_bytes()
-    if not children:
-        return own
-    shared_with_children = 0
-    if in_proportion := process_bytes("Pss_Anon", Path("/proc/self/smaps_rollup")):
-        shared_with_children = max(process_bytes("RssAnon") - in_proportion, 0)
-    return own - shared_with_children + children
-
-
 def _descendants_bytes() -> int:
-    """Return the memory of all descendants, without their share of the shared memory that this process has whole."""
+    """Return the memory of all descendants, without their part of shared memory that counts whole for this process."""
     shares = [_share_of(child) for child in psutil.Process().children(recursive=True)]
     shared = sum(of_shared for _, of_shared in shares)
     return sum(share for share, _ in shares) - (min(shared, process_bytes("RssShmem")) if shared else 0)
 
 
 def _share_of(child: psutil.Process) -> tuple[int, int]:
-    """Return the memory of a descendant, and what of it is shared memory (`SharedTensor`; bytes).
+    """Return the memory of a descendant, and its part in shared memory (`SharedTensor`; bytes).
 
-    Pages are divided among the processes that share them (PSS). 0 if it has ended, or is between vfork and exec, where
-    it still runs in the memory of its parent.
+    Pages are divided among the processes that share them (PSS). 0 if it has ended, or is between vfork and exec and so
+    runs in the memory of its parent.
     """
     try:
         if _runs_in_memory_of_this_process(child.pid):
@@ -251,9 +221,9 @@ def _share_of(child: psutil.Process) -> tuple[int, int]:
 
 
 def _runs_in_memory_of_this_process(child: int) -> bool:
-    """Return whether a child still runs in the memory of this process, and so shows its figures.
+    """Return whether a child still runs in the memory of this process, and so has its size.
 
-    A child that was forked has the same addresses, but not the pages of the libraries, and so far less resident memory.
+    A forked child has the same addresses, but not the pages of the libraries: far less resident memory.
     """
     for _ in range(_MOST_READINGS):
         (before, resident), (theirs, resident_theirs), (after, _) = statm(), statm(child), statm()
@@ -287,8 +257,8 @@ class SystemMeter:
     Args:
         limits: limits against which memory is counted.
         device: device of the tensors.
-        root: folder that stands for the root of the file system, for the machine's memory.
-        clock: seconds that only grow.
+        root: root of the file system.
+        clock: monotonic time (seconds).
     """
 
     def __init__(
@@ -347,9 +317,7 @@ class SystemMeter:
 
 
 def headroom_bytes(memory: MemoryConfig, device: torch.device) -> int:
-    """Return how much more can be allocated on a device before the hard line of the tightest limit (bytes), at least 0.
-
-    On the CPU every limit of the host counts (`host_limits`), on a GPU the memory that its driver reports.
+    """Return how many bytes can be allocated on a device before the hard line of the tightest limit, at least 0.
 
     Raises:
         InputError: a limit cannot be used, or the driver does not answer.
@@ -370,13 +338,7 @@ _NO_DEVICE = DeviceUsage(0, 0, 0)
 
 
 class Point(NamedTuple):
-    """The memory at a moment, or the highest in a stretch that begins there.
-
-    Attributes:
-        seconds: since the curve began.
-        host: resident memory of the processes (bytes).
-        device: allocated on the device (bytes); 0 without one.
-    """
+    """Memory at a time (seconds), or the peak of an interval that begins there: of the host, on the device (bytes)."""
 
     seconds: float
     host: int
@@ -384,46 +346,32 @@ class Point(NamedTuple):
 
 
 class Curve:
-    """The last points, and the whole course in at most `capacity` stretches with the peak of each.
+    """The last `capacity` points, and the peaks of at most as many intervals of the whole time.
 
-    Args:
-        capacity: points kept of the whole course, and again of its end.
-
-    Raises:
-        ValueError: the capacity is below 2.
+    Attributes:
+        recent: the last points.
+        course: the peak of each interval, at the time at which the interval began.
     """
 
     def __init__(self, capacity: int = 1_024) -> None:
-        if capacity < 2:
-            raise ValueError(f"a curve of {capacity} points shows nothing: at least 2 are needed.")
+        self.recent: deque[Point] = deque(maxlen=capacity)
+        self.course: list[Point] = []
         self._capacity = capacity
-        self._recent: deque[Point] = deque(maxlen=capacity)
-        self._course: list[Point] = []
         self._stride = 1
         self._in_last = 0
 
     def add(self, point: Point) -> None:
         """Append a point; times must not fall."""
-        self._recent.append(point)
-        if self._course and self._in_last < self._stride:
-            self._course[-1] = _peak([self._course[-1], point])
+        self.recent.append(point)
+        if self.course and self._in_last < self._stride:
+            self.course[-1] = _peak([self.course[-1], point])
             self._in_last += 1
             return
-        if len(self._course) == self._capacity:
-            self._course = [_peak(self._course[index : index + 2]) for index in range(0, self._capacity, 2)]
+        if len(self.course) == self._capacity:
+            self.course = [_peak(self.course[index : index + 2]) for index in range(0, self._capacity, 2)]
             self._stride *= 2
-        self._course.append(point)
+        self.course.append(point)
         self._in_last = 1
-
-    @property
-    def recent(self) -> tuple[Point, ...]:
-        """The last points, as they were added."""
-        return tuple(self._recent)
-
-    @property
-    def course(self) -> tuple[Point, ...]:
-        """The whole course: the peak of each stretch, at the time at which the stretch began."""
-        return tuple(self._course)
 
 
 def _peak(points: Sequence[Point]) -> Point:
@@ -437,9 +385,9 @@ class PhaseUsage:
     Attributes:
         phase, generation: name and generation.
         began, ended: when; `ended` is the last reading for a phase under way.
-        start_bytes, peak_bytes, end_bytes: resident memory of the processes at its beginning, at most, at its end.
+        start_bytes, peak_bytes, end_bytes: resident memory of the processes.
         device_start_bytes, device_end_bytes: in tensors on the device; 0 without one.
-        device_allocated_peak, device_reserved_peak: most in tensors, most held by torch.
+        device_allocated_peak, device_reserved_peak: in tensors, and held by torch.
     """
 
     phase: str
@@ -477,10 +425,10 @@ class PhaseUsage:
 
 
 def expected_growth(ended: Iterable[PhaseUsage], name: str) -> tuple[int, int]:
-    """Return how far the next phase of a name will rise above its beginning, on host and device (bytes).
+    """Return the expected growth of memory in the next phase of a name, on host and device (bytes).
 
-    What a phase allocates and frees is the most of the newest ones. What it keeps is the least of them: the first ones
-    keep libraries and caches that are loaded only once, a leak keeps as much every time.
+    Memory that a phase frees again is the maximum of the newest phases; memory that it keeps is their minimum: the
+    first ones keep libraries and caches that are loaded only once, a leak keeps as much every time.
 
     Args:
         ended: the phases so far, oldest first.

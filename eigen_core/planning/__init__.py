@@ -3,7 +3,6 @@
 from eigen_core.planning.plan import (
     PHASES,
     Device,
-    Limit,
     Part,
     Phase,
     Plan,
@@ -20,7 +19,6 @@ __all__ = [
     "PHASES",
     "Device",
     "DiskPlan",
-    "Limit",
     "Part",
     "Phase",
     "Plan",

@@ -1,6 +1,6 @@
 """The memory plan of a run: what a probe has measured of it, and what can be counted."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
@@ -13,6 +13,7 @@ from eigen_core.config import Config
 from eigen_core.config.values import tracker_class
 from eigen_core.machine import shares_memory
 from eigen_core.machine.gpu import visible_gpus
+from eigen_core.machine.limits import Limit
 from eigen_core.machine.threads import usable_cores
 from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
 from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
@@ -22,7 +23,7 @@ Device = Literal["cpu", "cuda"]
 Holder = Literal["training", "driver", "workers"]
 
 PHASES: tuple[Phase, ...] = ("start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout")
-_GENERATION: tuple[Phase, ...] = ("evaluate", "train", "evolve", "checkpoint", "plot", "holdout")
+_GENERATION = PHASES[2:]
 
 _MB = 1_000_000
 # Measured on Linux with glibc and torch 2.13 (CPU); `benchmarks/memoryplan.py` compares.
@@ -42,15 +43,15 @@ _MORE_WORKERS = 4
 
 @dataclass(frozen=True)
 class Part:
-    """Something that takes memory.
+    """A part of the memory of a run.
 
     Attributes:
         name: the part.
         host_bytes, device_bytes: its size on the host and on a GPU (bytes).
-        how: a sentence that says how that is known.
+        how: a sentence that says how the size is known.
         phases: when it is there.
-        device_holder: what holds it on a GPU: torch in the process of the training, CUDA's driver for that process, or
-            the workers.
+        device_holder: holder on a GPU: torch in the process of the training, CUDA's driver for that process, or the
+            workers.
     """
 
     name: str
@@ -62,19 +63,6 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """Limit of a run's memory.
-
-    Attributes:
-        bytes: so much, what is kept free for safety already taken off.
-        origin: in words, where that comes from: "93 % of 24.0 GB, the machine's memory".
-    """
-
-    bytes: int
-    origin: str
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Whether a peak fits below a limit.
 
@@ -82,8 +70,8 @@ class Verdict:
         where: `host` or `device`.
         peak_bytes: the highest of all phases.
         phase: the phase of that peak.
-        limit: what there is.
-        at_least: the peak is at least so much: part of it is not known.
+        limit: the limit, without what is kept free for safety.
+        at_least: part of the peak is not known.
     """
 
     where: str
@@ -99,16 +87,16 @@ class Verdict:
 
     @property
     def missing_bytes(self) -> int:
-        """By how much it does not (bytes)."""
+        """Bytes of the peak above the limit."""
         return max(self.peak_bytes - self.limit.bytes, 0)
 
     def __str__(self) -> str:
-        """The verdict as a sentence."""
-        need = f"{self.where}: {size(self.peak_bytes)} at the peak, in phase {self.phase}"
-        there = f"{size(self.limit.bytes)} ({self.limit.origin})"
-        if self.fits:
-            return f"{need}, fits into {there}."
-        return f"{need}, does not fit into {there}: {size(self.missing_bytes)} are missing."
+        """The verdict as a part of a sentence."""
+        missing = "" if self.fits else f": {size(self.missing_bytes)} are missing"
+        if self.at_least and not self.fits:
+            missing = ": that is too little"
+        taken = f"{'at least ' if self.at_least else ''}{size(self.peak_bytes)} of the {self.where}"
+        return f"it takes {taken} at the peak, in phase {self.phase}, and may take {self.limit}{missing}"
 
 
 @dataclass(frozen=True)
@@ -117,14 +105,14 @@ class Plan:
 
     Attributes:
         device: where its tensors live.
-        parts: what takes memory.
-        disk: what it writes.
+        parts: of its memory.
+        disk: bytes that it writes.
         unwritten_bytes: addresses of replay slots with no memory behind them: those that the run does not come to
             write, and those of the empty buffer that a resume replaces.
-        measured: what its probe has measured, or why it has not; None: it was not asked, and the parts are only those
+        rows_per_generation, rows_stored: transitions that a generation appends to the replay, and in it at the end.
+        measured: result of its probe, or why there is none; None: the run was not probed, and the parts are only those
             that can be counted, without what the phases compute with.
         verdicts: one for each limit that was given.
-        rows_per_generation, rows_stored: transitions that a generation appends to the replay, and in it at the end.
     """
 
     device: Device
@@ -138,18 +126,15 @@ class Plan:
 
     def host_bytes(self, phase: Phase) -> int:
         """The peak of a phase on the host (bytes), all processes together."""
-        return sum(part.host_bytes for part in self._in(phase))
+        return _sum(self.parts, phase).host
 
     def device_bytes(self, phase: Phase) -> int:
         """The peak of a phase on the device (bytes); 0 without a GPU."""
-        return sum(part.device_bytes for part in self._in(phase))
+        return _sum(self.parts, phase).device
 
     def held_on_device(self, phase: Phase, holder: Holder) -> int:
         """Share of one holder (`Part.device_holder`) in the peak of a phase on the device (bytes)."""
-        return sum(part.device_bytes for part in self._in(phase) if part.device_holder == holder)
-
-    def _in(self, phase: Phase) -> list[Part]:
-        return [part for part in self.parts if phase in part.phases]
+        return _sum([part for part in self.parts if part.device_holder == holder], phase).device
 
     def peak_phase(self, where: str = "host") -> Phase:
         """The phase with the highest peak, on the host or on the device."""
@@ -169,11 +154,6 @@ class Plan:
     def fits(self) -> bool:
         """Whether it fits below all limits that were given."""
         return all(verdict.fits for verdict in self.verdicts)
-
-    @property
-    def tensors_where(self) -> str:
-        """`host` or `device`: where its tensors live."""
-        return "host" if self.device == "cpu" else "device"
 
     def part_rows(self) -> list[dict[str, str | float]]:
         """The parts as rows of a table, sizes in MB."""
@@ -217,6 +197,11 @@ class Plan:
         }
 
 
+def _sum(parts: Iterable[Part], phase: Phase) -> Peak:
+    held = [part for part in parts if phase in part.phases]
+    return Peak(sum(part.host_bytes for part in held), sum(part.device_bytes for part in held))
+
+
 def plan_of(
     config: Config,
     sizes: Sizes,
@@ -224,15 +209,17 @@ def plan_of(
     *,
     device: Device | None = None,
     limits: Mapping[str, Limit] | None = None,
+    own_bytes: int = 0,
 ) -> Plan:
-    """Return what a run will take, without training.
+    """Return the memory that a run will take, without training.
 
     Args:
         config: the run.
-        sizes: what was counted of it.
-        measured: what its probe has measured, or why it has not; None: it was not asked.
-        device: where its tensors will live; None: what `config.device` asks for here.
-        limits: what it may take on `host` and `device`; what is not given is not compared.
+        sizes: of the run.
+        measured: result of its probe, or why there is none; None: it was not probed.
+        device: where its tensors will live; None: `config.device`, as far as this machine has it.
+        limits: limits of `host` and `device`; those that are not given are not compared.
+        own_bytes: resident memory of the process that will train, before it does; 0: not known.
 
     Raises:
         InputError: no process could have the addresses of a replay of this capacity.
@@ -240,13 +227,12 @@ def plan_of(
     chosen = _device_of(config) if device is None else device
     _require_addresses(sizes)
     row = sizes.row_bytes if chosen == "cpu" else torch.float32.itemsize
-    unwritten = (2 * config.replay.capacity - sizes.rows_stored) * row
     found = measured if isinstance(measured, ProbeResult) else None
     plan = Plan(
         device=chosen,
-        parts=tuple(_Parts(config, sizes, found, chosen).all()),
+        parts=_Parts(config, sizes, found, chosen).all(own_bytes),
         disk=disk_plan(config, sizes),
-        unwritten_bytes=unwritten,
+        unwritten_bytes=(2 * config.replay.capacity - sizes.rows_stored) * row,
         rows_per_generation=sizes.rows_per_generation,
         rows_stored=sizes.rows_stored,
         measured=measured,
@@ -255,11 +241,10 @@ def plan_of(
 
 
 def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
-    peak, phase = (plan.peak_host_bytes if where == "host" else plan.peak_device_bytes), plan.peak_phase(where)
-    measured = plan.measured
+    known, phase = (plan.peak_host_bytes if where == "host" else plan.peak_device_bytes), plan.peak_phase(where)
+    measured, peak = plan.measured, known
     if isinstance(measured, ProbeFailure):
-        known = peak
-        if measured.out_of_memory and where == plan.tensors_where:
+        if measured.out_of_memory and (where == "host") == (plan.device == "cpu"):
             peak = max(peak, limit.bytes + 1)
         elif measured.reached_bytes and where == "host":
             peak = max(peak, measured.reached_bytes + _TRAINING + _PLOTS)
@@ -270,7 +255,7 @@ def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Memory of one worker of a scheduler, on another machine than the process that leads (bytes).
+    """Memory of one worker of a scheduler on another machine (bytes).
 
     Attributes:
         workers: how many share the agents.
@@ -286,63 +271,64 @@ class WorkerPlan:
 
 
 def worker_plans(config: Config, sizes: Sizes, measured: ProbeResult) -> list[WorkerPlan]:
-    """Return what a worker of the run's scheduler takes as one of 1, 4, 16 and so on, at most one an agent.
+    """Return the memory of a worker of the run's scheduler as one of 1, 4, 16 and so on, at most one an agent.
 
     The scheduler is not asked. Empty if the run names none.
     """
     if config.scheduler is None:
         return []
     parts, plans, workers = _Parts(config, sizes, measured, _device_of(config)), [], 1
+    # Where one process can read another's memory, the parts have no replay on the host of a worker.
+    replay = sizes.replay_bytes if shares_memory(parts.device) else 0
     while workers <= config.population.size:
-        held = [[part for part in parts.workers(1, workers) if phase in part.phases] for phase in PHASES]
-        host = max(sum(part.host_bytes for part in of_phase) for of_phase in held)
-        device = max(sum(part.device_bytes for part in of_phase) for of_phase in held)
-        # Where one process can read another's memory, the parts have no replay on the host of a worker.
-        host += sizes.replay_bytes if shares_memory(parts.device) else 0
-        plans.append(WorkerPlan(workers, host, device, sizes.replay_bytes))
+        held = [_sum(parts.workers(1, workers), phase) for phase in PHASES]
+        host, device = (max(amounts) for amounts in zip(*held, strict=True))
+        plans.append(WorkerPlan(workers, host + replay, device, sizes.replay_bytes))
         workers *= _MORE_WORKERS
     return plans
 
 
 @dataclass(frozen=True)
 class _Parts:
-    """Makes the parts of a run; without what a probe has measured only those that can be counted."""
+    """Makes the parts of a run; without a probe's result only those that can be counted."""
 
     config: Config
     sizes: Sizes
     measured: ProbeResult | None
     device: Device
 
-    def all(self) -> list[Part]:
-        """Return all parts that take anything."""
-        parts = [*self._processes(), *self._agents(), *self._resuming(), *self._leaving()]
+    def all(self, own_bytes: int) -> tuple[Part, ...]:
+        """Return all parts that are not empty."""
         count = local_worker_count(self.config, self.device)
         elsewhere = count > 0 or self.config.scheduler is not None
+        parts = [*self._process(own_bytes), *self._held(), *self._resumed(), *self._written()]
         parts += self._computed_elsewhere() if elsewhere else self._computed_here()
-        if count:
-            parts += self.workers(count, count)
-        return [part for part in parts if part.host_bytes or part.device_bytes]
+        parts += self.workers(count, count) if count else []
+        return tuple(part for part in parts if part.host_bytes or part.device_bytes)
 
-    def _tensors(self, name: str, amount: int, how: str, phases: tuple[Phase, ...] = PHASES) -> Part:
-        """A part that consists of tensors, which live where the run computes."""
-        return Part(name, *((amount, 0) if self.device == "cpu" else (0, amount)), how, phases)
+    def _tensors(self, amount: int) -> Peak:
+        """Tensors that live where the run computes."""
+        return Peak(amount) if self.device == "cpu" else Peak(0, amount)
 
-    def _processes(self) -> list[Part]:
-        measured, cuda = self.measured, self.device == "cuda"
-        if measured is None:
-            how = "Python with torch, pandas and a flow of Prefect under way."
-            parts = [Part("process", _PROCESS + cuda * _CUDA_HOST, 0, how)]
+    def _process(self, own_bytes: int) -> list[Part]:
+        cuda = self.device == "cuda"
+        if self.measured is None:
+            process = max(_PROCESS, own_bytes) + cuda * _CUDA_HOST
+            parts = [Part("process", process, 0, "Python with torch, pandas and the code of a training.")]
         else:
+            process = self.measured.process
+            how = "The code of a training, its guard and threads, and what else its process has loaded."
             parts = [
-                Part("process", measured.process, 0, "Python with torch and pandas: measured by the probe."),
-                Part("training", _TRAINING, 0, "The code of a training, its guard and threads, or a flow of Prefect."),
+                Part("process", process, 0, "Python with torch and pandas: measured by the probe."),
+                Part("training", max(_TRAINING, own_bytes - process), 0, how),
             ]
         if cuda:
             how = "CUDA's context on the device: assumed, not measured."
             parts.append(Part("CUDA", 0, _CUDA_CONTEXT, how, device_holder="driver"))
         return parts
 
-    def _agents(self) -> list[Part]:
+    def _held(self) -> list[Part]:
+        """Memory that the run holds from its start to its end."""
         sizes, measured, population = self.sizes, self.measured, self.sizes.population_bytes
         capacity, row, rows = self.config.replay.capacity, sizes.row_bytes, sizes.rows_stored
         if self.device == "cpu":
@@ -351,65 +337,64 @@ class _Parts:
                 f"its capacity of {capacity:,}; what was never written takes nothing."
             )
             replay = Part("replay", rows * row, 0, how, _GENERATION)
-            data = Peak(sizes.data_bytes) if measured is None else Peak(measured.started.host - population)
         else:
             how = f"Its capacity of {capacity:,} transitions of {row:,} bytes."
             replay = Part("replay", torch.float32.itemsize * rows, capacity * row, how)
-            data = Peak(sizes.data_bytes, sizes.data_bytes)
-            if measured is not None:
-                data = Peak(measured.started.host, measured.started.device - population - capacity * row)
         how = "Its tensors and arrays." if measured is None else "It and what is made of it: measured by the probe."
         agents = (
-            f"{self.config.population.size} agents of {sizes.agent_bytes:,} bytes each: {sizes.parameters:,} weights"
+            f"{self.config.population.size} agents of {sizes.agent_bytes:,} bytes each: {sizes.parameters:,} weights, "
+            "and what the learner keeps beside them."
         )
         parts = [
-            Part("data", max(data.host, 0), max(data.device, 0), how),
-            self._tensors("population", population, f"{agents}, and what the learner keeps beside them."),
+            Part("data", *self._data(), how),
+            Part("population", *self._tensors(population), agents),
             replay,
         ]
         if measured is not None:
-            start = measured.phases["start"]
-            above = (max(start.host - measured.started.host, 0), max(start.device - measured.started.device, 0))
+            above = measured.phases["start"].above(measured.started)
             parts.append(Part("starting", *above, "What is made to build these: measured by the probe.", ("start",)))
         return parts
 
-    def _resuming(self) -> list[Part]:
+    def _data(self) -> Peak:
+        """Data and task: without a probe what was counted, else what a run holds beside population and replay."""
+        sizes = self.sizes
+        if self.measured is None:
+            return Peak(sizes.data_bytes, 0 if self.device == "cpu" else sizes.data_bytes)
+        replay = 0 if self.device == "cpu" else self.config.replay.capacity * sizes.row_bytes
+        return self.measured.started.above(self._tensors(sizes.population_bytes + replay))
+
+    def _resumed(self) -> list[Part]:
         """Memory of a run that goes on from a checkpoint, before its first generation."""
-        population, replay = self.sizes.population_bytes, self.sizes.replay_bytes
+        loaded = self.sizes.replay_bytes + self.sizes.population_bytes
         if self.device == "cpu":
             how = "Replay and population of the checkpoint, beside the population that they replace."
-            return [Part("loaded", replay + population, 0, how, ("resume",))]
+            return [Part("loaded", loaded, 0, how, ("resume",))]
         how = "Replay and population of the checkpoint on the host, and what they replace on the device."
-        replaced = self.config.replay.capacity * self.sizes.row_bytes + population
-        return [Part("loaded", replay + population, replaced, how, ("resume",))]
+        replaced = self.config.replay.capacity * self.sizes.row_bytes + self.sizes.population_bytes
+        return [Part("loaded", loaded, replaced, how, ("resume",))]
 
     def _computed_here(self) -> list[Part]:
         sizes, measured, config = self.sizes, self.measured, self.config
-        population = sizes.population_bytes
         if measured is None:
-            copied = population if sizes.learning_agents else 0
+            copied = sizes.population_bytes if sizes.learning_agents else 0
             return [
-                self._tensors("learning", copied, "The copy of the population that learns.", ("train",)),
-                self._tensors("breeding", population, "The population that is bred.", ("evolve",)),
+                Part("learning", *self._tensors(copied), "The copy of the population that learns.", ("train",)),
+                Part("breeding", *self._tensors(sizes.population_bytes), "The population that is bred.", ("evolve",)),
             ]
-        recorded = sizes.rows_per_generation * sizes.row_bytes
-        of_others = recorded * (config.population.size - measured.playing) // config.population.size
-        play = measured.phases["evaluate"]
+        recorded, agents = sizes.rows_per_generation * sizes.row_bytes, config.population.size
+        of_others = self._tensors(recorded * (agents - measured.playing) // agents)
+        played, least = measured.phases["evaluate"], self._tensors(2 * recorded)
         evaluation = config.evaluation
-        share = evaluation.holdout_episodes / (evaluation.slices + evaluation.fixed_episodes)
-        held_out = Peak(int(play.host * share), int(play.device * share)) if config.holds_out else Peak(0)
-        weights = self._tensors("", sizes.champion_bytes * config.population.size if config.holds_out else 0, "")
+        share = evaluation.holdout_episodes / (evaluation.slices + evaluation.fixed_episodes) if config.holds_out else 0
+        weights = self._tensors(sizes.champion_bytes * agents if config.holds_out else 0)
         return [
-            self._at_least(
-                Part(
-                    "evaluation",
-                    play.host + (of_others if self.device == "cpu" else 0),
-                    play.device + (of_others if self.device == "cuda" else 0),
-                    f"{measured.playing} of {config.population.size} agents at a time play, with the transitions that "
-                    "the others have recorded: measured by the probe.",
-                    ("evaluate",),
-                ),
-                2 * recorded,
+            Part(
+                "evaluation",
+                max(played.host + of_others.host, least.host),
+                max(played.device + of_others.device, least.device),
+                f"{measured.playing} of {agents} agents at a time play, with the transitions that the others have "
+                "recorded: measured by the probe.",
+                ("evaluate",),
             ),
             Part(
                 "learning",
@@ -421,46 +406,40 @@ class _Parts:
             Part("breeding", *measured.phases["evolve"], "The next population: measured by the probe.", ("evolve",)),
             Part(
                 "holdout",
-                weights.host_bytes + held_out.host,
-                weights.device_bytes + held_out.device,
+                weights.host + int(played.host * share),
+                weights.device + int(played.device * share),
                 f"As evaluation, of {evaluation.holdout_episodes} episodes, with the weights that the run began with.",
                 ("holdout",),
             ),
         ]
 
-    def _at_least(self, part: Part, amount: int) -> Part:
-        """Return a part that has at least so many bytes of tensors."""
-        if self.device == "cpu":
-            return replace(part, host_bytes=max(part.host_bytes, amount))
-        return replace(part, device_bytes=max(part.device_bytes, amount))
-
     def _computed_elsewhere(self) -> list[Part]:
         """Memory of the process that leads while workers compute."""
         sizes, population = self.sizes, self.sizes.population_bytes
-        recorded = sizes.rows_per_generation * sizes.row_bytes
+        recorded = 2 * sizes.rows_per_generation * sizes.row_bytes
         sent = self.config.scheduler is not None or not shares_memory(self.device)
         moved = sizes.replay_bytes if sent else sizes.rows_stored * sizes.column_bytes
+        learning = 2 * population + moved if sizes.learning_agents else 0
         how = (
             "The copy of the population that has learned, as it comes back, and the replay: as it is sent, or its "
             "largest column as it moves to where workers of this machine read it."
         )
+        recording = "The transitions that workers have recorded, as they come, joined."
         return [
-            self._tensors(
-                "evaluation", 2 * recorded, "What workers have recorded, as it comes, joined.", ("evaluate",)
-            ),
-            self._tensors("learning", 2 * population + moved if sizes.learning_agents else 0, how, ("train",)),
-            self._tensors("breeding", population, "The population that is bred.", ("evolve",)),
+            Part("evaluation", *self._tensors(recorded), recording, ("evaluate",)),
+            Part("learning", *self._tensors(learning), how, ("train",)),
+            Part("breeding", *self._tensors(population), "The population that is bred.", ("evolve",)),
         ]
 
     def workers(self, count: int, among: int) -> list[Part]:
-        """Return what workers on one machine take, all together on its host, and on a GPU those that share it.
+        """Return the memory of workers on one machine, all together on its host, and on a GPU those that share it.
 
         Args:
             count: how many they are.
             among: how many share the agents.
         """
         sizes, measured = self.sizes, self.measured
-        holding = count if self.device == "cpu" else most_on_one_gpu(count)
+        holding = count if self.device == "cpu" else -(-count // max(len(visible_gpus()), 1))
         share = -(-self.config.population.size // among)
 
         def part(name: str, each: Peak, how: str, *phases: Phase) -> Part:
@@ -468,36 +447,25 @@ class _Parts:
             sums = count * each.host, holding * each.device
             return Part(f"workers' {name}", *sums, how, phases or PHASES, device_holder=holder)
 
-        def tensors(amount: int) -> Peak:
-            return Peak(amount) if self.device == "cpu" else Peak(0, amount)
-
         cuda = Peak(_CUDA_HOST, _CUDA_CONTEXT) if self.device == "cuda" else Peak(0)
-        copies = Peak(0) if shares_memory(self.device) else tensors(sizes.replay_bytes)
-        data = tensors(sizes.data_bytes)
+        copies = 0 if shares_memory(self.device) else sizes.replay_bytes
+        agents = self._tensors(2 * share * sizes.agent_bytes)
+        data = self._tensors(sizes.data_bytes)
         parts = [
             part("processes", Peak(_WORKER + cuda.host, cuda.device), f"{count} of Python with torch and Dask."),
-            part("replays", copies, "A copy of the replay in each.", *_GENERATION),
-            part("agents", tensors(2 * share * sizes.agent_bytes), "Their share, as sent and computed.", *_GENERATION),
+            part("replays", self._tensors(copies), "A copy of the replay in each.", *_GENERATION),
+            part("agents", agents, "Their share, as sent and computed.", *_GENERATION),
         ]
         if measured is not None:
-            started, population = measured.started, sizes.population_bytes
-            replay = self.config.replay.capacity * sizes.row_bytes
-            data = Peak(max(started.host - population, 0))
-            if self.device == "cuda":
-                data = Peak(0, max(started.device - population - replay, 0))
-            play, learn = measured.phases["evaluate"], measured.phases["train"]
-            playing = min(share / measured.playing, 1.0)
-            learning = min(share / max(measured.learning, 1), 1.0)
-            own = tensors(population)
-            learn = Peak(max(learn.host - own.host, 0), max(learn.device - own.device, 0))
+            data = self._data() if self.device == "cpu" else Peak(0, self._data().device)
+            played = measured.phases["evaluate"].times(min(share / measured.playing, 1.0))
+            learned = measured.phases["train"].above(self._tensors(sizes.population_bytes))
+            learned = learned.times(min(share / max(measured.learning, 1), 1.0))
             how = "As measured by the probe, of a share of the agents."
-            parts += [
-                part("evaluation", Peak(*(int(playing * held) for held in play)), how, "evaluate"),
-                part("learning", Peak(*(int(learning * held) for held in learn)), how, "train"),
-            ]
+            parts += [part("evaluation", played, how, "evaluate"), part("learning", learned, how, "train")]
         return [*parts, part("data", data, f"In each of {count}.")]
 
-    def _leaving(self) -> list[Part]:
+    def _written(self) -> list[Part]:
         """Memory of checkpoints, uploads, plots and trackers."""
         sizes, config = self.sizes, self.config
         how = "Blocks of at most 8 MB that are compressed, hashed and written, two at a time."
@@ -507,8 +475,7 @@ class _Parts:
         ]
         if self.device == "cuda":
             how = "The largest tensor that is brought to the host to be hashed or written."
-            matrix = sizes.champion_bytes * config.population.size
-            largest = max(matrix, sizes.rows_stored * sizes.column_bytes)
+            largest = max(sizes.champion_bytes * config.population.size, sizes.rows_stored * sizes.column_bytes)
             parts.append(Part("staging from the device", 2 * largest, 0, how, ("evolve", "checkpoint")))
         for name in dict.fromkeys(config.reporting.trackers):
             amount = tracker_class(name).memory_bytes
@@ -517,11 +484,6 @@ class _Parts:
             how = "Blocks of 8 MB on their way; generations that wait lie on disk, not in memory."
             parts.append(Part("upload queue", _UPLOADS, 0, how, _GENERATION))
         return parts
-
-
-def most_on_one_gpu(count: int) -> int:
-    """Return how many of so many workers of this machine share a GPU, at most; each has one of those there are."""
-    return -(-count // max(len(visible_gpus()), 1))
 
 
 def _require_addresses(sizes: Sizes) -> None:

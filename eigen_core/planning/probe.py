@@ -63,6 +63,14 @@ class Peak(NamedTuple):
     host: int
     device: int = 0
 
+    def above(self, held: "Peak") -> "Peak":
+        """Return what is more than `held`, at least 0."""
+        return Peak(max(self.host - held.host, 0), max(self.device - held.device, 0))
+
+    def times(self, share: float) -> "Peak":
+        """Return a share of it."""
+        return Peak(int(self.host * share), int(self.device * share))
+
 
 @dataclass(frozen=True)
 class ProbeResult:
@@ -227,14 +235,14 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     _reset_peaks(state.device)
     started = _peak(state.device)
     piece = _Piece(state, started)
-    phases = {"start": _above(start, Peak(process))}
+    phases = {"start": start.above(Peak(process))}
     seconds: dict[str, float] = {}
     for name, compute in (("evaluate", piece.evaluate), ("train", piece.train), ("evolve", piece.evolve)):
         enter(name)
         seconds[name], phases[name] = compute()
     return ProbeResult(
         process=process,
-        started=_above(started, Peak(process)),
+        started=started.above(Peak(process)),
         phases=phases,
         seconds=seconds,
         playing=len(piece.players),
@@ -340,7 +348,7 @@ class _Piece:
         """Return the peak since the last call above what the run began with and what it has stored."""
         state = self._state
         stored = state.replay.size * int(state.replay.bytes_per_transition) if state.device.type == "cpu" else 0
-        peak = _above(_peak(state.device), self._started)
+        peak = _peak(state.device).above(self._started)
         _reset_peaks(state.device)
         return Peak(max(peak.host - stored, 0), peak.device)
 
@@ -358,10 +366,6 @@ def _reset_peaks(device: torch.device) -> None:
     reset_peak()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-
-
-def _above(peak: Peak, held: Peak) -> Peak:
-    return Peak(max(peak.host - held.host, 0), max(peak.device - held.device, 0))
 
 
 def _end_above(limit: int) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -13,18 +13,26 @@ from eigen_core.common.files import nearest_there
 from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.generation import resolve_device
-from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, device_limit, host_limits
+from eigen_core.machine import (
+    DeviceLimit,
+    DeviceUsage,
+    HostLimit,
+    HostLimits,
+    device_limit,
+    host_limits,
+    release_free_memory,
+)
+from eigen_core.machine.allocation import owned_bytes
+from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import SystemMeter, Usage
 from eigen_core.planning import (
     PHASES,
-    Limit,
     Plan,
     ProbeFailure,
     ProbeResult,
     Shape,
     Sizes,
     Suggestion,
-    Verdict,
     plan_of,
     probe,
     remember,
@@ -51,8 +59,8 @@ class DiskRoom:
 
     Attributes:
         folder: which holds the run.
-        needed_bytes: the most that it has there at any time, less what it has now (bytes).
-        free_bytes: what is free (bytes).
+        needed_bytes: the most that it will have there at any time, less its present size.
+        free_bytes: free space of the disk.
     """
 
     folder: Path
@@ -61,7 +69,7 @@ class DiskRoom:
 
     @classmethod
     def of(cls, plan: Plan, config: Config, run: str | None) -> "DiskRoom":
-        """Return that of a run with this plan; None: it is a new one, without a name."""
+        """Return that of a run with this plan; `run`: its name, None for a new one."""
         settings = config.checkpoint
         folder = run_root(settings.store, settings.local)
         most = plan.disk.local_bytes or plan.disk.most_bytes
@@ -125,7 +133,7 @@ class RunPlan:
         return self.plan.measured if isinstance(self.plan.measured, ProbeResult) else None
 
     def sentence(self) -> str:
-        """Return the verdict in one to four sentences: peak, phase, limit with its origin; what would make it fit."""
+        """Return the verdict in one to four sentences: peak, phase, limit with its origin, settings that would fit."""
         if self.disk.fits:
             return self.memory_sentence()
         disk = f"{self.disk}. {DISK_ADVICE}"
@@ -136,14 +144,13 @@ class RunPlan:
     def memory_sentence(self) -> str:
         """Return the part of `sentence` on memory and device."""
         if self.fits_memory:
-            return f"The run fits: {'; '.join(_need(verdict) for verdict in self.plan.verdicts)}."
-        needs = [_need(verdict) for verdict in self.plan.verdicts if not verdict.fits]
+            return f"The run fits: {'; '.join(str(verdict) for verdict in self.plan.verdicts)}."
+        needs = [str(verdict) for verdict in self.plan.verdicts if not verdict.fits]
         if self.missing_device:
             needs.append(f"it takes {size(self.plan.peak_device_bytes)} of a GPU, and torch finds none here")
         return " ".join([f"The run does not fit: {'; '.join(needs)}.", *self._advice()])
 
     def _advice(self) -> list[str]:
-        """Advice on a run that does not fit, in sentences."""
         if self.missing_device and self.plan.fits:
             return ["Use device cpu or auto, or check the driver."]
         enough = [suggestion for suggestion in self.suggestions if suggestion.fits]
@@ -190,11 +197,11 @@ def plan_run(
 
     Args:
         config: of the run.
-        data: what it is trained on.
-        run: its name, if what it has on the disk already is to count; None: it is a new one.
-        shape: of a panel that is not there; `data` has random numbers then.
-        measured: a probe measures the run. Else it does so only where that may decide whether the run fits, and has
-            not done so before.
+        data: of the run.
+        run: its name, if its present files are to count; None: it is a new one.
+        shape: of a panel that does not exist; `data` has random numbers then.
+        measured: probe the run. Otherwise this process will train it, and it is probed only if that may decide whether
+            it fits, and has not been done before.
 
     Raises:
         InputError: a limit cannot be read, or nothing can run under it.
@@ -205,27 +212,33 @@ def plan_run(
     of_device = device_limit(device)
     sizes = Sizes.of(config, data)
     counted = plan_of(config, sizes)
-    usage = SystemMeter(limits.limits, device).read()
-    hard = config.memory.hard
+    release_free_memory()
+    usage, hard = SystemMeter(limits.limits, device).read(), config.memory.hard
+    own = 0 if measured else usage.own - owned_bytes(data.content)
     of_host = zip(limits.limits, usage.counted, strict=True)
     left = (_available(limit, taken, usage, counted, hard) for limit, taken in of_host)
     available = {"host": min(left, key=lambda limit: limit.bytes)}
     if of_device is not None:
         available["device"] = _available_on_device(of_device, usage.device, counted, hard)
+    # A limit of the run's own leaves all of it to the probe.
+    for_probe = min(
+        int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else taken)
+        for limit, taken in zip(limits.limits, usage.counted, strict=True)
+    )
 
     def plan_with(changed: Config, sizes: Sizes, *, anew: bool) -> Plan:
         """Return the plan of a configuration, measured if what can be counted fits."""
-        plan = plan_of(changed, sizes, limits=available)
+        plan = plan_of(changed, sizes, limits=available, own_bytes=own)
         if missing or not plan.fits:
             return plan
         found: ProbeResult | ProbeFailure | None = None if anew else remembered(changed, data)
         if found is None and (anew or not _is_roomy(plan)):
-            found = probe(changed, shape, _left_for_probe(limits, usage, hard))
+            found = probe(changed, shape, for_probe)
             if isinstance(found, ProbeResult):
                 remember(changed, data, found)
             else:
                 logger.info("The run is not measured: in phase %s, %s.", found.phase, found.why)
-        return plan_of(changed, sizes, found, limits=available)
+        return plan_of(changed, sizes, found, limits=available, own_bytes=own)
 
     def plan_changed(changed: Config) -> Plan | None:
         try:
@@ -237,14 +250,6 @@ def plan_run(
     suggestions = suggestions_for(config, plan, plan_changed)
     room = DiskRoom.of(plan, config, run)
     return RunPlan(data, sizes, plan, limits, of_device, tuple(suggestions), room, missing)
-
-
-def _left_for_probe(limits: HostLimits, usage: Usage, hard: float) -> int:
-    """Return what a probe may take beside this process (bytes); a limit of the run's own is not counted twice."""
-    pairs = zip(limits.limits, usage.counted, strict=True)
-    return min(
-        int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else counted) for limit, counted in pairs
-    )
 
 
 def _is_roomy(plan: Plan) -> bool:
@@ -267,10 +272,10 @@ def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPl
 
 
 def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float) -> Limit:
-    """Return what a limit leaves, in resident memory of all processes of the run, as a plan has it.
+    """Return the part of a limit that is left to resident memory of the run's processes.
 
-    A group's limit and the machine's count others too: what they take now is taken off. RLIMIT_AS counts addresses, of
-    this process alone: those with no memory behind them are taken off.
+    A group's limit and the machine's count other processes too, whose present memory is taken off. RLIMIT_AS counts
+    addresses of this process alone: those with no memory behind them are taken off.
     """
     left = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
     if limit.kind == "run":
@@ -279,7 +284,7 @@ def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: f
         unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.unwritten_bytes
         replay = f", {size(plan.unwritten_bytes)} of them the replay's" if plan.unwritten_bytes else ""
         origin = f"{left.origin}, less {size(unused)} of addresses without memory{replay}"
-        return replace(left, bytes=max(left.bytes - unused, 0), origin=origin)
+        return Limit(max(left.bytes - unused, 0), origin)
     return _less(left, counted - usage.host)
 
 
@@ -291,19 +296,7 @@ def _available_on_device(limit: DeviceLimit, usage: DeviceUsage | None, plan: Pl
     return _less(left, usage.taken - usage.reserved - context)
 
 
-def _need(verdict: Verdict) -> str:
-    missing = "" if verdict.fits else f": {size(verdict.missing_bytes)} are missing"
-    if verdict.at_least and not verdict.fits:
-        missing = ": that is too little"
-    taken = f"{'at least ' if verdict.at_least else ''}{size(verdict.peak_bytes)} of the {verdict.where}"
-    return (
-        f"it takes {taken} at the peak, in phase {verdict.phase}, and may take {size(verdict.limit.bytes)} "
-        f"({verdict.limit.origin}){missing}"
-    )
-
-
 def _less(left: Limit, others: int) -> Limit:
     if others <= 0:
         return left
-    origin = f"{left.origin}, less {size(others)} that others take now"
-    return Limit(max(left.bytes - others, 0), origin)
+    return Limit(max(left.bytes - others, 0), f"{left.origin}, less {size(others)} that others take now")

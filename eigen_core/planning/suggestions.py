@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -21,22 +20,11 @@ _FEWEST_COLUMNS = 8
 _SMALLEST_BATCH = 16
 
 
-class Effect(IntEnum):
-    """Effect of a change of settings on a run."""
-
-    NONE = 0
-    """Nothing: the same bits."""
-    ROUNDING = 1
-    """Sums are taken in another order."""
-    RESULT = 2
-    """It is another run."""
-
-
 class Change(NamedTuple):
-    """Settings, by key as `--set` takes them, that may lower what a run takes."""
+    """Settings, by key as `--set` takes them, that may lower the memory of a run, and whether they keep its bits."""
 
     settings: Mapping[str, int | str]
-    harm: Effect
+    same_result: bool = False
 
 
 @dataclass(frozen=True)
@@ -45,7 +33,7 @@ class Suggestion:
 
     Attributes:
         settings: key and value of each, as `--set` takes them.
-        saved_bytes: by how much the peak falls that does not fit, as far as that is known (bytes).
+        saved_bytes: bytes by which the peaks fall that do not fit.
         fits: whether the run fits then.
         same_result: whether the run stays the same, bit for bit.
     """
@@ -65,10 +53,10 @@ class Suggestion:
 
 
 def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Plan | None]) -> list[Suggestion]:
-    """Return settings that would make a run fit that does not; nothing for one that does.
+    """Return settings that would make a run fit; nothing if it fits.
 
-    They are tried one by one, those that change the run least first, until one is enough. Where none is, they are
-    combined in that order.
+    They are tried one by one, those that change the run least first, until one is enough. If none is, they are combined
+    in that order.
 
     Args:
         config: the run.
@@ -88,10 +76,10 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
         if suggestion.saved_bytes > worth:
             useful.append((change, suggestion))
     found = [suggestion for _, suggestion in useful]
-    combined = Change({}, Effect.NONE)
+    combined = Change({}, same_result=True)
     for change, _ in useful:
         # Of a setting that was tried with several values the last, which saves most.
-        combined = Change({**combined.settings, **change.settings}, max(combined.harm, change.harm))
+        combined = Change({**combined.settings, **change.settings}, combined.same_result and change.same_result)
     if len(combined.settings) > 1 and (suggestion := _tried(config, combined, plan, plan_with)) is not None:
         found.append(suggestion)
     return found
@@ -106,7 +94,7 @@ def _tried(config: Config, change: Change, plan: Plan, plan_with: Callable[[Conf
     pairs = list(zip(plan.verdicts, new.verdicts, strict=True))
     saved = sum(max(before.peak_bytes - after.peak_bytes, 0) for before, after in pairs if not before.fits)
     settings = tuple((key, str(value)) for key, value in change.settings.items())
-    return Suggestion(settings, saved, new.fits, change.harm is Effect.NONE)
+    return Suggestion(settings, saved, new.fits, change.same_result)
 
 
 def _changes(config: Config, plan: Plan) -> Iterator[Change]:
@@ -115,24 +103,24 @@ def _changes(config: Config, plan: Plan) -> Iterator[Change]:
     together = max(plan.measured.playing, plan.measured.learning) if isinstance(plan.measured, ProbeResult) else agents
     if together > 1:
         # The bits of an agent may depend on its group on a GPU.
-        yield Change({"population.group_size": 1}, Effect.NONE if plan.device == "cpu" else Effect.ROUNDING)
+        yield Change({"population.group_size": 1}, same_result=plan.device == "cpu")
     convolves = encoder_class(config.network).block_bound
     if convolves and config.network.column_chunk != _FEWEST_COLUMNS:
-        yield Change({"network.column_chunk": _FEWEST_COLUMNS}, Effect.ROUNDING)
+        yield Change({"network.column_chunk": _FEWEST_COLUMNS})
     capacity = config.replay.capacity // 2
     while capacity >= max(config.replay.minimum, plan.rows_per_generation) and capacity > config.replay.capacity // 16:
         if capacity < plan.rows_stored or plan.device == "cuda":
-            yield Change({"replay.capacity": capacity}, Effect.RESULT)
+            yield Change({"replay.capacity": capacity})
         capacity //= 2
     if isinstance(learner, BatchLearnerConfig) and learner.batch_size >= 2 * _SMALLEST_BATCH:
         smaller = {"learner.batch_size": learner.batch_size // 2}
         if isinstance(learner, BatchSamplingConfig):
             smaller["learner.accumulation_steps"] = 2 * learner.accumulation_steps
-        yield Change(smaller, Effect.RESULT)
+        yield Change(smaller)
     if convolves:
-        yield Change({"network.encoder": "filter_bank"}, Effect.RESULT)
+        yield Change({"network.encoder": "filter_bank"})
     if agents >= 2 * _FEWEST_AGENTS:
-        yield Change({"population.size": agents // 2}, Effect.RESULT)
+        yield Change({"population.size": agents // 2})
 
 
 def _changed(config: Config, settings: Mapping[str, int | str]) -> Config | None:

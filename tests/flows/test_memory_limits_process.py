@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from memory_cases import host_bytes
 from rich.console import Console
 
 from benchmarks.kill import CONFIG
@@ -15,7 +16,6 @@ from benchmarks.limited_training import Appetite, give
 from benchmarks.limits import BEGUN, RUN, Kind, Limiter, Need, below_the_need, run, with_appetite
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.machine import host_bytes
 from eigen_core.training.journals import ABORTS, memory_reports
 from flows.server.flows import train_flow
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from flow_cases import NoDrawing, small_flow_config
+from memory_cases import host_bytes
 from prefect import State
 from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import Artifact as StoredArtifact
@@ -22,7 +23,7 @@ from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.progress import report_progress
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
-from eigen_core.machine import MemoryGuardError, host_bytes
+from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, memory_reports

@@ -4,10 +4,16 @@ from dataclasses import dataclass, field
 
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
+from eigen_core.machine.usage import SystemMeter
 
 MB = 1_000_000
 LIMIT = 1_000 * MB
 """The limit of guards made here; the lines are at 850 and 930 MB."""
+
+
+def host_bytes() -> int:
+    """Return the resident memory of this process and its descendants."""
+    return SystemMeter(()).read().host
 
 
 @dataclass

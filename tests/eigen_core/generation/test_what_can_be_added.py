@@ -18,8 +18,9 @@ from eigen_core.generation import (
     snapshot_form,
     start_training,
 )
+from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.planning import Limit, Sizes, measure, plan_of
+from eigen_core.planning import Sizes, measure, plan_of
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData, open_data, task_class
 

@@ -1,31 +1,32 @@
 """Zeros that take no memory before they are written, memory that processes share, and the reserve of a report."""
 
-import time
-import pytest
-import torch
-from memory_cases import host_bytes
-from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import HostLimit, HostLimits, MemoryGuard, MemoryGuardError, unwritten_zeros
-from eigen_core.machine.usage import own_resident_bytes, resident_part, statm
 import os
 import pickle
 import signal
 import subprocess
 import sys
-from dataclasses import replace
+import time
+from dataclasses import dataclass, replace
 from pathlib import Path
+
 import pytest
 import torch
-from memory_cases import host_bytes
-from eigen_core.machine import SharedTensor, shared_zeros, shares_memory
-import time
-from dataclasses import dataclass
-import pytest
-from memory_cases import MB, HandMeter, hand_guard
+from memory_cases import MB, HandMeter, hand_guard, host_bytes
+
 from eigen_core.config.model import MemoryConfig
+from eigen_core.machine import (
+    HostLimit,
+    HostLimits,
+    MemoryGuard,
+    MemoryGuardError,
+    SharedTensor,
+    shared_zeros,
+    shares_memory,
+    unwritten_zeros,
+)
 from eigen_core.machine.allocation import keep_reserve
-from eigen_core.machine.limits import HostLimit, LimitKind
-from eigen_core.machine.usage import Usage, own_resident_bytes, statm
+from eigen_core.machine.limits import LimitKind
+from eigen_core.machine.usage import Usage, own_resident_bytes, resident_part, statm
 
 SIZE = 400_000_000
 MARGIN = 20_000_000

@@ -1,32 +1,31 @@
 """The guard: lines, phases, admission, failed allocations; by hand, and over a real process that leaks."""
 
 import errno
+import json
 import logging
+import subprocess
+import sys
 import threading
 import time
 import tracemalloc
+
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from memory_cases import LIMIT, MB, HandClock, HandMeter, QuickGuard, hand_guard
+from memory_cases import LIMIT, MB, HandClock, HandMeter, hand_guard
+
 from eigen_core.common.progress import report_progress
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import (
     DeviceLimit,
     DeviceUsage,
     HostLimit,
-    HostLimits,
     MemoryGuard,
     MemoryGuardError,
     Usage,
     host_limits,
 )
-import json
-import subprocess
-import sys
-import pytest
+
 
 def _steps(meter: HandMeter, sizes: list[int], guard: MemoryGuard, done: list[int]) -> None:
     """A phase whose memory goes through `sizes` (MB), seen by a watcher after each step."""
@@ -402,8 +401,7 @@ _LEAK = """
 import json, resource, sys
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import MemoryGuard, MemoryGuardError, host_limits
-from memory_cases import host_bytes
-from eigen_core.machine.usage import statm
+from eigen_core.machine.usage import SystemMeter, statm
 from eigen_core.common.progress import report_progress
 import torch
 
@@ -418,7 +416,7 @@ if sys.argv[1] == "address space":
     limit = int((statm()[0] + 400_000_000) / 0.95)
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 else:
-    limit_gb = (host_bytes() + 300_000_000) / 1e9
+    limit_gb = (SystemMeter(()).read().host + 300_000_000) / 1e9
 memory = MemoryConfig(limit_gb=limit_gb, sample_seconds=0.001, soft=0.5, hard=0.95, trace=sys.argv[1] == "own limit")
 limits = host_limits(memory)
 try:

@@ -1,20 +1,18 @@
 """The limits that are found, of memory and of processor cores."""
 
 import logging
+import os
 import resource
 from pathlib import Path
+
 import pytest
 import torch
 from control_group_cases import VERSION_1, VERSION_2, system
+
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, device_limit, host_limits
 from eigen_core.machine.limits import control_groups
-import os
-from pathlib import Path
-import pytest
-import torch
-from control_group_cases import VERSION_2, system
 from eigen_core.machine.threads import computing_threads, usable_cores
 
 GB = 1_000_000_000

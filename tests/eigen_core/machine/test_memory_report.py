@@ -2,29 +2,35 @@
 
 import gc
 import json
+import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
-from memory_cases import MB, bare_report
+from memory_cases import MB
 from science_cases import random_panel, small_config
+
 from eigen_core.common.text import size
 from eigen_core.config.model import MemoryConfig
 from eigen_core.generation import start_training
-from eigen_core.machine import MemoryGuard, MemoryReport, host_limits, report_markdown, unwritten_zeros, write_report
+from eigen_core.machine import (
+    MemoryGuard,
+    MemoryReport,
+    host_limits,
+    install_report_signal,
+    report_markdown,
+    unwritten_zeros,
+    write_report,
+)
 from eigen_core.machine import memory_report as module
 from eigen_core.machine.allocation import owned_bytes
-import os
-import signal
-import threading
-from collections.abc import Iterator
-import pytest
-from eigen_core.machine import install_report_signal
 
 _ELEMENTS = 20_000_000
 

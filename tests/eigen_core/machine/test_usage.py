@@ -1,30 +1,24 @@
 """Memory of the processes: shared pages once, each limit with what counts against it, peaks, curves, the allocator."""
 
-import mmap
-import os
-import subprocess
-import sys
-from pathlib import Path
-import psutil
-import pytest
-import torch
-from memory_cases import HandClock, host_bytes
-from eigen_core.machine import DeviceUsage, HostLimit, device_bytes
-from eigen_core.machine.limits import ControlGroup
-from eigen_core.machine.usage import SystemMeter, own_resident_bytes, resident_part, statm
 import ctypes
 import mmap
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+import psutil
 import pytest
-from eigen_core import machine as memory
-from eigen_core.machine import usage as process
-import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from eigen_core.machine.usage import Curve, Point
+from memory_cases import HandClock, host_bytes
+
+from eigen_core import machine as memory
+from eigen_core.machine import DeviceUsage, HostLimit, device_bytes
+from eigen_core.machine import usage as process
+from eigen_core.machine.limits import ControlGroup
+from eigen_core.machine.usage import Curve, Point, SystemMeter, own_resident_bytes, resident_part, statm
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20

@@ -15,7 +15,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, values
 from eigen_core.generation import start_training
 from eigen_core.machine.allocation import owned_bytes
-from eigen_core.planning import PHASES, Limit, Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
+from eigen_core.machine.limits import Limit
+from eigen_core.planning import PHASES, Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
 from eigen_core.planning.plan import local_worker_count
 from eigen_core.planning.probe import Peak
 from eigen_core.reporting.tensorboard import TensorBoardTracker

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from memory_cases import HandMeter, hand_guard
+from memory_cases import HandMeter, hand_guard, host_bytes
 from plan_cases import MB, MEASURED, pretended_probe
 
 import eigen_core.memory_watch
@@ -17,7 +17,6 @@ from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
 from eigen_core.machine.limits import ControlGroup, LimitKind
-from eigen_core.machine.usage import host_bytes
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import PHASES, ProbeFailure, ProbeResult, Sizes, plan_of
 from eigen_core.planning import run_plan as module
@@ -221,6 +220,18 @@ def test_a_run_for_a_gpu_is_planned_where_there_is_none_and_refused() -> None:
     assert "torch finds none here. Use device cpu or auto" in run_plan.sentence()
     with pytest.raises(InputError, match="torch finds no GPU"):
         require_fit(config, data)
+
+
+def test_what_the_process_of_a_training_has_loaded_already_is_in_its_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A flow has loaded Prefect, for example, which no probe does."""
+    bounded(monkeypatch, 3 * GB, "run")
+
+    def peak(own: int) -> int:
+        monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (9 * GB, own))
+        return require_fit(load_config("quickstart", SETTINGS), DATA).plan.peak_host_bytes
+
+    usual = peak(MEASURED.process)
+    assert peak(MEASURED.process + 120 * MB) == pytest.approx(usual + 100 * MB, abs=5 * MB)
 
 
 def test_require_fit_returns_the_plan_or_raises_it() -> None:

@@ -9,7 +9,8 @@ from science_cases import random_panel, small_config
 
 from eigen_core.config import Config
 from eigen_core.config.learning import batch_size_of
-from eigen_core.planning import Limit, Plan, Sizes, plan_of, suggestions_for
+from eigen_core.machine.limits import Limit
+from eigen_core.planning import Plan, Sizes, plan_of, suggestions_for
 from eigen_core.planning.probe import Peak
 from eigen_core.task import TaskData
 

@@ -41,8 +41,8 @@ def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, sec
         ),
         limits=(Pressure(limit, "control group /x, memory.max", 390 * MB, int(0.85 * limit), int(0.93 * limit)),),
         phases=phases,
-        course=curve.course,
-        recent=curve.recent,
+        course=tuple(curve.course),
+        recent=tuple(curve.recent),
     )
 
 
