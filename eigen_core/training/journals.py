@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3
-"""So many scheduled resumes that leave a run in the same generation are enough."""
+"""After this many scheduled resumes that leave a run in the same generation, it is blocked."""
 MOST_ABORTS = 2
 """After this many aborts of the same generation, under the same limit and configuration, a run is blocked."""
 
@@ -44,18 +44,16 @@ R = TypeVar("R", bound=Record)
 
 
 class BlockedError(Exception):
-    """A run would be ended again as it was before. The message says why and what would change that."""
+    """A run would be aborted again as before. The message says why and how to change that."""
 
 
 class Journal(Generic[R]):
-    """The newest records of a kind, in a JSON file with a checksum.
-
-    What cannot be read counts as empty: a journal only keeps a run from being tried in vain.
+    """The newest records of a kind, in a JSON file with a checksum; a file that cannot be read counts as empty.
 
     Args:
-        name: the file, relative to the run's folder.
-        kind: the records.
-        kept: so many stay.
+        name: of the file, relative to the run's folder.
+        kind: of the records.
+        kept: number of records that are kept.
     """
 
     def __init__(self, name: str, kind: type[R], kept: int = 20) -> None:
@@ -64,20 +62,17 @@ class Journal(Generic[R]):
         self._kept = kept
 
     def read(self, location: RunLocation) -> list[R]:
-        """Return the records of a run, oldest first, from wherever most of them are known."""
+        """Return the records of a run, oldest first: of the copies here and in its store the longest."""
         return max((self._read_in(contents) for contents in location.contents()), key=len)
 
     def append(self, location: RunLocation, record: R) -> list[R]:
-        """Add a record to those of a run, as `replace` does, and return them all."""
+        """Add a record (`replace`), and return all records of the run."""
         records = [*self.read(location), record][-self._kept :]
         self.replace(location, records)
         return records
 
     def replace(self, location: RunLocation, records: Sequence[R]) -> None:
-        """Let these be the records of a run, here and in its store.
-
-        A store that does not answer is logged: they are then known on this machine alone.
-        """
+        """Write the records of a run, here and in its store; if that does not answer, log it and keep them here."""
         content = checksummed({"records": [entry.model_dump(mode="json") for entry in records]})
         for contents in location.contents():
             try:
@@ -112,7 +107,7 @@ ATTEMPTS = Journal(ATTEMPTS_NAME, Attempt)
 
 
 def count_attempt(location: RunLocation, generation: int) -> None:
-    """Note that a run is about to be resumed by schedule, or refuse to try the same generation once more.
+    """Record that a run is about to be resumed by schedule.
 
     Raises:
         BlockedError: the last attempts have all begun with this generation.
@@ -128,18 +123,12 @@ def count_attempt(location: RunLocation, generation: int) -> None:
 
 
 def withdraw_attempt(location: RunLocation) -> None:
-    """Take the last attempt back: what ended it says nothing about the run."""
+    """Remove the last attempt: it ended for a reason that has nothing to do with the run."""
     ATTEMPTS.replace(location, ATTEMPTS.read(location)[:-1])
 
 
-def forget_attempts(location: RunLocation) -> None:
-    """Begin to count anew: a launch has named this run."""
-    if ATTEMPTS.read(location):
-        ATTEMPTS.replace(location, [])
-
-
 def has_failed_too_often(location: RunLocation, generation: int) -> bool:
-    """Whether scheduled resumes have given `generation` up."""
+    """Whether the last scheduled resumes have all failed in `generation`."""
     newest = ATTEMPTS.read(location)[-MOST_ATTEMPTS:]
     return len(newest) == MOST_ATTEMPTS and all(attempt.generation == generation for attempt in newest)
 
@@ -155,40 +144,39 @@ _STOPS = Journal("stops.json", Stop)
 
 
 def remember_stop(location: RunLocation) -> None:
-    """Keep that a user has stopped a run, which must exist: only who names it continues it."""
+    """Record that a user has stopped a run, which must exist: it is not resumed by schedule any more."""
     _STOPS.append(location, Stop(moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
 
 
-def forget_stop(location: RunLocation) -> None:
-    """Let a run be resumed again: a user has named it."""
-    if is_stopped(location):
-        _STOPS.replace(location, [])
-
-
 def is_stopped(location: RunLocation) -> bool:
-    """Whether a user has stopped a run, and nobody has named it since."""
+    """Whether a user has stopped a run, and nobody has continued it by its name since."""
     return bool(_STOPS.read(location))
 
 
+def forget_stops_and_attempts(location: RunLocation) -> None:
+    """Let a run be resumed by schedule again: a user has continued it by its name."""
+    for journal in (ATTEMPTS, _STOPS):
+        if journal.read(location):
+            journal.replace(location, [])
+
+
 class Request(Record):
-    """A request for more, or something else, than a run was configured with."""
+    """A request to continue a run with another configuration after a generation; 0: none was complete."""
 
     generation: int
-    """The newest complete generation then; 0: none."""
     config: dict[str, JsonValue]
-    """The configuration from the next generation on."""
 
 
 _REQUESTS = Journal("requests.json", Request)
 
 
 def remember_request(location: RunLocation, generation: int, config: Mapping[str, JsonValue]) -> None:
-    """Keep the configuration with which a run continues after `generation`: it may be stopped before the next one."""
+    """Record the configuration with which a run continues after `generation`: it may be stopped before the next one."""
     _REQUESTS.append(location, Request(generation=generation, config=dict(config)))
 
 
 def requested_config(location: RunLocation, generation: int) -> dict[str, JsonValue] | None:
-    """Return the configuration that was requested after the newest `generation` of a run; None if none was."""
+    """Return the configuration that was requested after the newest `generation` of a run, if any was."""
     last = _REQUESTS.read(location)[-1:]
     return next((request.config for request in last if request.generation == generation), None)
 
@@ -220,7 +208,7 @@ ABORTS = Journal(f"{_REPORTS}/trips.json", GuardAbort)
 
 
 def write_memory_report(location: RunLocation, report: "MemoryReport", generation: int, phase: str) -> Path:
-    """Write a report into the run's folder, as markdown and JSON, and return the markdown's path; old ones go.
+    """Write a report into the run's folder, as markdown and JSON; return the markdown's path. Old reports are removed.
 
     Raises:
         OSError: the folder cannot be written to.
@@ -243,18 +231,18 @@ def memory_reports(folder: Path) -> list[Path]:
 
 
 def memory_key(config: Config) -> str:
-    """Return a hash of all that a generation's memory can depend on."""
+    """Return a hash of the settings that the memory of a generation may depend on."""
     values = {key: value for key, value in config.model_dump(mode="json").items() if key not in _IRRELEVANT}
     return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def remember_abort(location: RunLocation, abort: GuardAbort) -> int:
-    """Add an abort to those of the run, here and in its store, and return how many of them are alike."""
+    """Record an abort of the run, and return how many of its aborts are alike."""
     return len(_aborts_under(abort.conditions, ABORTS.append(location, abort)))
 
 
 def is_blocked(location: RunLocation, generation: int) -> bool:
-    """Whether the guard has ended `generation` so often, in the same way, that it is not tried again."""
+    """Whether the guard has aborted `generation` `MOST_ABORTS` times under the same conditions."""
     aborts = ABORTS.read(location)
     if not aborts or aborts[-1].generation != generation:
         return False
@@ -262,11 +250,7 @@ def is_blocked(location: RunLocation, generation: int) -> bool:
 
 
 def require_not_blocked(location: RunLocation, config: Config, limits: "HostLimits", generation: int) -> None:
-    """Refuse to train a generation that the guard has ended before, often enough, under these conditions.
-
-    Raises:
-        BlockedError: it has.
-    """
+    """Raise `BlockedError` if the guard has aborted a generation `MOST_ABORTS` times under these conditions."""
     aborts = _aborts_under((generation, str(limits.smallest), memory_key(config)), ABORTS.read(location))
     if len(aborts) < MOST_ABORTS:
         return
@@ -284,18 +268,17 @@ def _aborts_under(conditions: tuple[int, str, str], aborts: Sequence[GuardAbort]
 
 
 class OwnSettings(Record):
-    """The settings of a run with which it was last trained on this machine."""
+    """Settings with which a run was last trained on this machine: `market.data`."""
 
     data: str | None
-    """`market.data`."""
 
 
 def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
-    """Return what is remembered of a run in a store elsewhere; None if it was never trained here, or the store is here.
+    """Return this machine's settings of a run in a remote store; None if it was never trained here.
 
     Args:
         location: the run.
-        local: the folder that may hold the memory, a value of `checkpoint.local`.
+        local: a value of `checkpoint.local`, in whose folder they may be.
     """
     if not location.remote:
         return None
@@ -310,7 +293,7 @@ def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
 
 
 def remember_own_settings(config: Config, name: str) -> None:
-    """Keep this machine's own settings of a run in a store elsewhere, in its folder for what is on its way there.
+    """Keep this machine's settings of a run in a remote store, in its folder for files on their way there.
 
     Raises:
         InputError: the folder cannot be written to.
@@ -326,17 +309,17 @@ def _own_store(store: str, local: str) -> LocalStore:
 
 
 SIGN_OF_LIFE = "alive"
-"""File in a run's folder that a training touches between its steps; only an interrupted one leaves it there."""
+"""File in a run's folder that a training touches between its steps, and removes unless it is interrupted."""
 _TOUCH_SECONDS = 0.5
 
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
 
 
 class Start(Record):
-    """One time that a process began to train a run, and what became of the process before."""
+    """One start of a training, and the end of the training before."""
 
     moment: AwareDatetime
-    """When its first phase began (UTC)."""
+    """Begin of its first phase (UTC)."""
     waited_seconds: Seconds
     """From the interruption of the process before, or else from the start of this process, to `moment`."""
     kept_seconds: Seconds = 0.0
@@ -356,7 +339,7 @@ class Goodput:
         useful_seconds: training whose result checkpoints hold.
         lost_seconds: training after a last checkpoint, which an interruption has lost.
         waiting_seconds: from each interruption, and from each start of a process, to the first phase.
-        interruptions: processes that have ended without a request to.
+        interruptions: number of trainings that ended without a request to stop.
         recovery_seconds: mean time from an interruption to the next first phase; None: there was none.
     """
 
@@ -382,16 +365,16 @@ class Goodput:
 
 
 def starts_of(location: RunLocation) -> list[Start]:
-    """Return all times that a process began to train a run."""
+    """Return all starts of a run."""
     return _STARTS.read(location)
 
 
 def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodput | None:
-    """Return the goodput of a run; None if no work of it is known.
+    """Return the goodput of a run: the time whose work checkpoints hold, as a share of all training time.
 
     Args:
-        starts: all times that a process began to train it.
-        last_checkpoint: when its newest manifest was written (UTC); None: there is none.
+        starts: all starts of the run.
+        last_checkpoint: time of its newest manifest (UTC); None: there is none, and no goodput.
     """
     if not starts or last_checkpoint is None:
         return None
@@ -413,16 +396,14 @@ def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodpu
 def work_recorded(
     location: RunLocation, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
 ) -> Iterator[list[Start]]:
-    """Record that training begins now, and the time of its last step until the block ends.
+    """Record that training begins now, and the time of its last step until the block ends; yield all starts of the run.
 
-    Yields all starts of the run.
-
-    An interruption shows to the next process on this machine; on another one the time up to its start is not counted.
+    The next start on this machine counts an interruption; on another machine the time up to its start is not counted.
 
     Args:
         location: the run, which this process holds.
-        last_checkpoint: when its newest manifest was written (UTC); None: there is none.
-        stop_requests: what the block raises when it is stopped on request; all else is an interruption.
+        last_checkpoint: time of its newest manifest (UTC); None: there is none.
+        stop_requests: exceptions by which a user stops the block; all others are interruptions.
     """
     sign = location.root / location.name / SIGN_OF_LIFE
     starts = _STARTS.append(location, _start(sign, _STARTS.read(location), last_checkpoint))
@@ -469,5 +450,5 @@ def _touching(sign: Path) -> Callable[[], None]:
 
 
 def _between(earlier: datetime, later: datetime) -> float:
-    """Seconds; none if the clock was set back."""
+    """Return seconds, 0 if the clock was set back."""
     return max((later - earlier).total_seconds(), 0.0)

@@ -27,11 +27,11 @@ class Training:
 
     Attributes:
         name: of the run.
-        state: what is trained.
+        state: of the training.
         session: the run's directory, lease and uploads, held by this process.
         guard: of its memory.
-        plan: what it will take.
-        data: what is played on.
+        plan: of its memory.
+        data: of its task.
     """
 
     name: str
@@ -54,16 +54,16 @@ class Listener:
     """
 
     def update(self, name: str, done: int, total: int) -> None:
-        """`done` of `total` steps of the loop `name` are finished (`eigen_core.common.progress`)."""
+        """`done` of `total` steps of the loop `name` are complete (`eigen_core.common.progress`)."""
 
     def chosen(self, generation: int) -> None:
-        """The run to train is known, and the generation that comes next."""
+        """The run was chosen; `generation`: the next one."""
 
     def prepared(self, training: Training) -> None:
-        """The run is this process's, and its newest generation was brought back; it may have all of them."""
+        """This process holds the run, and has loaded its newest generation; it may be complete."""
 
     def begun(self, training: Training, starts: "Sequence[Start]") -> None:
-        """Training begins; `starts`: all times that a process began to train it."""
+        """Training begins; `starts`: all starts of the run."""
 
     def phase_started(self, generation: int, phase: str) -> None:
         """A phase of `generation` begins."""
@@ -78,13 +78,13 @@ class Listener:
         """A generation is complete, with its checkpoint and plots."""
 
     def uploaded(self, training: Training) -> None:
-        """The uploads were waited for, at the end."""
+        """The wait for uploads, at the end, is over."""
 
     def completed(self, training: Training, result: "HoldoutResult | None") -> None:
         """The run has all its generations; `result`: of the holdout episodes, if there are any."""
 
     def memory_reported(self, report: "MemoryReport", pictures: Sequence[Path]) -> None:
-        """The memory guard has ended the training, or SIGUSR1 came, which a thread of its own answers at any time."""
+        """The memory guard has aborted the training, or SIGUSR1 came; then another thread calls this, at any time."""
 
 
 _outside: ContextVar[tuple[Listener, ...]] = ContextVar("eigen_listeners", default=())

@@ -72,21 +72,21 @@ _LONGEST_TASK = 200
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is.
+    """The status of a run.
 
     Attributes:
         run: its name.
-        state: running (a process holds its lock or lease), finished (`is_complete`), unfinished, or blocked: the memory
-            guard, or whatever ended scheduled resumes, has ended its next generation too often.
-        generation: last completed generation; 0: none.
+        state: running (a process holds its lock or lease), finished (`is_complete`), unfinished, or blocked: its next
+            generation has failed too often, in scheduled resumes or by the memory guard.
+        generation: last complete generation; 0: none.
         config: the configuration with which it was last started or continued.
-        store: absolute path or URL of what holds the runs.
-        folder: the run's folder on this machine, for its plots; it need not exist if the store is elsewhere.
-        history, telemetry: one record per completed generation.
+        store: absolute path or URL of the store.
+        folder: the run's folder on this machine, for its plots; it need not exist if the store is remote.
+        history, telemetry: one record per complete generation.
         holdout: the champion in the holdout episodes, once the run has all its generations.
-        computed_by: what computed its newest generation; None: not known.
-        goodput: what its time was used for; None: not known.
-        uploads: how far its uploads are; None if the store is this machine, or nothing was uploaded from here.
+        computed_by: processor and libraries of its newest generation; None: not known.
+        goodput: use of its time; None: not known.
+        uploads: status of its uploads; None if the store is this machine, or nothing was uploaded from here.
     """
 
     run: str
@@ -104,18 +104,15 @@ class RunStatus:
 
 
 class Run:
-    """A run of a store, opened once: what is read of it is read when it is first asked for, and then remembered.
-
-    A handle shows one moment: open another one when the run has gone on.
+    """A handle of a run, which is read lazily and once: open another one when the run has gone on.
 
     Args:
-        settings: where runs are kept now.
+        settings: of the store.
         name: of the run, which need not exist.
-        own: nested values that this machine gives for its own settings, beside its environment.
+        own: nested values of settings that belong to this machine, beside its environment.
 
     Attributes:
-        name: of the run.
-        location: where it is kept.
+        name, location: of the run.
 
     Raises:
         InputError: the settings name no store, or no run can have this name.
@@ -132,9 +129,9 @@ class Run:
         """Return a run that exists.
 
         Args:
-            store: where it is kept.
+            store: of the run.
             name: of the run.
-            local: `checkpoint.local` as it is given now.
+            local: `checkpoint.local`.
             own: see `Run`.
 
         Raises:
@@ -144,7 +141,7 @@ class Run:
         return cls(_given(store, local), name, own)._in_its_folder()
 
     def _in_its_folder(self) -> "Run":
-        """Return the run with the folder in which this machine has remembered its settings: the store may name it."""
+        """Return the run with the local folder that holds this machine's settings of it: the store may name it."""
         named = _stored_local(self._latest_values)
         if self._known is not None or named is None or own_settings(self.location, named) is None:
             return self
@@ -152,7 +149,7 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether the run was begun, in the store or on this machine."""
+        """Whether the run exists in the store or on this machine."""
         return self._begun is not None
 
     @cached_property
@@ -168,14 +165,11 @@ class Run:
 
     @cached_property
     def newest(self) -> tuple[RunContents, Manifest] | None:
-        """The newest manifest, and where it is; of two that are as new, that on this machine."""
+        """The newest manifest and its place; of two that are as new, that on this machine."""
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[tuple[RunContents, Manifest]]:
-        """Yield all manifests and where they are, the newest first; none is read long before it is its turn.
-
-        One that is damaged is logged.
-        """
+        """Yield all manifests and their places lazily, the newest first; log those that are damaged."""
         for contents, found in newest_of(self.location.contents()):
             if isinstance(found, Manifest):
                 yield contents, found
@@ -189,7 +183,7 @@ class Run:
 
     @cached_property
     def _latest_values(self) -> Mapping[str, Any]:
-        """The run's latest configuration as a store holds it: nothing of it can be trusted."""
+        """The run's latest configuration in the store: not trusted."""
         begun = self._begun_values
         trained = begun if self.newest is None else self.newest[1].config
         return requested_config(self.location, self.generation) or trained
@@ -198,9 +192,8 @@ class Run:
     def config(self) -> Config:
         """The configuration with which the run was last trained, or requested.
 
-        A store may have been moved since the run was trained, or come from somebody else. Settings that are this
-        machine's own are those that it gives now; data and local folder, if the store is elsewhere, those with which it
-        has trained the run.
+        The store may have been moved since, or come from somebody else: settings that belong to a machine are taken
+        from this one; data and local folder, if the store is remote, as it last trained the run.
 
         Raises:
             InputError: there is no such run, or its configuration cannot be read.
@@ -219,12 +212,11 @@ class Run:
         """Return the configuration with which this machine continues the run.
 
         Args:
-            data: where its prices are on this machine, as it is given now; None: in `EIGEN_DATA`, else where they were
-                when the run was trained here.
+            data: path of its prices on this machine; None: `EIGEN_DATA`, else the path when the run was trained here.
 
         Raises:
-            InputError: there is no such run, its configuration cannot be read, its prices are not known here, or it
-                plays a task of a module that this machine does not name: among its own settings, or in the environment.
+            InputError: there is no such run, its configuration cannot be read, the path of its prices is not known, or
+                its task is of a module that this machine names neither in its own settings nor in the environment.
         """
         config = self.config
         named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
@@ -244,7 +236,7 @@ class Run:
         return config
 
     def _say_left_out(self) -> None:
-        """Say which settings of this machine the run was trained with and is not continued with."""
+        """Warn of settings that belong to a machine with which the run was trained and is not continued."""
         stored = flatten(machine_values(current_values(self._latest_values)))
         now, usual = (flatten(one.model_dump(mode="json")) for one in (self.config, Config()))
         places = ("checkpoint.store", "checkpoint.local")
@@ -280,7 +272,7 @@ class Run:
             )
 
     def begin(self, config: Config) -> RunLocation:
-        """Make the run with this configuration if it is missing, and return where it is kept.
+        """Create the run with this configuration if it is missing, and return its location.
 
         Raises:
             InputError: the store cannot be used, or the run was begun with other settings (`require_same`).
@@ -297,7 +289,7 @@ class Run:
         return self.location
 
     def keep_request(self, config: Config) -> None:
-        """Let `config` be the latest configuration of the run, which this process holds, before a checkpoint has it."""
+        """Record `config` as the latest one of the run, which this process holds, before a checkpoint has it."""
         if self.config != config:
             remember_request(self.location, self.generation, stored_values(config))
 
@@ -322,7 +314,7 @@ class Run:
 
         Args:
             config: the run's, or one with more generations.
-            generation: the newest one that is whole; None: the newest one.
+            generation: the newest one that is intact; None: the newest one.
         """
         newest = self.generation if generation is None else generation
         return newest >= config.generations and (not config.holds_out or self.holdout_of(newest) is not None)
@@ -341,10 +333,7 @@ class Run:
         return here is None or (there is not None and there.generation >= here.generation)
 
     def status(self) -> RunStatus:
-        """Return how far the run is, from its newest generation whose records are whole.
-
-        Weights and replay are not read.
-        """
+        """Return the status by the newest generation whose records are intact, without reading weights and replay."""
         location, config = self.location, self.config
         manifest, history, telemetry = self._records()
         generation = history[-1].generation if history else 0
@@ -374,7 +363,7 @@ class Run:
         )
 
     def _records(self) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
-        """Return the newest manifest whose generation's records are whole, and these."""
+        """Return the newest manifest whose generation's records are intact, and these."""
         for contents, manifest in self.newest_first():
             generation = manifest.generation
             try:
@@ -387,7 +376,7 @@ class Run:
         return None, (), ()
 
     def _leave_silent_store(self) -> None:
-        """Show what this machine knows of the run, if its store does not answer."""
+        """Read the run on this machine only, if its store does not answer."""
         location = self.location
         if not location.remote or not location.local.exists():
             return
@@ -399,9 +388,7 @@ class Run:
 
 
 def status_of(store: str, name: str) -> RunStatus:
-    """Return how far a run is (`Run.status`).
-
-    If the store does not answer, that is logged, and what is on this machine is returned.
+    """Return the status of a run (`Run.status`); if the store does not answer, as this machine knows it.
 
     Raises:
         InputError: there is no such run, or its configuration cannot be read.
@@ -413,7 +400,7 @@ def status_of(store: str, name: str) -> RunStatus:
 
 
 def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
-    """Return how far the runs of a store are, by name; and of those that cannot be read, in a sentence, why.
+    """Return the status of each run of a store, and by name of those that cannot be read the reason, a sentence.
 
     Raises:
         InputError: the store cannot be used.
@@ -429,10 +416,10 @@ def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
 
 
 def require_store(settings: CheckpointConfig) -> None:
-    """Ask a store elsewhere whether it can be used, within 15 seconds. A folder shows it when the run is made.
+    """Check within 15 seconds that a remote store can be used; a folder is checked when the run is created.
 
     Raises:
-        InputError: it cannot: credentials, bucket or permission are missing.
+        InputError: credentials, bucket or permission are missing.
         StoreUnavailableError: it does not answer.
     """
     if is_remote(settings.store):
@@ -450,16 +437,13 @@ def is_changeable(key: str) -> bool:
 
 
 def require_same_definition(what: str, begun: Config, now: Config, options: Sequence[str]) -> None:
-    """Refuse to go on with another definition.
+    """Raise `InputError` if a walk or sweep would be continued with another definition.
 
     Args:
-        what: is continued, for example `Walk 'years'`.
-        begun, now: configuration of all its runs; what may change between the generations of a run may change here too,
-            but for the number of generations.
-        options: what else differs, in words.
-
-    Raises:
-        InputError: the definitions differ.
+        what: begins the sentence, for example `Walk 'years'`.
+        begun, now: configuration of all its runs; settings that may change between the generations of a run may change
+            here too, but for the number of generations.
+        options: other differences, in words.
     """
     settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
     differing = [*options, *settings]
@@ -471,15 +455,12 @@ def require_same_definition(what: str, begun: Config, now: Config, options: Sequ
 
 
 def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
-    """Refuse a task that imports a module, unless this machine itself names the same task.
+    """Raise `InputError` for a task that imports a module, unless this machine itself names it.
 
     Args:
-        task: that a store, or a flow run's parameters, name.
+        task: named by a store, or by a flow run's parameters.
         who: begins the sentence, for example `Run 'long' plays`.
         named: the tasks that this machine names.
-
-    Raises:
-        InputError: it is not among them.
     """
     if not names_module(task) or task in named:
         return
@@ -492,13 +473,13 @@ def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
 
 
 def _given(store: str, local: str) -> CheckpointConfig:
-    """Return where this machine keeps what it keeps, by what is given now and by its environment."""
+    """Return the settings of a store on this machine, with those of its environment."""
     of_environment = values_of_environment(os.environ).get("checkpoint", {}) if local == _LOCAL else {}
     return CheckpointConfig(**{"store": store, "local": local, **of_environment})
 
 
 def _stored_local(values: Mapping[str, Any]) -> str | None:
-    """Return the folder that a stored configuration names for this machine; None if it names none that can be used."""
+    """Return `checkpoint.local` of a stored configuration; None if it has none that can be used."""
     section = values.get("checkpoint")
     named = section.get("local") if isinstance(section, Mapping) else None
     return named if isinstance(named, str) and named.isprintable() else None
@@ -510,12 +491,12 @@ def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
 
 @cache
 def _warn_once(sentence: str) -> None:
-    """Log what a process would find again and again."""
+    """Log a warning that a process would repeat."""
     logger.warning("%s", sentence)
 
 
 def _config_of(location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
-    """Return a stored configuration as it counts here: this machine's own settings are not taken from it."""
+    """Return a stored configuration with this machine's values of settings that belong to a machine."""
     own = merge(values_of_environment(os.environ), {} if own is None else own)
     # It names itself the place where it was found.
     own = merge({"checkpoint": {"store": location.store.url}}, own)

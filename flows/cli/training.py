@@ -381,14 +381,13 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
         from eigen_core.checkpoint.location import RunLocation
         from eigen_core.reporting.trackers import Tracking
         from eigen_core.run import train_run
-        from eigen_core.training.journals import forget_attempts, forget_stop
+        from eigen_core.training.journals import forget_stops_and_attempts
     announce(observer.display, "reading the data")
     with _warnings_shown_by(observer), explained(observer), observer.signals.raising(), observed_by(observer):
         for name, config in runs:
             location = RunLocation.of(config.checkpoint, name)
             if location.exists():
-                forget_attempts(location)
-                forget_stop(location)
+                forget_stops_and_attempts(location)
             with Tracking(config, location, logging.getLogger("eigen_core").warning) as tracking:
                 train_run(config, name, listeners=[tracking])
 

@@ -30,8 +30,7 @@ from eigen_core.run import train_run
 from eigen_core.training.journals import (
     BlockedError,
     count_attempt,
-    forget_attempts,
-    forget_stop,
+    forget_stops_and_attempts,
     is_stopped,
     remember_stop,
     withdraw_attempt,
@@ -129,8 +128,7 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     require_store(config.checkpoint)
     chosen = _named(config, run or own_run_name(config), resume=resume)
     if chosen.location.exists():
-        forget_attempts(chosen.location)
-        forget_stop(chosen.location)
+        forget_stops_and_attempts(chosen.location)
     return chosen
 
 
