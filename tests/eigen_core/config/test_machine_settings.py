@@ -10,6 +10,55 @@ from eigen_core.config.loading import config_from_values, load_config, values_of
 from eigen_core.config.machine import MACHINE_SETTINGS, machine_values, names_module, run_values
 from eigen_core.config.stored import config_from_stored, stored_values
 
+RUN_SETTINGS = {
+    "": "preset task seed generations device cuda_graphs threads workers instructions",
+    "market": (
+        "data layout symbols symbol_from date_format decimal suspicious context features own_features "
+        "look_ahead intraday time_zone window validation_days holdout_days purge_days first_date last_date"
+    ),
+    "market.columns": "date time symbol open high low close adjusted_close volume",
+    "trading": (
+        "trading_days settlement_days holding_days buy_threshold purchases_per_day rank max_coefficient "
+        "min_target max_target fill delisting_days delisting_loss credit bookkeeping cost_bps slippage_bps "
+        "loss_multiplier idle_penalty no_trade_penalty observe_portfolio"
+    ),
+    "portfolio": "short max_score initial_speed",
+    "environment": "episode_steps normalise_observations normalise_rewards",
+    "network": "encoder scales channels embedding queries head_width head_layers column_chunk precision",
+    "population": "size group_size",
+    "exploration": "scale decay minimum random_steps",
+    "replay": "capacity minimum actions settlement_days",
+    "learner": (
+        "algorithm critic_learning_rate weight_decay gradient_clip batch_size reward_scale reward_clip "
+        "actor_learning_rate gamma gradient_steps accumulation_steps block_days n_step tau policy_delay "
+        "twin_critics target_noise target_noise_clip initial_temperature temperature_learning_rate "
+        "entropy_target epochs clip_range value_clip gae_lambda entropy_coefficient initial_log_std anneal "
+        "kl_limit target_bins stretch_days stretches risk_aversion"
+    ),
+    "evolution": (
+        "method elite_share offspring_share tournament_size blend_low blend_high mutation_rate mutation_std "
+        "plateau_generations plateau_improvement first_champion_plateau mutation_growth mutation_rate_limit "
+        "mutation_std_limit reinject_champion enabled learning_agents distribution_variance "
+        "distribution_variance_limit distribution_variance_decay sync_generations exploit_share perturbation"
+    ),
+    "evaluation": (
+        "slices lowest fitness_slices shared_slices validation_slices validation_lowest "
+        "champion_validation_share champion_standard_errors holdout_slices"
+    ),
+    "account": "capital sizing fixed_amount shares interest periods_per_year risk_free",
+    "checkpoint": (
+        "keep_last keep_every keep_local queue_generations queue_mb upload_mb_per_second finish_seconds lease_seconds"
+    ),
+    "memory": "limit_gb soft hard sample_seconds trace",
+    "reporting": "plot_every",
+}
+"""Settings, by section, that a store may give: none chooses an import, a connection, or a path that is written."""
+
+
+def test_each_setting_is_known_to_be_harmless_or_is_of_this_machine() -> None:
+    harmless = {f"{section}.{name}".lstrip(".") for section, names in RUN_SETTINGS.items() for name in names.split()}
+    assert set(settings()) - set(MACHINE_SETTINGS) == harmless, "decide for a new setting whether a store may give it"
+
 
 def test_a_text_that_a_store_may_give_is_one_that_is_known_to_be_harmless() -> None:
     assert set(settings()) > set(MACHINE_SETTINGS)
