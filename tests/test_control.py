@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean, preset_of, section, summary
+from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean
 from benchmarks.sparse_pendulum import SparsePendulum
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
@@ -38,12 +38,6 @@ def test_what_was_stopped_goes_on_where_it_was(tmp_path: Path) -> None:
     assert list(curve(pendulum(), 4 * STEPS, tmp_path / "stopped")) == again
 
 
-@pytest.mark.thorough
-def test_long_runs_are_not_measured_after_each_generation(tmp_path: Path) -> None:
-    reached = list(curve(pendulum(), 25 * STEPS, tmp_path))
-    assert [row.generation for row in reached] == [*range(2, 25, 2), 25]
-
-
 def test_the_pendulum_of_sparse_reward_hangs_and_is_rewarded_while_it_stands() -> None:
     environment = SparsePendulum()
     observed, _ = environment.reset(seed=1)
@@ -54,15 +48,6 @@ def test_the_pendulum_of_sparse_reward_hangs_and_is_rewarded_while_it_stands() -
     for degrees, reward in ((0.0, 1.0), (20.0, 1.0), (-20.0, 1.0), (40.0, 0.0)):
         environment.pendulum.state = np.array([np.deg2rad(degrees), 0.0])
         assert environment.step(np.array([0.0], np.float32))[1] == reward
-
-
-def test_all_that_was_reached_is_one_table(tmp_path: Path) -> None:
-    for seed in (1, 2):
-        list(curve(pendulum(seed=seed), STEPS, tmp_path / "Pendulum-v1" / "pendulum"))
-    ((name, seeds, steps, champion, mark, to_mark, _),) = summary(tmp_path).rows
-    assert (name, seeds, steps, mark) == ("Pendulum-v1, pendulum", "2", str(STEPS), "-200")
-    assert to_mark.count(", ") == 1
-    assert " to " in champion
 
 
 def test_a_run_with_other_settings_is_not_gone_on_with(tmp_path: Path) -> None:
@@ -83,17 +68,3 @@ def test_the_interval_holds_the_mean_and_is_a_point_where_all_are_equal() -> Non
     assert 9.0 < low < interquartile_mean(scores) < high < 11.0
     assert bootstrap_interval(np.full((5, 1), 3.0)) == (3.0, 3.0)
     assert bootstrap_interval(scores) == (low, high)
-
-
-def test_the_table_says_when_a_mark_was_reached() -> None:
-    rows = [Reached(1, 50, 100, 1.0, -300.0, -400.0), Reached(2, 100, 200, 2.0, -150.0, -200.0)]
-    table = section("Pendulum-v1", 200, [rows, rows[:1]], -200.0)
-    assert table.rows[0][-1] == "200"
-    assert table.rows[1][-1] == "-"
-    assert "-225 (95 % interval -300 to -150)" in table.remarks[0]
-
-
-def test_an_environment_without_a_preset_needs_one() -> None:
-    assert preset_of("Pendulum-v1") == "pendulum"
-    with pytest.raises(InputError, match="give one with --preset"):
-        preset_of("Acrobot-v1")

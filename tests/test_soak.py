@@ -104,12 +104,3 @@ def test_the_line_is_that_of_the_second_half() -> None:
     assert fit.slope == pytest.approx(2.0)
     assert fit.error == pytest.approx(0.0, abs=1e-6)
     assert fit.line == pytest.approx(megabytes[150:])
-
-
-def test_counts_that_change_are_named_and_others_are_not() -> None:
-    constant = dict.fromkeys(COUNTED, 2)
-    counts = {10: constant, 20: constant | {"figures": 9}, 30: constant | {"figures": 3}}
-    assert changing_counts(counts) == [
-        "The number of live figures changes: 2 after generation 10, 3 after generation 30, 2 to 9 between."
-    ]
-    assert changing_counts({10: constant, 20: constant}) == []

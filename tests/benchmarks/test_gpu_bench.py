@@ -5,9 +5,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -60,65 +59,6 @@ def test_a_case_that_fails_has_a_row_and_the_others_are_measured(monkeypatch: py
     assert last.remarks[1:] == ["Captured as CUDA graphs generations have the same bits."]
 
 
-def test_a_row_is_shown_and_written_when_it_is_measured(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    def cut_off(*_: object, **__: object) -> Iterator[Section]:
-        yield SECTION
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(gpu, "run", cut_off)
-    with pytest.raises(KeyboardInterrupt):
-        gpu.main(["--device", "cpu", "--small", "--output", str(tmp_path / "gpu.md")])
-    assert capsys.readouterr().out.splitlines()[-1] == "first | 1.5"
-    assert "\n| first | 1.5 |\n" in (tmp_path / "gpu.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("given", "chosen"),
-    [
-        ("--encoders tcn --cases default", [Case("tcn")]),
-        ("--cases graphs", [Case("filter_bank", graphs=True), Case("tcn", graphs=True)]),
-        (
-            "--encoders tcn --cases bfloat16 nondeterministic",
-            [Case("tcn", deterministic=False), Case("tcn", precision="bfloat16")],
-        ),
-    ],
-)
-def test_cases_are_chosen_and_results_are_kept_of_all_alone(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: str, chosen: list[Case]
-) -> None:
-    measured: list[Sequence[Case]] = []
-    kept: list[Path] = []
-
-    def run(_: torch.device, cases: Sequence[Case], **__: object) -> list[Section]:
-        measured.append(cases)
-        return [SECTION]
-
-    def keep(_: object, __: object, path: Path = RESULTS) -> None:
-        kept.append(path)
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu, "run", run)
-    monkeypatch.setattr(gpu, "keep", keep)
-    output = tmp_path / "gpu.md"
-    gpu.main([*given.split(), "--output", str(output)])
-    assert kept == [output]
-    gpu.main(["--output", str(output)])
-    assert kept == [output, output, RESULTS]
-    assert measured[0] == chosen
-    assert len(measured[1]) == 8
-
-
-def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        gpu.main(["--device", "cpu", "--small", "--output", str(tmp_path / "none" / "gpu.md")])
-    assert ended.value.code == 2
-    assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
-
-
 @pytest.mark.thorough
 def test_no_process_is_left_behind_when_it_is_stopped() -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--small"]
@@ -163,12 +103,3 @@ def test_operators_and_what_they_touch_are_counted() -> None:
         torch.bmm(torch.ones(1, 2, 3), torch.ones(1, 3, 4))
     assert counted.operators == 1 + 1 + 3
     assert counted.bytes == 4 * (10 + (3 + 3) + (6 + 12 + 6 + 12 + 8))
-
-
-@pytest.mark.cpu
-@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
-def test_without_a_gpu_it_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        gpu.main([])
-    assert ended.value.code == 2
-    assert "torch finds no GPU" in capsys.readouterr().err

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from benchmarks.learning import trial as kept
-from benchmarks.learning.bench import PARTS, Estimate, Part, make_missing, section_of, write
+from benchmarks.learning.bench import Part, make_missing, write
 from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.trial import METHODS, Trial
-from benchmarks.results import RESULTS
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
@@ -67,38 +66,6 @@ def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
     assert "| plain | 0.3 | random, as many trades |" in text
     assert f"\n{len(METHODS) * 4} trials.\n" in text
     assert (results.parent / "learning" / "learning.png").stat().st_size > 10_000
-
-
-@pytest.mark.usefixtures("made")
-def test_how_many_trials_are_missing_is_said(tmp_path: Path) -> None:
-    make_missing(tmp_path, part=PART, minutes=1.0)
-    found = next(PART.planned()).kept(tmp_path)
-    assert found is not None
-    section = section_of({("plain", 0.3): {"both": [found]}}, planned=3, title="", picture="")
-    assert section.remarks[0] == "Made so far: 1 of 3 trials."
-    assert section.rows[0][:6] == ["plain", "0.3", "both", "1", "81", "60"]
-
-
-@pytest.mark.usefixtures("made")
-def test_a_file_that_holds_no_trial_is_named(tmp_path: Path) -> None:
-    first = next(PART.planned())
-    first.path(tmp_path).write_text("{}")
-    with pytest.raises(InputError, match=f"{first.path(tmp_path).name} holds no trial: remove it"):
-        make_missing(tmp_path, part=PART, minutes=1.0)
-
-
-def test_trials_of_all_parts_are_different() -> None:
-    trials = [trial for part in PARTS.values() for trial in part.planned()]
-    assert len({trial.path(Path()) for trial in trials}) == len(trials)
-
-
-def test_an_estimate_of_one_seed_has_no_interval() -> None:
-    assert Estimate.of([7.0]).shown() == "7"
-    assert Estimate.of([0.0, 10.0, 20.0, 90.0, 100.0]).mean == pytest.approx(40.0)
-
-
-def test_the_file_of_results_is_where_the_picture_is_looked_for() -> None:
-    assert (RESULTS.parent / "learning").is_dir()
 
 
 @pytest.mark.parametrize("method", METHODS)

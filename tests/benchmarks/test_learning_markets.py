@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from benchmarks.learning.markets import LEADER, MARKETS, MEMORY_DAYS, REGIME, KnownMarket, known_market
+from benchmarks.learning.markets import LEADER, MEMORY_DAYS, REGIME, KnownMarket, known_market
 from benchmarks.learning.trial import trial_config
 from eigen_core.config import Config, NetworkConfig
 from eigen_core.trading.synthetic import FEATURE, coming_returns
@@ -105,12 +105,3 @@ def test_a_regime_names_the_sign_of_the_edge() -> None:
 def test_assets_have_in_common_what_the_market_says(name: str, lowest: float, highest: float) -> None:
     returns = np.diff(np.log(made(name).panel.close), axis=0)
     assert lowest < np.corrcoef(returns.T)[np.triu_indices(_ASSETS, k=1)].mean() < highest
-
-
-def test_equal_seeds_give_equal_markets() -> None:
-    one, same, other = (made("factor", seed=seed).panel.fingerprint for seed in (1, 1, 2))
-    assert one == same != other
-
-
-def test_every_market_is_described() -> None:
-    assert all(kind.shown for kind in MARKETS.values())

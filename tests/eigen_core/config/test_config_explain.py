@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from eigen_core.config import PRESET_NAMES, VARIANTS, Config
-from eigen_core.config.explain import Setting, explain, flatten, section_names, settings
+from eigen_core.config.explain import Setting, explain, flatten, settings
 from eigen_core.config.loading import load_config
 
 
@@ -43,14 +43,6 @@ def test_a_configuration_is_explained_by_the_settings_of_its_algorithm() -> None
     assert settings()["evolution.mutation_rate"].variants == ("genetic", "erl")
     assert "evolution.mutation_rate" not in settings("cem")
     assert [settings(name)["learner.policy_delay"].default for name in ("ddpg", "td3")] == [1, 2]
-
-
-def test_units_leave_the_meaning() -> None:
-    window = settings()["market.window"]
-    assert window.unit == "days"
-    assert "(days)" not in window.meaning
-    assert settings()["trading.cost_bps"].unit.startswith("basis points")
-    assert settings()["learner.twin_critics"].unit == ""
 
 
 @pytest.mark.parametrize(
@@ -108,8 +100,3 @@ def test_every_number_is_bounded_as_its_bounds_say(setting: Setting) -> None:
         outside, edges = [int(low) - 1, int(high) + 1], [int(low), int(high)]
     for value, refused in zip([*outside, *edges], [True, True, not low_is_inside, not high_is_inside], strict=True):
         assert _refused(setting, [value] if setting.kind == "integers" else value) == refused
-
-
-def test_sections_are_no_settings() -> None:
-    assert "learner" in section_names()
-    assert not set(section_names()) & set(settings())
