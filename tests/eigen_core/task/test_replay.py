@@ -1,6 +1,6 @@
 """The ring equals a list of whole transitions; batches are of different days, uniform, and reach everything."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,22 @@ def episodes_of(seed: int, count: int, days: int, portfolio_values: int = 4) -> 
         actions=torch.tensor(generator.standard_normal((count, days, ASSETS, 2)), dtype=torch.float32),
         rewards=torch.tensor(generator.standard_normal((count, days)), dtype=torch.float32),
     )
+
+
+def empty_episodes(count: int, days: int, assets: int) -> EpisodeBatch:
+    return EpisodeBatch(
+        first_days=torch.arange(count),
+        portfolios=torch.ones((count, days, assets, 4), dtype=torch.float16),
+        actions=torch.ones((count, days, assets, 2)),
+        rewards=torch.ones((count, days)),
+    )
+
+
+def replay_of(*episodes: EpisodeBatch, capacity: int = 24, columns: Mapping[str, Column] = COLUMNS) -> Replay:
+    replay = Replay(capacity, columns, CPU)
+    for batch in episodes:
+        replay.append(rows_of(batch))
+    return replay
 
 
 class SlowReplay:
@@ -105,7 +121,7 @@ APPENDS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), max_size=8)
 @settings(deadline=None, max_examples=150)
 @given(st.integers(24, 60), APPENDS)
 def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tuple[int, int]]) -> None:
-    replay, slow = Replay(capacity, market_columns(ASSETS, 4), CPU), SlowReplay(capacity)
+    replay, slow = Replay(capacity, COLUMNS, CPU), SlowReplay(capacity)
     assert_equal(replay, slow)
     for number, (count, days) in enumerate(appends):
         episodes = episodes_of(number, count, days)
@@ -119,9 +135,8 @@ def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tupl
 def test_a_saved_ring_goes_on_as_if_nothing_had_happened(
     capacity: int, before: list[tuple[int, int]], after: list[tuple[int, int]]
 ) -> None:
-    replay = Replay(capacity, market_columns(ASSETS, 4), CPU)
-    for number, (count, days) in enumerate(before):
-        replay.append(rows_of(episodes_of(number, count, days)))
+    episodes = (episodes_of(number, count, days) for number, (count, days) in enumerate(before))
+    replay = replay_of(*episodes, capacity=capacity)
     restored = Replay.from_ring(saved_ring(replay), COLUMNS, CPU)
     assert restored.written == replay.written == sum(count * days for count, days in before)
     for number, (count, days) in enumerate([(1, 1), *after]):
@@ -166,8 +181,7 @@ def test_a_ring_on_a_gpu_follows_one_on_the_host() -> None:
 
 
 def test_a_restored_ring_shares_nothing_with_what_it_was_restored_from() -> None:
-    replay = Replay(24, market_columns(ASSETS, 4), CPU)
-    replay.append(rows_of(episodes_of(1, 4, 6)))
+    replay = replay_of(episodes_of(1, 4, 6))
     before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
     Replay.from_ring(replay.ring(), COLUMNS, CPU).append(rows_of(episodes_of(2, 3, 5)))
     for name, tensor in replay.tensors().items():
@@ -193,8 +207,7 @@ def test_others_read_a_shared_ring_as_it_is_appended_to(capacity: int, appends: 
 
 
 def test_the_ring_is_the_buffers_own_memory_and_can_become_anothers() -> None:
-    replay = Replay(24, market_columns(ASSETS, 4), CPU)
-    replay.append(rows_of(episodes_of(1, 4, 6)))
+    replay = replay_of(episodes_of(1, 4, 6))
     ring = replay.ring()
     assert (ring.capacity, ring.size, ring.written) == (24, 24, 24)
     addresses = {name: column.data_ptr() for name, column in ring.columns.items()}
@@ -205,7 +218,7 @@ def test_the_ring_is_the_buffers_own_memory_and_can_become_anothers() -> None:
 
 @pytest.mark.parametrize("name", ["portfolio", "day", "reward"])
 def test_columns_of_something_else_are_refused(name: str) -> None:
-    columns = dict(Replay(24, market_columns(ASSETS, 4), CPU).ring().columns)
+    columns = dict(Replay(24, COLUMNS, CPU).ring().columns)
     for wrong in (columns[name].to(torch.float64), columns[name][..., None]):
         with pytest.raises(ValueError, match="not the columns"):
             Replay.from_ring(Ring({**columns, name: wrong}, 0, 0), COLUMNS, CPU)
@@ -215,54 +228,19 @@ def test_columns_of_something_else_are_refused(name: str) -> None:
 
 
 def test_without_a_portfolio_in_sight_nothing_is_stored_of_it() -> None:
-    replay = Replay(24, market_columns(ASSETS, 0), CPU)
-    replay.append(rows_of(episodes_of(1, 2, 6, portfolio_values=0)))
+    replay = replay_of(episodes_of(1, 2, 6, portfolio_values=0), columns=market_columns(ASSETS, 0))
     batch = picked(replay, torch.arange(12).reshape(2, 6))
     assert batch.portfolios.shape == batch.next_portfolios.shape == (2, 6, ASSETS, 0)
     restored = Replay.from_ring(saved_ring(replay), market_columns(ASSETS, 0), CPU)
     assert restored.ring().columns["portfolio"].shape == (24, ASSETS, 0)
 
 
-def test_picked_transitions_have_their_documented_types() -> None:
-    replay = Replay(24, market_columns(ASSETS, 4), CPU)
-    replay.append(rows_of(episodes_of(1, 2, 6)))
-    batch = picked(replay, torch.tensor([[0, 3], [5, 11]]))
-    kinds = {name: (tuple(value.shape), value.dtype) for name, value in vars(batch).items()}
-    assert kinds == {
-        "days": ((2, 2), torch.int64),
-        "episode_steps": ((2, 2), torch.int64),
-        "steps": ((2, 2), torch.int64),
-        "portfolios": ((2, 2, ASSETS, 4), torch.float32),
-        "next_portfolios": ((2, 2, ASSETS, 4), torch.float32),
-        "actions": ((2, 2, ASSETS, 2), torch.float32),
-        "rewards": ((2, 2, 1), torch.float32),
-        "terminal": ((2, 2), torch.bool),
-    }
-
-
 def test_a_transition_at_full_scale_takes_at_most_2000_bytes() -> None:
     replay = Replay(100, market_columns(108, 4), CPU)
     assert replay.bytes_per_transition <= 2_000
-    full = replay.tensors()
-    full.pop("position")
-    assert sum(column.nbytes for column in full.values()) == 0
-    for _ in range(10):
-        episodes = episodes_of(1, 2, 5)
-        wide = torch.zeros(2, 5, 108, 1)
-        replay.append(
-            rows_of(
-                EpisodeBatch(
-                    episodes.first_days,
-                    wide.expand(-1, -1, -1, 4).to(torch.float16),
-                    wide.expand(-1, -1, -1, 2),
-                    episodes.rewards,
-                )
-            )
-        )
-    saved = replay.tensors()
-    saved.pop("position")
-    assert replay.nbytes == sum(column.nbytes for column in saved.values())
-    assert replay.bytes_per_transition == replay.nbytes / 100
+    assert sum(column.nbytes for name, column in replay.tensors().items() if name != "position") == 0
+    replay.append(rows_of(empty_episodes(20, 5, 108)))
+    assert replay.nbytes == sum(column.nbytes for name, column in replay.tensors().items() if name != "position")
 
 
 def test_actions_of_half_precision_take_half_the_bytes_and_are_rounded_once() -> None:
@@ -282,8 +260,7 @@ def test_actions_of_half_precision_take_half_the_bytes_and_are_rounded_once() ->
 
 
 def test_more_than_the_ring_can_hold_is_refused_and_changes_nothing() -> None:
-    replay = Replay(24, market_columns(ASSETS, 4), CPU)
-    replay.append(rows_of(episodes_of(1, 4, 5)))
+    replay = replay_of(episodes_of(1, 4, 5))
     before = {name: tensor.clone() for name, tensor in replay.tensors().items()}
     with pytest.raises(InputError, match=r"replay\.capacity 24 is below the 25 transitions"):
         replay.append(rows_of(episodes_of(2, 5, 5)))
@@ -297,64 +274,25 @@ STORED = st.lists(st.integers(0, 30), min_size=1, max_size=60).map(lambda days: 
 
 @settings(deadline=None)
 @given(STORED, st.integers(0, 30), st.integers(0, 30), st.data())
-def test_a_batch_has_different_days_within_its_bounds(
+def test_a_batch_has_different_days_and_a_transition_of_each(
     stored: NDArray[np.int32], first_day: int, last_day: int, data: st.DataObject
 ) -> None:
-    there = sorted({day for day in stored.tolist() if first_day <= day <= last_day})
-    sampler = DistinctDaySampler(stored)
-    generator = keyed_generator(data.draw(st.integers(0, 5)), "draws")
+    """Equal to a sampler that lists the slots of each day; both bounds are included."""
+    slots_of: dict[int, list[int]] = {}
+    for slot, day in enumerate(stored.tolist()):
+        if first_day <= day <= last_day:
+            slots_of.setdefault(day, []).append(slot)
+    days, sampler = sorted(slots_of), DistinctDaySampler(stored)
     with pytest.raises(ValueError, match="sample"):
-        sampler.draw(generator, len(there) + 1, first_day, last_day)
-    if there:
-        batch_size = data.draw(st.integers(1, len(there)))
-        days = stored[sampler.draw(generator, batch_size, first_day, last_day)].tolist()
-        assert len(days) == len(set(days)) == batch_size
-        assert set(days) <= set(there)
-
-
-@settings(deadline=None)
-@given(STORED)
-def test_every_stored_transition_can_be_drawn(stored: NDArray[np.int32]) -> None:
-    sampler = DistinctDaySampler(stored)
-    generator = keyed_generator(1, "reach")
-    days = len(set(stored.tolist()))
-    left = set(range(len(stored)))
-    for _ in range(3_000):
-        left -= set(sampler.draw(generator, days, 0, 30).tolist())
-        if not left:
-            break
-    assert not left
-
-
-def chi_square(counts: NDArray[np.int64], expected: NDArray[np.float64]) -> float:
-    return float(((counts - expected) ** 2 / expected).sum())
-
-
-# Chi-square's 99.9 % points for the degrees of freedom used below.
-LIMITS = {7: 24.3, 23: 49.7}
-
-
-def test_days_are_drawn_uniformly_however_often_they_are_stored() -> None:
-    stored = np.repeat(np.arange(10, 18, dtype=np.int32), [1, 2, 3, 40, 1, 5, 1, 1])
-    sampler, draws = DistinctDaySampler(stored), 4_000
-    for batch_size in (1, 3):
-        generator = keyed_generator(2, "days", batch_size)
-        days = np.concatenate([stored[sampler.draw(generator, batch_size, 10, 17)] for _ in range(draws)])
-        counts = np.bincount(days - 10, minlength=8)
-        assert chi_square(counts, np.full(8, draws * batch_size / 8)) < LIMITS[7]
-
-
-def test_transitions_of_a_day_are_drawn_uniformly() -> None:
-    stored = np.full(24, 5, dtype=np.int32)
-    sampler, generator, draws = DistinctDaySampler(stored), keyed_generator(3, "slots"), 6_000
-    slots = np.concatenate([sampler.draw(generator, 1, 0, 9) for _ in range(draws)])
-    assert chi_square(np.bincount(slots, minlength=24), np.full(24, draws / 24)) < LIMITS[23]
-
-
-def test_bounds_of_a_draw_are_included() -> None:
-    stored = np.arange(10, dtype=np.int32)
-    drawn = DistinctDaySampler(stored).draw(keyed_generator(1), 4, 3, 6)
-    assert sorted(stored[drawn].tolist()) == [3, 4, 5, 6]
+        sampler.draw(keyed_generator(1), len(days) + 1, first_day, last_day)
+    if days:
+        size = data.draw(st.integers(1, len(days)))
+        generator, same = keyed_generator(1, 2), keyed_generator(1, 2)
+        drawn = sampler.draw(generator, size, first_day, last_day)
+        chosen = [days[index] for index in same.choice(len(days), size=size, replace=False)]
+        within = same.integers(0, np.array([len(slots_of[day]) for day in chosen]))
+        assert len(set(chosen)) == size
+        assert drawn.tolist() == [slots_of[day][index] for day, index in zip(chosen, within, strict=True)]
 
 
 def slow_block_starts(stored: NDArray[np.int32], blocks: DayBlocks, enough: Callable[[int], bool]) -> list[int]:
@@ -382,15 +320,6 @@ def test_blocks_hold_enough_different_days(
         assert len(sampler.draw(keyed_generator(1), batch_size, start, last)) == batch_size
 
 
-def empty_episodes(count: int, days: int, assets: int) -> EpisodeBatch:
-    return EpisodeBatch(
-        first_days=torch.arange(count),
-        portfolios=torch.ones((count, days, assets, 4), dtype=torch.float16),
-        actions=torch.ones((count, days, assets, 2)),
-        rewards=torch.ones((count, days)),
-    )
-
-
 @pytest.mark.parametrize("capacity", [50_000, 500_000, 5_000_000])
 def test_a_buffer_takes_what_was_written_of_it_whatever_its_capacity(capacity: int) -> None:
     episodes, generations = empty_episodes(80, 145, 20), 6
@@ -404,21 +333,6 @@ def test_a_buffer_takes_what_was_written_of_it_whatever_its_capacity(capacity: i
     copied = Replay.from_ring(replay.ring(), market_columns(20, 4), CPU)
     assert own_resident_bytes() - before == pytest.approx(2 * written, abs=MARGIN)
     assert torch.equal(copied.tensors()["action"], replay.tensors()["action"])
-
-
-@given(STORED)
-def test_a_batch_is_drawn_from_the_days_that_are_there(stored: NDArray[np.int32]) -> None:
-    """Equal to a sampler that lists the slots of each day."""
-    slots_of: dict[int, list[int]] = {}
-    for slot, day in enumerate(stored.tolist()):
-        slots_of.setdefault(day, []).append(slot)
-    days = sorted(slots_of)
-    size = len(days)
-    generator, same = keyed_generator(1, 2), keyed_generator(1, 2)
-    drawn = DistinctDaySampler(stored).draw(generator, size, 0, 30)
-    chosen = [days[index] for index in same.choice(size, size=size, replace=False)]
-    within = same.integers(0, np.array([len(slots_of[day]) for day in chosen]))
-    assert drawn.tolist() == [slots_of[day][index] for day, index in zip(chosen, within, strict=True)]
 
 
 @settings(deadline=None)
@@ -447,9 +361,7 @@ def test_a_stretch_goes_up_to_the_end_of_its_episode_and_to_the_newest_transitio
 
 @pytest.mark.parametrize("steps", [2, 5, 9])
 def test_transitions_over_several_steps_have_their_rewards_and_what_is_observed_after_them(steps: int) -> None:
-    replay = Replay(24, COLUMNS, CPU)
-    for seed in range(3):
-        replay.append(rows_of(episodes_of(seed, 2, 6)))
+    replay = replay_of(*(episodes_of(seed, 2, 6) for seed in range(3)))
     slots = torch.arange(24)[None]
     batch, alone = picked(replay, slots, steps), picked(replay, slots)
     for slot in range(24):
