@@ -18,8 +18,8 @@ from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import ExpectedOutcomes
 from eigen_core.task.interface import Outcomes, Rollout, joined_counts
-from eigen_core.task.panel import BlockSampler, EncodedEpisodes, MarketEncoding, MarketObservation, PanelTask
-from eigen_core.task.transitions import EpisodeBatch, rows_of, stored_rewards, stored_steps
+from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelTask
+from eigen_core.task.transitions import BlockSampler, EpisodeBatch, rows_of, stored_rewards, stored_steps
 from eigen_core.trading import (
     Decision,
     DecisionInputs,

@@ -28,8 +28,7 @@ from eigen_core.task.interface import Rollout, TaskData, Transitions, joined_cou
 from eigen_core.task.replay import Column, Replay
 from eigen_core.task.transitions import (
     EPISODE_END,
-    DayBlocks,
-    DistinctDaySampler,
+    BlockSampler,
     check_rows,
     market_columns,
     picked,
@@ -67,22 +66,6 @@ class MarketEncoding:
 
     def detached(self) -> "MarketEncoding":
         return MarketEncoding(self.market.detached(), self.portfolio, self.episode_time)
-
-
-@dataclass(frozen=True)
-class BlockSampler:
-    """Draws batches of different days, each from one block of days."""
-
-    days: DistinctDaySampler
-    blocks: DayBlocks
-    admissible: NDArray[np.int64]
-    batch_size: int
-
-    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
-        return self.admissible[generator.integers(0, len(self.admissible), shape)]
-
-    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        return self.days.draw(generator, self.batch_size, block, self.blocks.last_drawn(block))
 
 
 class PanelTask(ABC):
@@ -227,12 +210,10 @@ class PanelTask(ABC):
     def sampler(self, replay: Replay, batch_size: int) -> BlockSampler | None:
         return self.day_sampler(stored_days(replay), self.panel.splits.train.stop, batch_size)
 
-    def day_sampler(self, of_rows: NDArray[np.int32], stop: int, batch_size: int) -> BlockSampler | None:
-        """Return a sampler of rows of different days, int32 `[rows]`, before `stop`; None while a block has too few."""
-        days = DistinctDaySampler(of_rows)
-        blocks = DayBlocks(min(self.block_days, stop), stop, self._return_steps)
-        admissible = days.block_starts(blocks, batch_size)
-        return BlockSampler(days, blocks, admissible, batch_size) if len(admissible) else None
+    def day_sampler(self, row_days: NDArray[np.int32], stop: int, batch_size: int) -> BlockSampler | None:
+        """Return a sampler of rows of these days, all before `stop`; None while each block has too few of them."""
+        sampler = BlockSampler(row_days, min(self.block_days, stop), stop, self._return_steps, batch_size)
+        return sampler if len(sampler.block_starts) else None
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[MarketObservation]:
         rows = picked(replay, slots, self._return_steps)

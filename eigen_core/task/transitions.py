@@ -160,59 +160,50 @@ def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
     return None
 
 
-@dataclass(frozen=True)
-class DayBlocks:
-    """Blocks of days for batches; the days after a batch's transitions lie in the block that begins a day later.
+class BlockSampler:
+    """Draws batches of rows of different days, each from one block of days; the rows of a day are equally likely.
 
-    Attributes:
-        days: of a block.
-        stop: the day after the last training day; no transition leads beyond it.
-        most_steps: most days of a transition.
-    """
-
-    days: int
-    stop: int
-    most_steps: int
-
-    def last_drawn(self, first_day: int) -> int:
-        """Return the last day that batches have of the block that begins on a day."""
-        end = first_day + self.days
-        return end - (1 if end >= self.stop else self.most_steps)
-
-
-class DistinctDaySampler:
-    """Draws batches of transitions of different days: days without replacement, then one transition of each.
-
-    A day that occurs twice in a batch would make the encoder's gradient a sum whose order depends on the device.
+    A day that occurs twice in a batch would make the encoder's gradient a sum whose order depends on the device. The
+    days after a batch's transitions lie in the block that begins a day later.
 
     Args:
-        stored_days: day of each slot, int32 `[size]`, as `stored_days` returns it.
+        row_days: day of each row, int32 `[rows]`.
+        block_days: days of a block.
+        stop: the day after the last training day; no transition leads beyond it.
+        most_steps: most days of a transition.
+        batch_size: rows of a batch.
+
+    Attributes:
+        block_starts: first days of the blocks that hold enough different days, int64.
     """
 
-    def __init__(self, stored_days: NDArray[np.int32]) -> None:
-        self._order = np.argsort(stored_days, kind="stable")
-        days = stored_days[self._order]
-        is_first = np.ones(len(days), dtype=np.bool_)
-        np.not_equal(days[1:], days[:-1], out=is_first[1:])
-        self._starts = np.flatnonzero(is_first)
-        self._days = days[self._starts]
-        self._counts = np.diff(self._starts, append=len(days))
+    def __init__(
+        self, row_days: NDArray[np.int32], block_days: int, stop: int, most_steps: int, batch_size: int
+    ) -> None:
+        self._order = np.argsort(row_days, kind="stable")
+        self._days, self._starts, self._counts = np.unique(row_days[self._order], return_index=True, return_counts=True)
+        self._block_days, self._stop, self._most_steps, self._batch_size = block_days, stop, most_steps, batch_size
+        starts = np.arange(max(stop - block_days, 0) + 1, dtype=np.int64)
+        low, high = self._places(starts)
+        self.block_starts: NDArray[np.int64] = starts[high - low >= batch_size]
 
-    def block_starts(self, blocks: "DayBlocks", batch_size: int) -> NDArray[np.int64]:
-        """Return the first days of blocks that hold at least `batch_size` different stored days."""
-        starts = np.arange(max(blocks.stop - blocks.days, 0) + 1, dtype=np.int64)
-        low = np.searchsorted(self._days, starts)
-        high = np.searchsorted(self._days, [blocks.last_drawn(start) for start in starts.tolist()], side="right")
-        return starts[high - low >= batch_size]
+    def _places(self, block: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Return the places of the days to draw from, of blocks that begin on days."""
+        end = block + self._block_days
+        last = end - np.where(end >= self._stop, 1, self._most_steps)
+        return np.searchsorted(self._days, block), np.searchsorted(self._days, last, side="right")
 
-    def draw(self, generator: np.random.Generator, batch_size: int, first_day: int, last_day: int) -> NDArray[np.int64]:
-        """Draw slots of `batch_size` transitions on different days between two days, both included: int64 `[batch]`.
+    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
+        return self.block_starts[generator.integers(0, len(self.block_starts), shape)]
+
+    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
+        """Draw rows of different days from the block that begins on a day: int64 `[batch]`.
 
         Raises:
             ValueError: fewer different days are stored there.
         """
-        low, high = (int(bound) for bound in np.searchsorted(self._days, [first_day, last_day + 1]))
-        chosen = low + generator.choice(high - low, size=batch_size, replace=False)
+        low, high = (int(place) for place in self._places(np.int64(block)))  # type: ignore[arg-type] # one block
+        chosen = low + generator.choice(high - low, size=self._batch_size, replace=False)
         within = generator.integers(0, self._counts[chosen])
-        slots: NDArray[np.int64] = self._order[self._starts[chosen] + within]
-        return slots
+        rows: NDArray[np.int64] = self._order[self._starts[chosen] + within]
+        return rows

@@ -21,7 +21,7 @@ from eigen_core.market import Panel
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.task.replay import Replay
-from eigen_core.task.transitions import DistinctDaySampler, picked, rows_of, stored_days
+from eigen_core.task.transitions import BlockSampler, picked, rows_of, stored_days
 
 CPU = torch.device("cpu")
 CURVES = [curve.name for curve in DdpgLearner.curves]
@@ -51,12 +51,12 @@ class Case:
     def plan(self, steps: int, accumulation: int, batch_size: int, block: tuple[int, int] | None = None) -> BatchPlan:
         """Batches of different days from `block` (first day, days), by default the whole training range."""
         first_day, block_days = block or (0, self.last_day)
-        sampler = DistinctDaySampler(stored_days(self.replay))
+        sampler = BlockSampler(stored_days(self.replay), block_days, 0, 1, batch_size)
         generator = keyed_generator(1, "plan")
         shape = (self.population.size, steps, accumulation)
         slots = np.empty((*shape, batch_size), dtype=np.int64)
         for place in np.ndindex(*shape):
-            slots[place] = sampler.draw(generator, batch_size, first_day, first_day + block_days - 1)
+            slots[place] = sampler.draw(generator, first_day)
         first_days = tuple((first_day,) * accumulation for _ in range(steps))
         return BatchPlan(torch.tensor(slots), first_days)
 

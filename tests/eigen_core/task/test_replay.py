@@ -1,6 +1,6 @@
 """The ring equals a list of whole transitions; batches are of different days, uniform, and reach everything."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,7 @@ from eigen_core.machine import shares_memory
 from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.task.replay import Column, Replay
 from eigen_core.task.transitions import (
-    DayBlocks,
-    DistinctDaySampler,
+    BlockSampler,
     EpisodeBatch,
     market_columns,
     picked,
@@ -148,7 +147,7 @@ def test_a_saved_ring_goes_on_as_if_nothing_had_happened(
             assert torch.equal(restored.tensors()[name], tensor), name
             assert restored.tensors()[name].dtype == tensor.dtype
         first, second = (
-            DistinctDaySampler(stored_days(ring)).draw(keyed_generator(1, number), 1, 0, 100)
+            BlockSampler(stored_days(ring), 100, 0, 1, 1).draw(keyed_generator(1, number), 0)
             for ring in (replay, restored)
         )
         assert first.tolist() == second.tolist()
@@ -282,29 +281,17 @@ def test_a_batch_has_different_days_and_a_transition_of_each(
     for slot, day in enumerate(stored.tolist()):
         if first_day <= day <= last_day:
             slots_of.setdefault(day, []).append(slot)
-    days, sampler = sorted(slots_of), DistinctDaySampler(stored)
+    days, block_days = sorted(slots_of), max(last_day - first_day + 1, 0)
     with pytest.raises(ValueError, match="sample"):
-        sampler.draw(keyed_generator(1), len(days) + 1, first_day, last_day)
+        BlockSampler(stored, block_days, 0, 1, len(days) + 1).draw(keyed_generator(1), first_day)
     if days:
         size = data.draw(st.integers(1, len(days)))
         generator, same = keyed_generator(1, 2), keyed_generator(1, 2)
-        drawn = sampler.draw(generator, size, first_day, last_day)
+        drawn = BlockSampler(stored, block_days, 0, 1, size).draw(generator, first_day)
         chosen = [days[index] for index in same.choice(len(days), size=size, replace=False)]
         within = same.integers(0, np.array([len(slots_of[day]) for day in chosen]))
         assert len(set(chosen)) == size
         assert drawn.tolist() == [slots_of[day][index] for day, index in zip(chosen, within, strict=True)]
-
-
-def slow_block_starts(stored: NDArray[np.int32], blocks: DayBlocks, enough: Callable[[int], bool]) -> list[int]:
-    starts = []
-    for start in range(max(blocks.stop - blocks.days, 0) + 1):
-        block = range(start, start + blocks.days)
-        # The days that a transition may lead to, none of which is after `stop`, are within the block a day later.
-        drawn = [day for day in block if min(day + blocks.most_steps, blocks.stop) <= block.stop]
-        inside = set(drawn).intersection(stored.tolist())
-        if enough(len(inside)):
-            starts.append(start)
-    return starts
 
 
 @settings(deadline=None)
@@ -312,12 +299,15 @@ def slow_block_starts(stored: NDArray[np.int32], blocks: DayBlocks, enough: Call
 def test_blocks_hold_enough_different_days(
     stored: NDArray[np.int32], block_days: int, stop: int, most_steps: int, batch_size: int
 ) -> None:
-    sampler, blocks = DistinctDaySampler(stored), DayBlocks(block_days, stop, most_steps)
-    starts = sampler.block_starts(blocks, batch_size).tolist()
-    assert starts == slow_block_starts(stored, blocks, lambda days: days >= batch_size)
-    for start in starts:
-        last = blocks.last_drawn(start)
-        assert len(sampler.draw(keyed_generator(1), batch_size, start, last)) == batch_size
+    sampler = BlockSampler(stored, block_days, stop, most_steps, batch_size)
+    for start in range(max(stop - block_days, 0) + 1):
+        block = range(start, start + block_days)
+        # The days that a transition may lead to, none of which is after `stop`, are within the block a day later.
+        drawn = [day for day in block if min(day + most_steps, stop) <= block.stop]
+        inside = set(drawn).intersection(stored.tolist())
+        assert (start in sampler.block_starts) == (len(inside) >= batch_size)
+        if start in sampler.block_starts:
+            assert set(stored[sampler.draw(keyed_generator(1), start)].tolist()) <= inside
 
 
 @pytest.mark.parametrize("capacity", [50_000, 500_000, 5_000_000])
