@@ -23,7 +23,7 @@ from eigen_core.generation import start_training
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import open_data
-from eigen_core.task.environment import opened_for
+from eigen_core.task.environment import open_environment
 
 _AGENTS = 16
 _ROUNDS, _WARM_UPS = 5, 1
@@ -93,7 +93,7 @@ class _StableBaselines:
     """Models of Stable-Baselines3 with their defaults but for networks, batches, rollouts, rates and noise."""
 
     def __init__(self, config: Config) -> None:
-        opened, network = opened_for(config), config.network
+        opened, network = open_environment(config), config.network
         learner = learner_settings(config, ActorCriticConfig)
         settings: dict[str, Any] = {
             "batch_size": learner.batch_size,
@@ -103,7 +103,7 @@ class _StableBaselines:
             "device": "cpu",
         }
         if isinstance(learner, PpoConfig):
-            settings |= {"n_steps": opened.episode_steps, "n_epochs": learner.epochs}
+            settings |= {"n_steps": opened.facts.episode_steps, "n_epochs": learner.epochs}
         else:
             tau = learner_settings(config, OffPolicyConfig).tau
             settings |= {"learning_starts": 0, "buffer_size": config.replay.capacity, "tau": tau}
@@ -112,7 +112,7 @@ class _StableBaselines:
             settings |= {"action_noise": NormalActionNoise(np.zeros_like(deviation), deviation), "train_freq": 1}
         kind: Any = {"td3": TD3, "sac": SAC, "ppo": PPO}[learner.algorithm]
         self._models = [kind("MlpPolicy", opened.make(), **settings) for _ in range(_AGENTS)]
-        self._steps = opened.episode_steps
+        self._steps = opened.facts.episode_steps
         self._train = [model.train for model in self._models]
 
     def round(self, watch: Stopwatch) -> None:

@@ -77,34 +77,23 @@ class OpenedEnvironment:
         # Rounding may move an action beyond a bound.
         return np.clip(actions, self.low, self.high).reshape(-1, *self.action_shape)
 
-    @property
-    def observation_values(self) -> int:
-        return self.facts.observation_values
 
-    @property
-    def episode_steps(self) -> int:
-        return self.facts.episode_steps
+def open_environment(config: Config) -> OpenedEnvironment:
+    """Open the environment of a task and look at its spaces.
 
-
-def opened_for(config: Config) -> OpenedEnvironment:
-    """Open the environment that a configuration names; see `open_environment`."""
-    return open_environment(config.task.removeprefix("gym:"), config.environment)
-
-
-def open_environment(name: str, settings: EnvironmentConfig) -> OpenedEnvironment:
-    """Open an environment and look at its spaces.
-
-    Args:
-        name: an id of Gymnasium's registry (`Pendulum-v1`), one that a module registers when it is imported
-            (`module:Name-v0`), or a class (`module:Class`).
-        settings: the limit of its episodes.
+    The task names an id of Gymnasium's registry (`gym:Pendulum-v1`), one that a module registers when it is imported
+    (`gym:module:Name-v0`), or a class (`gym:module:Class`).
 
     Raises:
         InputError: there is no such environment, it cannot be made, or agents cannot play it.
     """
+    name, settings = config.task.removeprefix("gym:"), config.environment
     make, known_limit = _maker(name, settings)
     _log_physics_warnings()
-    environment = _made(name, make)
+    try:
+        environment = make()
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise InputError(f"task gym:{name}: it cannot be made: {_one_line(error)}") from error
     try:
         opened = _with_spaces(name, make, environment, settings.episode_steps or known_limit)
         _require_played(opened, environment)
@@ -224,13 +213,6 @@ def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environ
     return partial(
         gymnasium.make, spec, max_episode_steps=settings.episode_steps, disable_env_checker=True
     ), spec.max_episode_steps
-
-
-def _made(name: str, make: Callable[[], Environment]) -> Environment:
-    try:
-        return make()
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise InputError(f"task gym:{name}: it cannot be made: {_one_line(error)}") from error
 
 
 def _log_physics_warnings() -> None:

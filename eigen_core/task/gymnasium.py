@@ -25,7 +25,7 @@ from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
-from eigen_core.task.environment import Environment, EnvironmentFacts, OpenedEnvironment, opened_for
+from eigen_core.task.environment import Environment, EnvironmentFacts, OpenedEnvironment, open_environment
 from eigen_core.task.interface import Rollout, TaskData, Transitions, joined_counts
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
 from eigen_core.task.replay import Column, Replay
@@ -70,7 +70,7 @@ class GymnasiumTask:
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
         set_cpu_mode(config.instructions, device)
         require_capacity(config, opened.facts)
-        settings, values = config.environment, opened.observation_values
+        settings, values = config.environment, opened.facts.observation_values
         if opened.facts.discrete and heads.action_values:
             raise InputError(
                 f"task {config.task}: its actions are Discrete, and learner.algorithm {config.learner.algorithm} "
@@ -83,16 +83,17 @@ class GymnasiumTask:
         self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
         self.box = self._network.box
         self.columns: Mapping[str, Column] = gymnasium_columns(values, len(opened.low))
-        self.episode_steps, self.min_episode_steps = opened.episode_steps, 1
+        self.episode_steps, self.min_episode_steps = opened.facts.episode_steps, 1
         self.episode_end = "ends"
         self.training_starts = _TRAINING_SEEDS
         self.validation_starts = _VALIDATION_SEEDS
         self.holdout_starts = _HOLDOUT_SEEDS
-        self.fingerprint = _fingerprint(opened)
+        size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
+        self.fingerprint = hashlib.sha256(repr(size).encode()).hexdigest()
         # A hidden layer of a batch, or what is observed; and all steps of the episodes of a generation.
         self.block_bytes = SINGLE * batch_size_of(config.learner) * max(config.network.head_width, values)
         episodes = config.evaluation.slices + config.evaluation.fixed_episodes
-        self.play_bytes = SINGLE * episodes * opened.episode_steps * 2 * (values + len(opened.low))
+        self.play_bytes = SINGLE * episodes * opened.facts.episode_steps * 2 * (values + len(opened.low))
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
@@ -110,7 +111,7 @@ class GymnasiumTask:
 
     @staticmethod
     def open_data(config: Config) -> TaskData:
-        opened = opened_for(config)
+        opened = open_environment(config)
         require_capacity(config, opened.facts)
         return TaskData(opened, str(opened.facts), facts=opened.facts)
 
@@ -250,11 +251,6 @@ def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
         )
 
 
-def _fingerprint(opened: OpenedEnvironment) -> str:
-    facts = (opened.name, opened.observation_values, opened.low.tolist(), opened.high.tolist(), opened.episode_steps)
-    return hashlib.sha256(repr(facts).encode()).hexdigest()
-
-
 Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
 """From observations and their step to actions and their stored form; all but the step `[episodes, values]`."""
 
@@ -323,8 +319,8 @@ class EnvironmentPool:
         opened, count = self._opened, len(seeds)
         while len(self._environments) < count:
             self._environments.append(opened.make())
-        most = opened.episode_steps
-        observations = np.zeros((count, most + 1, opened.observation_values), dtype=np.float32)
+        most = opened.facts.episode_steps
+        observations = np.zeros((count, most + 1, opened.facts.observation_values), dtype=np.float32)
         actions = np.zeros((count, most, len(opened.low)), dtype=np.float32)
         rewards = np.zeros((count, most), dtype=np.float64)
         lengths = np.full(count, most, dtype=np.int64)

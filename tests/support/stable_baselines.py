@@ -23,7 +23,7 @@ from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.ppo import EpisodePlan
 from eigen_core.learning.steps import BatchPlan
 from eigen_core.networks.layout import Parameters
-from eigen_core.task.environment import opened_for
+from eigen_core.task.environment import open_environment
 
 Layers = Mapping[str, Sequence[nn.Linear]]
 """The linear layers that together are one of ours, by its name."""
@@ -233,7 +233,7 @@ def _model(kind: Any, state: TrainingState, **settings: Any) -> Any:
         "optimizer_kwargs": {"weight_decay": learner.weight_decay},
     }
     known = {"gamma": learner.gamma, "learning_rate": learner.actor_learning_rate, "policy_kwargs": policy}
-    model = kind("MlpPolicy", opened_for(state.config).make(), device="cpu", **{**known, **settings})
+    model = kind("MlpPolicy", open_environment(state.config).make(), device="cpu", **{**known, **settings})
     model.set_logger(Logger(folder=None, output_formats=[]))
     return model
 
