@@ -47,8 +47,8 @@ class MemoryWatch:
 
     Args:
         config: the run's.
-        location: where the run is kept.
-        listeners: receive its reports.
+        location: of the run.
+        listeners: receive the reports.
 
     Raises:
         InputError: a limit cannot be used, or the configuration asks for a GPU and there is none.
@@ -75,11 +75,7 @@ class MemoryWatch:
         self.guard.__exit__(kind, error, traceback)
 
     def require_not_blocked(self, generation: int) -> None:
-        """Refuse a generation that the guard has ended too often.
-
-        Raises:
-            BlockedError: it has.
-        """
+        """Raise `BlockedError` if the guard has aborted a generation too often."""
         require_not_blocked(self._location, self._config, self.limits, generation)
 
     def expect(self, run_plan: RunPlan) -> None:
@@ -88,12 +84,12 @@ class MemoryWatch:
         self.guard.set_plan(
             plan.part_rows(),
             {phase: plan.host_bytes(phase) for phase in PHASES},
-            # What CUDA's driver and the workers take of the GPU is counted already where it is measured.
+            # GPU memory of CUDA's driver and of the workers counts as that of others.
             {phase: plan.held_on_device(phase, "training") for phase in PHASES},
         )
 
     def watch_state(self, state: TrainingState) -> None:
-        """Let reports name what of a run holds memory, without holding it."""
+        """Let reports name the parts of a run that hold memory, without keeping them alive."""
         known = weakref.ref(state)
 
         def owners() -> dict[str, object]:
@@ -107,7 +103,7 @@ class MemoryWatch:
         self.guard.add_section("Uploads", lambda: str(session.uploads() or "There are none: the store is a folder."))
 
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
-        """Return what the phases of a generation took, in order; the attempts of a phase are one."""
+        """Return the memory of the phases of a generation, in order; the attempts of a phase are one."""
         attempts: dict[str, list[PhaseUsage]] = {}
         for usage in self.guard.usage_of(generation):
             attempts.setdefault(usage.phase, []).append(usage)
@@ -124,10 +120,9 @@ class MemoryWatch:
         )
 
     def keep_abort(self, error: MemoryGuardError) -> None:
-        """Keep the report of the guard's error and the abort in the run, if there is one already.
+        """Save the report of the guard's error and the abort in the run, if it exists.
 
-        The error loses the frames of its traceback: they hold the state of the training, and drawing the report takes
-        memory itself.
+        The error loses its traceback, whose frames hold the state of the training: drawing the report needs memory.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
         generation, pictures = self._generation_under_way(), list[Path]()
@@ -165,11 +160,7 @@ class MemoryWatch:
 
 
 def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
-    """Draw the memory's course beside a report that was written, and return the picture's path.
-
-    Drawing takes memory itself: what the training held is given back first, if nothing holds it any more. Where that is
-    not enough there is no picture.
-    """
+    """Draw the memory over time beside a report, and return the picture's path; none if memory does not suffice."""
     gc.collect()
     release_free_memory()
     from eigen_core.reporting.plots import plot_memory_curve

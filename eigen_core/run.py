@@ -5,6 +5,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -49,7 +50,7 @@ R = TypeVar("R")
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0)
 PASSING_ERRORS = (OSError, StoreUnavailableError, WorkerLostError)
-"""A phase that one of these ends may succeed when it is called again: a phase that fails has changed nothing."""
+"""After one of these errors a phase may succeed when it is called again: a phase that fails has changed nothing."""
 
 _MINUTE = 60.0
 # Prefect kills a cancelled process 30 s after SIGTERM.
@@ -62,11 +63,11 @@ class RunPhase(Protocol):
     Args:
         phase: its name.
         generation: the generation under way, or the last one.
-        compute: the phase; called again, it does the same.
+        compute: computes the phase; may be called again.
     """
 
     def __call__(self, phase: str, generation: int, compute: Callable[[], R], /) -> R:
-        """Return what `compute` returns."""
+        """Return the result of `compute`."""
 
 
 def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
@@ -91,22 +92,22 @@ def train_run(
     """Train a run until it has all its generations, from its newest checkpoint if there is one.
 
     Args:
-        config: everything that determines the run.
-        name: of the run; it is begun if it is missing.
+        config: of the run.
+        name: of the run, which is created if it is missing.
         run_phase: calls each phase.
         listeners: receive the run's events, beside those of `observed_by`.
-        stop_requests: what is raised when a user stops the training; a generation that is complete is then kept.
+        stop_requests: exceptions by which a user stops the training; a complete generation is then saved.
 
     Returns:
-        Whether anything was left to do.
+        Whether the run was incomplete.
 
     Raises:
         InputError: data, store or run cannot be used with this configuration.
-        RunTooLargeError: the run does not fit into memory or onto the disk; nothing was begun.
-        BlockedError: the guard has ended this generation as often as is allowed.
-        MemoryGuardError: the guard ended the training; its report is kept in the run.
-        StoreUnavailableError: the store does not answer, or has not all of the run at its end.
-        LeaseLostError: another process has taken the run over.
+        RunTooLargeError: the run does not fit into memory or onto the disk; nothing was changed.
+        BlockedError: the guard has aborted this generation too often.
+        MemoryGuardError: the guard has aborted the training; its report is in the run.
+        StoreUnavailableError: the store does not answer, or does not have all of the run at its end.
+        LeaseLostError: another process holds the run.
     """
     tune_allocator()
     listeners = (*listeners, *outside_listeners())
@@ -120,24 +121,16 @@ def train_run(
             raise
 
 
+@dataclass(frozen=True)
 class _Training:
     """One training of a run, by this process."""
 
-    def __init__(
-        self,
-        config: Config,
-        run: Run,
-        watch: MemoryWatch,
-        listeners: Sequence[Listener],
-        run_phase: RunPhase,
-        stop_requests: tuple[type[BaseException], ...],
-    ) -> None:
-        self.config = config
-        self.run = run
-        self.watch = watch
-        self.listeners = listeners
-        self.run_phase = run_phase
-        self.stop_requests = stop_requests
+    config: Config
+    run: Run
+    watch: MemoryWatch
+    listeners: Sequence[Listener]
+    run_phase: RunPhase
+    stop_requests: tuple[type[BaseException], ...]
 
     def send(self, event: Callable[[Listener], None]) -> None:
         for listener in self.listeners:
@@ -154,7 +147,7 @@ class _Training:
 
     @contextmanager
     def prepared(self) -> Iterator[Training]:
-        """Read the data, check the plan, take the run for this process, and bring its state back."""
+        """Read the data, check the plan, acquire the run, and load its newest generation."""
         config, name, guard, run = self.config, self.run.name, self.watch.guard, self.run
         generation = run.generation + 1
         self.send(lambda listener: listener.chosen(generation))
@@ -177,14 +170,14 @@ class _Training:
             if run.newest is not None:
                 with guard.phase("resume", generation):
                     _resume(state, session)
-            # Now it is known that these are the run's data: what is refused must not change what was asked for.
+            # The data are the run's: a refused request must not replace the recorded one.
             if run.exists:
                 run.keep_request(config)
             remember_own_settings(config, name)
             yield Training(name, state, session, guard, plan, data)
 
     def run_generations(self, training: Training) -> None:
-        """Train the generations that are left, and end the run: plots, holdout, uploads."""
+        """Train the remaining generations, and complete the run: plots, holdout, uploads."""
         state, session = training.state, training.session
         left = range(state.generation + 1, self.config.generations + 1)
         logger.info(
@@ -254,12 +247,12 @@ class _Training:
         self.send(lambda listener: listener.generation_finished(state.history[-1], telemetry))
 
     def phase(self, training: Training, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
-        """Call a phase, with its retries; each of its attempts runs under the guard, and logs its facts."""
+        """Call a phase, with retries; each attempt runs under the guard, and logs its facts."""
         self.send(lambda listener: listener.phase_started(generation, phase))
         self.run_phase(phase, generation, partial(_guarded, training.guard, phase, generation, compute))
 
     def record_telemetry(self, state: TrainingState, generation: int, took: Mapping[str, Any]) -> Telemetry:
-        """Record what a generation took, with the memory of its phases that have ended until now."""
+        """Record time and memory of a generation, as far as its phases have ended."""
         ended = self.watch.phases_of(generation)
         peak = max(phase.peak_bytes for phase in ended)
         telemetry = Telemetry(generation=generation, rss_peak_bytes=peak, phases=ended, **took)
@@ -269,7 +262,7 @@ class _Training:
     def hold_out(self, training: Training, plots: "_Plots") -> HoldoutResult | None:
         """Play the holdout episodes, if there are any, beside the last plots.
 
-        The result is kept last: with it the run is complete, and no resume would draw them.
+        The result is saved last: it makes the run complete, and no resume would draw the plots.
         """
         state, results = training.state, list[HoldoutResult | None]()
 
@@ -287,7 +280,7 @@ class _Training:
         return result
 
     def keep_look(self, training: Training) -> None:
-        """Keep the coming look at the holdout's days in the evaluation log, before it is made."""
+        """Write this evaluation on the holdout's days to the evaluation log, before it is made."""
         state = training.state
         days = state.task.holdout_days
         if days is None or state.champion is None:
@@ -300,7 +293,7 @@ class _Training:
             logger.warning("This look at the holdout is missing in the evaluation log: %s", error)
 
     def upload(self, training: Training, seconds: float | None = None) -> None:
-        """Wait until everything is in the store, at most `seconds`; None: as long as the run's settings allow."""
+        """Wait for the uploads, at most `seconds`; None: as long as the run's settings allow."""
         if training.session.uploads() is None:
             return
         self.send(lambda listener: listener.phase_started(training.state.generation, "upload"))
@@ -310,7 +303,7 @@ class _Training:
             self.send(lambda listener: listener.uploaded(training))
 
     def upload_before_end(self, training: Training, seconds: float | None = None) -> None:
-        """Wait for the uploads of a training that ends early; what cannot be uploaded is safe on this machine."""
+        """Wait for the uploads of a training that ends early; files that remain are safe on this machine."""
         try:
             self.upload(training, seconds)
         except StoreUnavailableError as error:
@@ -318,9 +311,9 @@ class _Training:
 
 
 class _Plots:
-    """Draws the plots of a training in a process of its own, beside the next generation; a context manager.
+    """Draws the plots of a training in another process, beside the next generation; a context manager.
 
-    Plots that cannot be drawn are a warning.
+    If plots cannot be drawn, that is logged.
     """
 
     def __init__(self, run: _Training, training: Training) -> None:
@@ -339,7 +332,7 @@ class _Plots:
                 drawing.stop()
 
     def prepare(self, generation: int) -> None:
-        """Start the process that will draw after `generation`; the plots before are kept first."""
+        """Save the plots before, and start the process that will draw after `generation`."""
         self.keep()
         try:
             self._next = Drawing()
@@ -347,7 +340,7 @@ class _Plots:
             _warn_of_plots(generation, error)
 
     def begin(self, generation: int) -> None:
-        """Begin to draw what the run has until `generation`, which was prepared."""
+        """Begin to draw the run until `generation`, which was prepared."""
         if self._next is None:
             return
         self._drawing, self._next, self._generation = self._next, None, generation
@@ -355,12 +348,12 @@ class _Plots:
         self._drawing.begin(state.history, state.telemetry, state.learner.curves)
 
     def keep_if_drawn(self) -> None:
-        """Keep the plots, unless that would have to be waited for."""
+        """Save the plots if they are drawn."""
         if self._drawing is not None and self._drawing.is_done():
             self.keep()
 
     def keep(self) -> None:
-        """Wait for the plots that are being drawn, if any are, and keep them in the run."""
+        """Wait for the plots that are being drawn, if any, and save them in the run."""
         drawing, generation, session = self._drawing, self._generation, self._training.session
         if drawing is None:
             return
@@ -390,10 +383,7 @@ def _warn_of_plots(generation: int, error: Exception) -> None:
 
 @contextmanager
 def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
-    """Start the worker processes that a run asks for on this machine; None: it asks for none.
-
-    They start while the block prepares the run.
-    """
+    """Start the worker processes of a run on this machine, while the block prepares the run; None: it has none."""
     device = resolve_device(config.device).type
     count = local_worker_count(config, "cuda" if device == "cuda" else "cpu")
     if not count:
@@ -428,7 +418,7 @@ def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "
 
 
 def _resume(state: TrainingState, session: RunSession) -> None:
-    """Let a fresh state become that of the newest generation that is whole, if there is one."""
+    """Load the newest generation that is intact into a fresh state, if there is one."""
     if session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True)) is not None:
         logger.info("resume: generation %d from %s", state.generation, session.directory.path)
 
@@ -488,14 +478,14 @@ def _evolve(state: TrainingState) -> list[str]:
 
 
 def _checkpoint(state: TrainingState, session: RunSession) -> list[str]:
-    """Commit the completed generation and send it on its way to a store elsewhere."""
+    """Save the complete generation and queue its upload."""
     saved = session.save(*_parts(state))
     uploads = session.uploads()
     return [_saved_sentence(saved), *([] if uploads is None else [str(uploads)])]
 
 
 def _checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
-    """Commit a completed generation on this machine, if that has not been done, in a process that is stopped."""
+    """Save a complete generation on this machine, if it is not yet, in a process that is stopped."""
     saved = session.save_before_end(*_parts(state))
     if saved is not None:
         logger.info("checkpoint %d, before the end: %s", state.generation, _saved_sentence(saved))
@@ -506,7 +496,7 @@ def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue]]:
 
 
 def _saved_sentence(saved: Saved) -> str:
-    """Return what a checkpoint wrote, and what compression saved on the replay's new transitions."""
+    """Return the size of a checkpoint, and the saving by compression of the replay's new transitions."""
     return (
         f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions "
         f"(compression saved {100 * saved.ring_share_saved:.0f} %)"

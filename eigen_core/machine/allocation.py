@@ -33,7 +33,7 @@ _SIGNS = (
     "error: out of memory",
     "_STATUS_ALLOC_FAILED",
 )
-# Of the reserve. Measured: counting the objects, the texts, the picture, and what Prefect sends at the end of a flow.
+# Measured: tensors are listed, the report is written and drawn, and Prefect sends the end of a flow.
 _RESERVED_BYTES = 128_000_000
 # Linux's <mman.h>; Python 3.11 has no name for it. Without it the system refuses a mapping larger than its memory.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
@@ -47,7 +47,7 @@ def is_exhaustion(error: BaseException) -> bool:
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    # What fails outside of torch's allocator on a GPU has no error class of its own.
+    # Failures outside of torch's allocator on a GPU have no error class.
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
@@ -84,7 +84,7 @@ def unwritten_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return zeros on the CPU, a page of which takes memory when it is first written; `torch.zeros` writes them all.
 
     Raises:
-        MemoryError: there are not so many addresses.
+        MemoryError: there are not enough addresses.
     """
     size = prod(shape) * dtype.itemsize
     if size == 0:
@@ -169,7 +169,7 @@ def shared_probe() -> tuple[Tensor, SharedTensor] | None:
     try:
         return shared_zeros((1,), torch.uint8)
     except OSError as error:
-        logger.warning("Each worker keeps a replay of its own: this system shares no memory (%s).", error)
+        logger.warning("Each worker keeps its own replay: this system shares no memory (%s).", error)
         return None
 
 

@@ -35,13 +35,13 @@ _MKL_BRANCHES = {
 }
 _MKL_STRICT = 0x10000
 _MKL_ALL = -1
-# Linked into torch, or a library of its own.
+# Linked into torch, or in a separate library.
 _MKL_GETTERS = ("mkl_serv_cbwr_get", "MKL_CBWR_Get")
 
 _INTEL = "GenuineIntel"
 
-# Agents, rows, what is summed, columns: the outputs of a layer, and the gradient of its weights; sums are over their
-# rows, and over what is summed. MKL was seen to keep the bits of both products in its strict modes alone.
+# Agents, rows, inner size, columns: the outputs of a layer, and the gradient of its weights. Sums are over rows and
+# inner size. MKL keeps the bits of both products in its strict modes only.
 _PRODUCTS = ((4, 256, 64, 32), (4, 18, 1_024, 16))
 _FEW_ROWS = 16
 
@@ -156,7 +156,7 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
     found = arithmetic_of(device)
     if device.type == "cpu":
         mode, asked = mkl_mode(), os.environ[MKL_MODE]
-        # MKL has one strict mode for processors that are not Intel's, and takes it for all of them.
+        # MKL has one strict mode for processors that are not Intel's, and uses it for all of them.
         strict = {asked} if found.processor == _INTEL else {asked, STRICT}
         if mode is not None and asked.endswith(",STRICT") and mode not in strict:
             return (

@@ -67,7 +67,7 @@ def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str)
 
     Args:
         population: how many agents there are, and `group_size`; 0: by bytes.
-        agent_bytes: of what an agent holds while it plays.
+        agent_bytes: memory of an agent while it plays.
         device: the kind of device.
     """
     if population.group_size:

@@ -25,9 +25,8 @@ class CapturedStep(Generic[_Input, _Result]):
     """Calls a function; on a GPU, if asked to, from the third call of a kind on as a CUDA graph.
 
     Calls are of a kind if their inputs differ in the values of tensors alone: not in their shapes and types, nor in
-    anything else. Such calls do the same work with the same memory: what the function reads beside its input stays
-    where it is, and what it writes there it writes in place. It copies nothing from the device to the host or from the
-    host to the device, and does nothing that would wait for the device.
+    anything else. The function reads other tensors at fixed addresses, writes to them in place, copies nothing between
+    device and host, and does not wait for the device.
 
     Args:
         function: its input and its result are tensors, or tuples, lists and named tuples of tensors and of values that
@@ -43,7 +42,7 @@ class CapturedStep(Generic[_Input, _Result]):
         self._graphs: dict[Hashable, _Graph] = {}
 
     def __call__(self, given: _Input) -> _Result:
-        """Return what the function returns; the result of a graph is copied from its memory.
+        """Return the result of the function; that of a graph is copied from its memory.
 
         Raises:
             InputError: it cannot be captured.
@@ -57,7 +56,7 @@ class CapturedStep(Generic[_Input, _Result]):
             if self._plain_calls[kind] < _PLAIN_CALLS:
                 self._plain_calls[kind] += 1
                 return self._function(given)
-            # Each is replayed by itself, and what it leaves is copied before the next: they share their memory.
+            # They share memory: each result is copied before the next replay.
             pool = next((graph.pool for graph in self._graphs.values()), None)
             self._graphs[kind] = _Graph(lambda held: self._function(tree_unflatten(held, structure)), leaves, pool)
         result: _Result = self._graphs[kind].replay(leaves)
@@ -69,10 +68,10 @@ def _kind(leaf: Any) -> Hashable:  # noqa: ANN401 - any value
 
 
 class _Capture:
-    """Captures what its block computes; an error of the block is raised as it is.
+    """Captures the computations of its block; an error of the block is raised unchanged.
 
     Args:
-        graph: what is captured into.
+        graph: of the capture.
         pool: of graphs that it shares memory with.
     """
 
@@ -96,11 +95,11 @@ class _Capture:
 
 
 class _Graph:
-    """A function captured with memory of its own for its input.
+    """A function captured with copies of its input.
 
     Args:
         function: of `leaves`.
-        leaves: of the input; what is no tensor stays as it is.
+        leaves: of the input; only tensors may change.
         pool: of graphs that it shares memory with.
 
     Raises:

@@ -22,7 +22,7 @@ _LIMIT_FILES = {1: "memory.limit_in_bytes", 2: "memory.max"}
 _USAGE_FILES = {1: "memory.usage_in_bytes", 2: "memory.current"}
 # Version 1 writes "unlimited" as the largest multiple of a page below 2^63.
 _UNLIMITED = 1 << 60
-# What the kernel frees before it kills: files that were read or written, and its own caches.
+# The kernel frees these before it kills: files that were read or written, and its own caches.
 _RECLAIMABLE = {
     1: ("total_active_file", "total_inactive_file"),
     2: ("active_file", "inactive_file", "slab_reclaimable"),
@@ -49,7 +49,7 @@ class ControlGroup:
         return self.folder / _LIMIT_FILES[self.version]
 
     def limit(self) -> int | None:
-        """Return the limit (bytes); None if the group has none of its own.
+        """Return the limit (bytes); None if the group has none.
 
         Raises:
             InputError: the file is there and cannot be read or understood.

@@ -38,7 +38,7 @@ class OperatorTime:
 
 @dataclass
 class Profile:
-    """Writes what the phases of a generation compute.
+    """Writes profiles of the phases of a generation.
 
     Attributes:
         folder: gets `PHASE.trace.json.gz`, for Perfetto or chrome://tracing, and `operators.csv`.
@@ -63,7 +63,7 @@ class Profile:
 
 
 def _operators(phase: str, taken: profile) -> list[OperatorTime]:
-    # A kernel has an event of its own, and its time is in that of the operator that launched it too.
+    # A kernel has its own event, and its time is also in that of the operator that launched it.
     operators = [event for event in taken.key_averages() if event.device_type.name == "CPU"]
     total = sum(event.self_cpu_time_total for event in operators)
     found = [

@@ -22,7 +22,7 @@ def usable_cores(root: Path = Path("/")) -> int:
     """Return how many processor cores this process may use: one of a container often has fewer than the machine.
 
     Args:
-        root: folder that stands for the root of the file system.
+        root: root of the file system.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = (group.cores() for group in control_groups(root, "cpu"))
@@ -31,9 +31,9 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 @contextmanager
 def computing_threads(chosen: int) -> Iterator[None]:
-    """Let torch compute with so many threads inside the block; 0: as many as before, at most one for each usable core.
+    """Let torch compute with `chosen` threads inside the block; 0: as many as before, at most one for each usable core.
 
-    Whatever the block sets, afterwards it is as before.
+    The number of threads is restored afterwards.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(chosen or min(before, usable_cores()))
@@ -44,12 +44,12 @@ def computing_threads(chosen: int) -> Iterator[None]:
 
 
 class ThreadTrial:
-    """Lets gradient steps be computed by all threads and by one in turns, and then goes on with what took less time.
+    """Computes gradient steps with all threads and with one by turns, and then goes on with the faster number.
 
-    The bits of a step do not depend on it. The least time counts: a busy machine makes steps longer, never shorter.
+    Bits do not depend on it. The least time counts: a busy machine makes steps longer, never shorter.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic time (seconds).
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -69,7 +69,7 @@ class ThreadTrial:
             return
         now = self._clock()
         self._took[torch.get_num_threads()].append(now - self._began)
-        # By turns: what else the machine does for a while makes steps of all counts longer.
+        # By turns: other load of the machine makes steps of all counts longer.
         fewest = min(self._took, key=lambda count: len(self._took[count]))
         if len(self._took[fewest]) < _STEPS:
             torch.set_num_threads(fewest)

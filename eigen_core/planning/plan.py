@@ -33,7 +33,7 @@ _WORKER = 265 * _MB
 _PLOTS = 90 * _MB
 _STAGING = 16 * _MB
 _UPLOADS = 24 * _MB
-# Not measured: what others report of torch with CUDA 12.
+# Not measured: as others report of torch with CUDA 12.
 _CUDA_HOST = 1_500 * _MB
 _CUDA_CONTEXT = 600 * _MB
 # Half of the addresses that Linux gives a process on 64-bit processors.
@@ -70,7 +70,7 @@ class Verdict:
         where: `host` or `device`.
         peak_bytes: the highest of all phases.
         phase: the phase of that peak.
-        limit: the limit, without what is kept free for safety.
+        limit: the limit, less the memory that is kept free for safety.
         at_least: part of the peak is not known.
     """
 
@@ -111,7 +111,7 @@ class Plan:
             write, and those of the empty buffer that a resume replaces.
         rows_per_generation, rows_stored: transitions that a generation appends to the replay, and in it at the end.
         measured: result of its probe, or why there is none; None: the run was not probed, and the parts are only those
-            that can be counted, without what the phases compute with.
+            that can be counted, without the memory of computations.
         verdicts: one for each limit that was given.
     """
 

@@ -1,8 +1,7 @@
 """The probe of a run: a child process computes a piece of each phase with the settings of the run, and is measured.
 
-One group of agents plays its episodes, one group takes two gradient steps after a first one, and the next population
-is bred. Whatever happens to the child, its parent goes on: the child has a timeout, it ends itself where it takes more
-than it may, and the system ends it first where memory runs out.
+One group of agents plays its episodes, one group takes some gradient steps, and the next population is bred. The child
+has a timeout, ends itself above its limit, and is the first to be killed where memory runs out.
 """
 
 import hashlib
@@ -46,14 +45,14 @@ Shape = tuple[int, int, int]
 
 # One to warm up, and as many after it with an actor that moves in each second step as without.
 _STEPS = 3
-# What takes less is done twice: the first time pays for what is made once.
+# Shorter pieces are computed twice: the first time includes set-up.
 _SHORT_SECONDS = 2.0
-# Where one generation's days are too few for a batch, so many are played.
+# If one generation's days are too few for a batch, up to this many are played.
 _MOST_GENERATIONS = 8
 _LOOK_SECONDS = 0.02
 _ABOVE_LIMIT, _OUT_OF_MEMORY, _SIGKILL = 77, 78, -9
 _ENDING_SECONDS = 5
-# They change what is kept on disk or how long a run is, not what a phase computes with.
+# They change files or the length of a run, not the memory of a phase.
 _UNRELATED = ("preset", "generations", "checkpoint", "reporting", "memory", "workers", "scheduler", "seed")
 
 
@@ -78,12 +77,12 @@ class ProbeResult:
 
     Attributes:
         process: resident memory before the data were opened (bytes).
-        started: what the run holds once it has started, above `process`.
-        phases: the most in `start`, `evaluate`, `train` and `evolve`, above `process` for `start`, else above what was
-            held before: without the transitions that are stored.
-        seconds: how long a whole generation takes in `evaluate`, `train` and `evolve`, inferred from the piece.
+        started: memory once the run has started, above `process`.
+        phases: peaks in `start`, above `process`, and in `evaluate`, `train` and `evolve`, above the memory before and
+            the transitions that are stored.
+        seconds: estimated time of a whole generation in `evaluate`, `train` and `evolve`.
         playing, learning: agents that played and learned together.
-        probe_seconds: how long the probe took.
+        probe_seconds: time of the probe.
     """
 
     process: int
@@ -96,7 +95,7 @@ class ProbeResult:
 
     @property
     def generation_seconds(self) -> float:
-        """A generation; checkpoint and plots are left out."""
+        """Estimated time of a generation without checkpoint and plots."""
         return sum(self.seconds.values())
 
     @classmethod
@@ -110,13 +109,13 @@ class ProbeResult:
 
 @dataclass(frozen=True)
 class ProbeFailure:
-    """Why a run could not be measured.
+    """Reason why a run could not be measured.
 
     Attributes:
-        phase: which phase the probe was in.
+        phase: of the probe.
         why: a part of a sentence.
-        out_of_memory: the system had no more for it.
-        reached_bytes: what it took when it ended itself because of that; 0: it did not.
+        out_of_memory: the memory of the system did not suffice.
+        reached_bytes: resident memory at which it ended itself; 0: it did not.
     """
 
     phase: str
@@ -131,13 +130,13 @@ def probe(
     """Measure a run in a child process.
 
     Args:
-        config: the run.
-        shape: of its panel, which is then made of random numbers; None: its data are opened.
-        limit: resident memory that the child may take (bytes); None: as much as it needs.
+        config: of the run.
+        shape: of its panel, which then has random numbers; None: its data are opened.
+        limit: on the child's resident memory (bytes); None: none.
         timeout: seconds.
     """
     request = {"config": config.model_dump(mode="json"), "shape": shape, "limit": limit}
-    # It finds what this process finds, wherever that was started.
+    # The child imports the same modules as this process.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", __name__],
@@ -171,7 +170,7 @@ def probe(
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a child and what it has started, and do not wait for more than the child."""
+    """Kill a child and its children, and wait for the child."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     for pipe in (process.stdin, process.stdout, process.stderr):
@@ -182,7 +181,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _last_document(said: bytes) -> dict[str, Any]:
-    """Return the last line that a child wrote to its end."""
+    """Return the last complete line of a child's output."""
     document: dict[str, Any] = {}
     for line in said.splitlines():
         with suppress(ValueError):
@@ -191,7 +190,7 @@ def _last_document(said: bytes) -> dict[str, Any]:
 
 
 def remembered(config: Config, data: TaskData) -> ProbeResult | None:
-    """Return what an earlier probe of these settings, on data of this size, has measured here; None: nothing."""
+    """Return the result of an earlier probe of these settings here, on data of this size; None: there was none."""
     try:
         return ProbeResult.from_document(json.loads(_cached(config, data).read_text()))
     except (OSError, ValueError, KeyError, TypeError):
@@ -199,7 +198,7 @@ def remembered(config: Config, data: TaskData) -> ProbeResult | None:
 
 
 def remember(config: Config, data: TaskData, measured: ProbeResult) -> None:
-    """Keep what a probe has measured in the cache of this machine, if that can be written to."""
+    """Keep the result of a probe in the cache of this machine, if that can be written to."""
     with suppress(OSError), replacing(_cached(config, data)) as file:
         file.write(json.dumps(asdict(measured)).encode())
 
@@ -213,11 +212,11 @@ def _cached(config: Config, data: TaskData) -> Path:
 
 
 def measure(config: Config, data: TaskData, process: int, enter: Callable[[str], None] = lambda _: None) -> ProbeResult:
-    """Compute a piece of each phase in this process, and return what that took.
+    """Compute a piece of each phase in this process, and measure it.
 
     Args:
-        config: the run.
-        data: what it is trained on.
+        config: of the run.
+        data: of the run.
         process: resident memory before these were opened (bytes).
         enter: called with the name of each phase before it.
     """
@@ -252,7 +251,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
 
 
 class _Piece:
-    """A piece of a generation; each phase returns the seconds of a whole one, and its peak above what was held."""
+    """A piece of a generation; each phase returns its estimated time in a whole one, and its peak above `started`."""
 
     def __init__(self, state: TrainingState, started: Peak) -> None:
         self._state, self._started = state, started
@@ -265,7 +264,7 @@ class _Piece:
         self._plan_seconds = 0.0
 
     def evaluate(self) -> tuple[float, Peak]:
-        """Let a group play its episodes. Its transitions are stored as often as all agents would fill the replay."""
+        """Let a group play its episodes; store its transitions as often as there are groups."""
         state = self._state
         group, size = slice(0, self.players.stop), state.population.size
         population = Population(
@@ -319,15 +318,15 @@ class _Piece:
         return seconds, self._above_held()
 
     def _moments_of_steps(self, steps: int) -> list[float]:
-        """Return when learning began and when each of at most so many steps had ended."""
+        """Return the time when learning began, and after each of at most `steps` steps."""
         state, moments = self._state, [self._now()]
 
         def stop() -> None:
             moments.append(self._now())
             if len(moments) > steps:
-                raise _EnoughError
+                raise _ProbeComplete
 
-        with suppress(_EnoughError), checked_by(stop):
+        with suppress(_ProbeComplete), checked_by(stop):
             population = state.population.clone()
             state.executor.learn(population, self._groups[:1], self._plan, state.replay, state.learning_task_state)
         return moments
@@ -345,7 +344,7 @@ class _Piece:
         return time.perf_counter()
 
     def _above_held(self) -> Peak:
-        """Return the peak since the last call above what the run began with and what it has stored."""
+        """Return the peak since the last call above `started` and the transitions that are stored."""
         state = self._state
         stored = state.replay.size * int(state.replay.bytes_per_transition) if state.device.type == "cpu" else 0
         peak = _peak(state.device).above(self._started)
@@ -353,8 +352,8 @@ class _Piece:
         return Peak(max(peak.host - stored, 0), peak.device)
 
 
-class _EnoughError(Exception):
-    """So many steps are enough."""
+class _ProbeComplete(Exception):
+    """Ends the probe's learning."""
 
 
 def _peak(device: torch.device) -> Peak:
@@ -369,14 +368,14 @@ def _reset_peaks(device: torch.device) -> None:
 
 
 def _end_above(limit: int) -> None:
-    """End this process at once where it takes more resident memory than it may."""
+    """End this process once its resident memory is above a limit."""
     while own_resident_bytes() <= limit:
         time.sleep(_LOOK_SECONDS)
     os._exit(_ABOVE_LIMIT)
 
 
 def _main() -> None:
-    # What libraries print does not mix with what is said to the parent.
+    # Output of libraries must not mix with the messages to the parent.
     said = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     request = json.loads(sys.stdin.buffer.read())

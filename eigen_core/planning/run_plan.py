@@ -44,7 +44,7 @@ from eigen_core.task import TaskData
 logger = logging.getLogger(__name__)
 
 _MOST_SUGGESTED = 3
-# A training is measured before it starts unless so many times what can be counted of it, and so much beside it, fit.
+# A training is probed before it starts unless this multiple of the memory that can be counted, and this room, fit.
 _TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
@@ -98,14 +98,13 @@ class RunPlan:
     """A plan and its verdict under the limits of this machine.
 
     Attributes:
-        data: what the run is trained on.
-        sizes: what was counted of it.
-        plan: what the run takes; its verdicts are those on this machine.
+        data, sizes: of the run.
+        plan: of its memory, with the verdicts of this machine.
         limits: of the host, the smallest first.
         device_limit: of the GPU; None if the run has none.
-        suggestions: what would make it fit; none if it does.
-        disk: what it still writes here, and what is free.
-        missing_device: the run is to compute on a GPU, and this machine has none.
+        suggestions: settings that would make it fit; empty if it does.
+        disk: that the run still needs here.
+        missing_device: the run asks for a GPU, and this machine has none.
     """
 
     data: TaskData
@@ -124,7 +123,7 @@ class RunPlan:
 
     @property
     def fits_memory(self) -> bool:
-        """Whether it can as far as memory and device are concerned."""
+        """Whether memory and device suffice."""
         return self.plan.fits and not self.missing_device
 
     @property
@@ -179,11 +178,7 @@ class RunPlan:
 
 
 class RunTooLargeError(Exception):
-    """A run does not fit into what this machine has. The message says what is missing and what would help.
-
-    Attributes:
-        run_plan: the plan that does not fit.
-    """
+    """A run does not fit into this machine. The message is the sentence of `run_plan`, which does not fit."""
 
     def __init__(self, run_plan: RunPlan) -> None:
         super().__init__(run_plan.sentence())
@@ -193,7 +188,7 @@ class RunTooLargeError(Exception):
 def plan_run(
     config: Config, data: TaskData, run: str | None = None, *, shape: Shape | None = None, measured: bool = True
 ) -> RunPlan:
-    """Plan a run, and find out whether it fits into what this machine has now, as the guard would.
+    """Plan a run, and find out whether it fits into the memory and disk that this machine has now.
 
     Args:
         config: of the run.
@@ -253,7 +248,7 @@ def plan_run(
 
 
 def _is_roomy(plan: Plan) -> bool:
-    """Whether what phases compute with beside what can be counted will fit in any case."""
+    """Whether the memory that cannot be counted fits in any case."""
     return all(_TIMES_COUNTED * verdict.peak_bytes + _ROOM_BYTES <= verdict.limit.bytes for verdict in plan.verdicts)
 
 

@@ -18,16 +18,16 @@ from eigen_core.task.replay import Column
 
 @dataclass(frozen=True)
 class Sizes:
-    """A run in numbers.
+    """Sizes of a run that can be counted.
 
     Attributes:
-        config: the run.
-        data_bytes: tensors and arrays of the data and of the task made of them.
+        config: of the run.
+        data_bytes: tensors and arrays of data and task.
         parameters: weights of one agent.
-        agent_bytes: an agent, with what the learner keeps beside its weights.
+        agent_bytes: an agent, with the learner's state beside its weights.
         row_bytes, float_bytes, column_bytes: a stored transition; its float32 values; its largest column.
         episode_steps: most steps of an episode.
-        facts_bytes: what each checkpoint says of the task.
+        facts_bytes: facts of the task in each checkpoint.
         learning_agents: agents that learn; 0 if none ever does.
     """
 
@@ -120,14 +120,14 @@ class DiskPlan:
     """Bytes that a run writes.
 
     Attributes:
-        checkpoint_bytes: what a generation's checkpoint writes, on average over the run.
+        checkpoint_bytes: checkpoint of a generation, on average over the run.
         population_bytes: of it, the population's file.
-        shard_bytes, shard_raw_bytes: of it, the new transitions; and what they are before compression.
-        run_bytes: the run at its end, as the retention rule leaves it, where it is kept.
+        shard_bytes, shard_raw_bytes: of it, the new transitions, and their size before compression.
+        run_bytes: the run at its end in its store, by the retention rule.
         most_bytes: the most while it trains: one generation more.
-        local_bytes: what also lies on this machine if the store is elsewhere, with everything waiting that may; else 0.
-        upload_generation_bytes, upload_bytes: what goes to a store elsewhere, per generation and in all; else 0.
-        assumption: what was assumed.
+        local_bytes: the most on this machine beside a remote store; else 0.
+        upload_generation_bytes, upload_bytes: uploads to a remote store, per generation and in all; else 0.
+        assumption: on compression, a sentence.
     """
 
     checkpoint_bytes: int
@@ -143,7 +143,7 @@ class DiskPlan:
 
 
 def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
-    """Return what a run writes, from its first generation to its last."""
+    """Return the bytes that a run writes, from its first generation to its last."""
     settings, last = config.checkpoint, config.generations
     checkpoints = [_files_bytes(sizes, generation) + _shard_bytes(sizes) for generation in range(1, last + 1)]
     mean = sum(checkpoints) // last

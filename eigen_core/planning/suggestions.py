@@ -13,7 +13,7 @@ from eigen_core.planning.plan import Plan
 from eigen_core.planning.probe import ProbeResult
 
 _MOST_PLANS = 8
-# What saves less of the peak is not worth a change.
+# A smaller saving is not worth a change.
 _LEAST_SHARE = 0.01
 _FEWEST_AGENTS = 4
 _FEWEST_COLUMNS = 8

@@ -415,7 +415,7 @@ def work_recorded(
         sign.unlink(missing_ok=True)
         raise
     except BaseException:
-        # The disk may be what failed: the time of the last step remains.
+        # The disk may have failed: the time of the last step remains.
         with suppress(OSError):
             sign.touch()
         raise

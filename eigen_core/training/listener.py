@@ -50,7 +50,7 @@ class Training:
 class Listener:
     """Receives the events of a training, in this order; those that a listener does not define do nothing.
 
-    They must be cheap. What one raises ends the training.
+    They must be cheap. An exception of a listener ends the training.
     """
 
     def update(self, name: str, done: int, total: int) -> None:

@@ -34,7 +34,7 @@ def stop_requests_unmasked(requests: tuple[type[BaseException], ...]) -> Iterato
 
 @contextmanager
 def stop_requests_raised() -> Iterator[None]:
-    """Raise anew what a signal's handler has raised in a weakref callback, a finalizer or the garbage collector.
+    """Raise an exception of a signal handler again that came in a weakref callback, finalizer or garbage collection.
 
     Python reports an exception that ends in such code to `sys.unraisablehook` and goes on. Exceptions that are no
     `Exception`, such as `KeyboardInterrupt` and Prefect's `TerminationSignal`, are raised again in the main thread

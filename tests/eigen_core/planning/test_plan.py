@@ -1,6 +1,5 @@
 """The plan as a whole: what is counted is what runs hold, peaks, verdicts, workers, what it shows."""
 
-import json
 import sys
 from collections.abc import Mapping
 from itertools import product
@@ -152,16 +151,6 @@ def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
 def test_a_capacity_that_no_process_could_address_is_refused() -> None:
     with pytest.raises(InputError, match=r"replay\.capacity .* lower it\. This run appends [\d,]+ transitions\."):
         planned(replay=CONFIG.replay.model_copy(update={"capacity": 1 << 40}))
-
-
-def test_the_document_is_json_and_every_part_has_a_row_of_its_own() -> None:
-    plan = planned(limits={"host": Limit(10**8, "here")}, workers=2)
-    document = json.loads(json.dumps(plan.document(), allow_nan=False))
-    assert document["peak_host_bytes"] == plan.peak_host_bytes
-    assert set(document["phases"]) == set(PHASES)
-    assert document["fits"] is False
-    rows = plan.part_rows()
-    assert len({row["part"] for row in rows}) == len(rows)
 
 
 def test_uploads_and_trackers_take_memory_only_where_there_are_any() -> None:

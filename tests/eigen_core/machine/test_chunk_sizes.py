@@ -1,5 +1,8 @@
 """How much is computed at a time: what is set, else by bytes; all of it, in parts of about the same size."""
 
+from collections.abc import Callable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,26 +23,18 @@ def test_chunks_of_columns_are_of_one_size_and_few_megabytes(columns: int, colum
     assert columns_at_once(0, columns, column_bytes, "cuda") >= chunk
 
 
-@given(st.integers(2, 100), _BYTES)
-def test_groups_of_agents_are_of_one_size_and_few_megabytes(agents: int, block_bytes: int) -> None:
+@pytest.mark.parametrize(
+    ("at_once", "least", "most_mb", "most_mb_on_gpu"), [(agents_at_once, 2, 4, 1_024), (playing_at_once, 1, 96, 2_048)]
+)
+@given(agents=st.integers(2, 100), agent_bytes=_BYTES)
+def test_groups_of_agents_are_of_few_megabytes(
+    at_once: Callable[..., int], least: int, most_mb: int, most_mb_on_gpu: int, agents: int, agent_bytes: int
+) -> None:
     population = PopulationConfig(size=agents)
-    group = agents_at_once(population, block_bytes, "cpu")
-    assert 2 <= group <= agents
-    assert group == 2 or group * block_bytes <= 4 * BYTES_PER_MB
-    on_gpu = agents_at_once(population, block_bytes, "cuda")
-    assert group <= on_gpu <= agents
-    assert on_gpu == agents or on_gpu * block_bytes <= 1_024 * BYTES_PER_MB
-
-
-@given(st.integers(2, 100), _BYTES)
-def test_what_agents_hold_that_play_together_is_some_tens_of_megabytes(agents: int, agent_bytes: int) -> None:
-    population = PopulationConfig(size=agents)
-    group = playing_at_once(population, agent_bytes, "cpu")
-    assert 1 <= group <= agents
-    assert group == 1 or group * agent_bytes <= 96 * BYTES_PER_MB
-    on_gpu = playing_at_once(population, agent_bytes, "cuda")
-    assert group <= on_gpu <= agents
-    assert on_gpu == agents or on_gpu * agent_bytes <= 2_048 * BYTES_PER_MB
+    group, on_gpu = (at_once(population, agent_bytes, device) for device in ("cpu", "cuda"))
+    assert least <= group <= on_gpu <= agents
+    assert group == least or group * agent_bytes <= most_mb * BYTES_PER_MB
+    assert on_gpu == agents or on_gpu * agent_bytes <= most_mb_on_gpu * BYTES_PER_MB
 
 
 @given(st.integers(1, 100), st.integers(1, 3_000), _BYTES, st.integers(1, 300), st.integers(0, 100))
