@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.portfolio import PortfolioMarket
+from eigen_core.judging.portfolio import PortfolioBacktest
 from eigen_core.judging.verdicts import Evidence, Verdict, judge, verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
@@ -96,8 +96,8 @@ def _year(seed: int) -> range:
 def _of_weights(panel: Panel, config: Config, span: range, scores: Values, key: str) -> Verdict:
     tradable = np.asarray(panel.close) > 0.0
     weights = target_weights(torch.tensor(2.0 * scores[:, None]), torch.tensor(tradable)).numpy()
-    market, own = PortfolioMarket(panel, config, span), weights[None, span.start : span.stop]
-    return verdict_on(market.played(own, market.accounts(own).curve(0), key, draws=_DRAWS), config)
+    market, own = PortfolioBacktest(config, panel, torch.device("cpu")), weights[None, span.start : span.stop]
+    return verdict_on(market.played(own, 1, span, market.accounts(own, span).curve(0), key, draws=_DRAWS), config)
 
 
 def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: str) -> Verdict | None:  # noqa: ARG001

@@ -34,8 +34,8 @@ from eigen_core.machine.threads import computing_threads
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning.plan import local_worker_count
 from eigen_core.planning.run_plan import require_fit
-from eigen_core.reporting import in_words
 from eigen_core.reporting.drawing import Drawing, DrawingError
+from eigen_core.reporting.tables import in_words
 from eigen_core.task import TaskData, open_data
 from eigen_core.training.journals import remember_own_settings, work_recorded
 from eigen_core.training.listener import Listener, Training, outside_listeners

@@ -39,14 +39,12 @@ class ActLedger(BaseModel):
     """Orders that were issued.
 
     Attributes:
-        run: its name.
         champion: SHA-256 of the weights.
         champion_generation: in which they were found.
-        account: how the account in money is kept.
+        account: settings of the account in money.
         began: date of the first orders.
-        days: orders that were issued after each day, by date.
-        prices: of each day from the first window on, by date and symbol, as they were when they were first seen; empty
-            in files from before they were kept.
+        days: orders issued after each day, by date.
+        prices: of each day from the first window on, by date and symbol, as first seen; empty in older files.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -67,10 +65,10 @@ class ActLedger(BaseModel):
 
 
 def read_ledger(path: Path) -> ActLedger | None:
-    """Return what a file keeps; None if it is not there.
+    """Return the content of a file; None if there is none.
 
     Raises:
-        InputError: it cannot be read, is no such file, or is not as it was written.
+        InputError: it cannot be read, is no such file, or was changed.
     """
     with explained("read", path, _ANOTHER_FILE):
         if not path.exists():
@@ -93,7 +91,7 @@ def read_ledger(path: Path) -> ActLedger | None:
 
 
 def write_ledger(ledger: ActLedger, path: Path) -> None:
-    """Replace the file as a whole, with its checksum; raise `InputError` if it cannot be written."""
+    """Replace the file in one step, with its checksum; raise `InputError` if it cannot be written."""
     with explained("write", path, _ANOTHER_FILE), replacing(path) as target:
         target.write(checksummed(ledger.model_dump(mode="json")))
 
@@ -107,13 +105,7 @@ _SAME_FACTOR = 1e-4
 
 @dataclass(frozen=True)
 class Difference:
-    """A day on which other orders were issued than the replay makes.
-
-    Attributes:
-        date: of the day.
-        issued, replayed: what was ordered, as `decision_of` names it; None: nothing.
-        missed: no orders were asked for on the day.
-    """
+    """A day with other orders than in the replay (`decision_of`). `missed`: no orders were asked for."""
 
     date: str
     issued: str | None
@@ -123,13 +115,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class SizeDifference:
-    """An order that the replay makes, too, but of another size.
-
-    Attributes:
-        date: of the day.
-        symbol: of the asset.
-        issued, replayed: what it takes or gives (money).
-    """
+    """An order of another size than in the replay (money)."""
 
     date: str
     symbol: str
@@ -139,12 +125,11 @@ class SizeDifference:
 
 @dataclass(frozen=True)
 class Correction:
-    """Prices of a symbol that are not those that were there when orders were issued.
+    """Prices of a symbol that changed since orders were issued.
 
     Attributes:
-        symbol: whose prices.
-        dates: of the days, in order.
-        price: open, high or close: which of them differs on the first of these days; the close where it does.
+        dates: of the changed days, in order.
+        price: open, high or close: which differs on the first of these days; the close where it does.
         then, now: that price; None: there is none.
         factor: of all closes of these days alike, as of a split; None: there is no such factor.
     """
@@ -162,10 +147,10 @@ class Reconciliation:
     """Issued orders beside those of the replay, on all days before the last.
 
     Attributes:
-        agreeing: days on which the orders are the same, sizes included.
+        agreeing: number of days with the same orders, sizes included.
         differences: days with other orders.
-        sizes: orders of other sizes on the days that are left.
-        corrections: prices that were corrected since orders were issued, one a symbol.
+        sizes: orders of other sizes on the other days.
+        corrections: of prices, one a symbol.
     """
 
     agreeing: int
@@ -175,7 +160,7 @@ class Reconciliation:
 
 
 def reconciled(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliation:
-    """Compare what a ledger keeps with what a replay on a panel orders."""
+    """Compare issued orders and prices with a replay on a panel."""
     differences, sizes, agreeing = [], [], 0
     earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
     for day in earlier:
@@ -254,14 +239,13 @@ _LEDGER = "act.json"
 
 @dataclass(frozen=True)
 class Act:
-    """The orders of a run's champion.
+    """Orders of a run's champion.
 
     Attributes:
-        run: its name.
         champion: SHA-256 of its weights.
         began: date of the first orders.
-        next: the orders, and the account that the replay of all days since then leads to.
-        reconciliation: the orders that were issued on earlier days beside those of the replay.
+        next: the orders, and the account after a replay of all days since then.
+        reconciliation: orders issued on earlier days beside those of the replay.
         ledger: the file that keeps the orders.
     """
 
@@ -277,14 +261,14 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     """Return the orders of a run's champion after a day, and keep them in the ledger.
 
     Args:
-        store: where the run is kept.
-        run: its name.
-        data: newer prices; None: where the run's prices are.
-        date: the day; None: the last of the prices.
-        ledger: file; None: in the run's folder on this machine.
+        store: URL of the runs.
+        run: name.
+        data: newer prices; None: the run's.
+        date: of the day; None: the last of the prices.
+        ledger: file; None: in the run's local folder.
 
-    The account begins with the first day that a ledger is asked for, and is replayed from there. On a day whose orders
-    were issued before, nothing is written.
+    The account begins with the first day that a ledger is asked for, and is replayed from there. Orders issued before
+    are not written again.
 
     Raises:
         InputError: there is no such run, it has no champion or plays no market; the prices do not fit; the ledger

@@ -1,51 +1,67 @@
-"""Interface of a task's backtest: earnings in money over a span of days, and the next orders."""
+"""Backtests: earnings in money of a task's agents over a span of days, and their next orders."""
 
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast
+from functools import cached_property
+from typing import Any, Generic, TypeVar, cast
 
+import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.common.records import Excess
-from eigen_core.config import Config, TradingConfig
+from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.config.values import BACKTESTS, chosen, task_choice
+from eigen_core.learning import learner_class
+from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork
-from eigen_core.trading import DecidedTrades, EquityCurve, Prices, episode_times
-from eigen_core.trading.equity import Values
-from eigen_core.trading.matched import MatchedTraders
-from eigen_core.trading.trades import trade_day_by_day
+from eigen_core.networks.actions import AssetActions
+from eigen_core.networks.population import agent_groups, initial_weights
+from eigen_core.trading import EquityCurve, Prices
+from eigen_core.trading.baselines import baseline_curves
+from eigen_core.trading.equity import Values, periods_per_year
+from eigen_core.trading.matched import MatchedTraders, has_choice, share_of_capital
+from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
+from eigen_core.trading.trades import TradedAccounts, prices_of_span
+from eigen_core.trading.weights import WeightsAccounts
+
+Decided = TypeVar("Decided")
+"""Decisions of agents: `DecidedTrades`, or target weights, float64 `[agents, days, assets]`."""
+
+Kept = TypeVar("Kept", TradedAccounts, WeightsAccounts)
+"""The accounts of agents that decide so."""
 
 DRAWS = 1_000
 """Matched random traders, unless another number is given."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class PlayedSpan:
     """Earnings of agents over a span of days.
 
     Attributes:
         curve: the account; that of several agents is the sum of their accounts.
-        trades: all trades, one a row: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, its
-            place among those played.
+        trades: a row each: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, its place.
         interest: earned on cash (money).
         one_portfolio: all agents trade it together.
-        baselines: other accounts on the same days, by name; `initial_population` is the mean of the agents that the run
-            began with.
-        matched: what matched random traders earned.
-        excess: what was gained beyond the market; None with too little to tell.
-        alpha: what of the excess the market's own gain does not explain; None with too little to tell.
-        holding_days: longest time from a decision to its exit; 1 where what is judged are days.
-        baskets: baselines that hold all assets; figures and alpha are against the first.
-        weights: share of the equity in each asset at each close, a row a day, a column a symbol, and what is left is
-            cash; None where agents make trades.
+        baselines: other accounts on the same days, by name; `initial_population` is the mean of the first agents.
+        matched: earnings of matched random traders.
+        excess: gain beyond the market; None with too little to tell.
+        alpha: part of the excess that the market's own gain does not explain; None with too little to tell.
+        holding_days: longest time from a decision to its exit; 1 where days are judged.
+        periods_per_year: days of trading a year; see `eigen_core.trading.equity`.
+        risk_free: rate a year.
+        timing: earnings of the same decisions at other times.
+        baskets: baselines that hold all assets; metrics and alpha are against the first.
+        weights: share of the equity in each asset at each close, a row a day, a column a symbol; the rest is cash. None
+            where agents make trades.
         active_share: share of a portfolio that equal weight has in other assets; None where agents make trades.
-        periods_per_year: days of trading a year; see `eigen_core.trading.trades`.
-        timing: what the same decisions earn at other times.
-        by_timing: there is one asset, so that timing is all that can be judged: `matched`, `excess` and `alpha` are
-            against other times, not against other assets.
+        by_timing: there is one asset, so that only timing can be judged: `matched`, `excess` and `alpha` are against
+            other times, not against other assets.
     """
 
     curve: EquityCurve
@@ -58,11 +74,41 @@ class PlayedSpan:
     alpha: Excess | None
     holding_days: int
     periods_per_year: int
+    risk_free: float
     timing: MatchedTraders
     baskets: tuple[str, ...] = ("equal_weight", "rebalanced")
     weights: pd.DataFrame | None = None
     active_share: float | None = None
     by_timing: bool = False
+
+    @property
+    def benchmark(self) -> str:
+        """The baseline that beta, alpha and information ratio are against."""
+        return self.baskets[0]
+
+    @cached_property
+    def figures(self) -> Metrics:
+        """Metrics of the account, against the benchmark."""
+        return self.compute_metrics(self.curve, self.baselines[self.benchmark])
+
+    @cached_property
+    def figures_of_baselines(self) -> Mapping[str, Metrics]:
+        """Metrics of the baselines, by name."""
+        return {name: self.compute_metrics(curve) for name, curve in self.baselines.items()}
+
+    @cached_property
+    def by_asset(self) -> pd.DataFrame:
+        """Gain of each asset; see `gain_by_asset`."""
+        return gain_by_asset(self.trades)
+
+    @cached_property
+    def by_month(self) -> pd.DataFrame:
+        """Gain and trades of each month; see `gain_by_month`."""
+        return gain_by_month(self.curve, self.trades)
+
+    def compute_metrics(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Metrics:
+        """Return the metrics of an account on these days."""
+        return compute_metrics(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=self.risk_free)
 
 
 @dataclass(frozen=True)
@@ -70,13 +116,11 @@ class Order:
     """An order.
 
     Attributes:
-        symbol: of the asset.
-        side: buy, at the next fill; or sell, at the next fill, or where there is a target at that or else on the last
-            day.
+        side: buy, at the next fill; or sell, at the target or else on the last day, without a target at the next fill.
         size: shares.
-        money: what it takes or gives at `price`, transaction costs included in a purchase.
+        money: paid or received at `price`, transaction costs included in a purchase.
         price: the target of a sale; else the last close with slippage, as the fill is not known yet.
-        target: price of the sale of what is bought or held; None: none is decided yet.
+        target: price of the sale of the position; None: none is decided yet.
         latest_exit: date of that sale where the target is not reached; None of a position: its sale is due and waits
             for the symbol's next fill.
     """
@@ -95,7 +139,6 @@ class Position:
     """An open position.
 
     Attributes:
-        symbol: of the asset.
         size: shares; below 0: sold short.
         entry: price of one share, slippage included; None where it was bought by many orders.
         worth: at the last known close (money).
@@ -114,13 +157,11 @@ class NextOrders:
     """Orders of an agent after a day.
 
     Attributes:
-        date: of the day.
         equity, cash: at its close (money).
-        orders: what the day's decision orders, then the standing sales of positions.
+        orders: of the day's decision, then the standing sales of positions.
         positions: held at the day's close.
-        decided: what the decision of each day of the span has ordered, by date, as `decision_of` names it.
-        money: what each of these orders takes or gives, by date and symbol; of purchases that were filled, what was
-            paid.
+        decided: decisions of each day of the span, by date, as `decision_of` names them.
+        money: paid or received for each of these orders, by date and symbol.
     """
 
     date: str
@@ -133,18 +174,18 @@ class NextOrders:
 
 
 def decisions_among(orders: Iterable[Order]) -> list[Order]:
-    """Return the orders that a day's decision makes; standing sales, which have a target, were decided before."""
+    """Return the orders of a day's decision; standing sales, which have a target, were decided before."""
     return [order for order in orders if order.side == "buy" or order.target is None]
 
 
 def decision_of(orders: Iterable[Order]) -> str | None:
-    """Return what a day's decision orders: symbols bought, and with a minus sold at once; None: nothing."""
+    """Name a day's decision: symbols bought, and with a minus sold at once; None: nothing."""
     decided = decisions_among(orders)
     return " ".join(order.symbol if order.side == "buy" else f"-{order.symbol}" for order in decided) or None
 
 
-class TaskBacktest(Protocol):
-    """Plays agents of a run over spans of a panel.
+class TaskBacktest(ABC, Generic[Decided, Kept]):
+    """Plays agents of a run over spans of a panel. A task with prices implements it.
 
     Args:
         config: of the run.
@@ -152,11 +193,67 @@ class TaskBacktest(Protocol):
         device: where networks are computed.
     """
 
-    def __init__(self, config: Config, panel: Panel, device: torch.device) -> None: ...
+    # Of the task: actions of its agents, how decisions of groups of agents become those of all, what the same decisions
+    # earn at other times (arguments: decisions, prices, dates, config, draws), and what matched random traders earn
+    # (further argument: name of the agents).
+    _actions: Callable[[Config, torch.device], AssetActions]
+    _concatenated: Callable[..., Decided]
+    _play_shifted: Callable[..., MatchedTraders]
+    _play_matched: Callable[..., MatchedTraders]
+
+    def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
+        # Here, because it must come before the first computation.
+        set_cpu_mode(config.instructions, device)
+        self.config, self.panel, self.device = config, panel, device
+        self._prices = Prices.of_panel(panel, device)
+
+    @cached_property
+    def _network(self) -> AgentNetwork:
+        heads = learner_class(self.config.learner).heads(self.config)
+        return AgentNetwork(self.panel, self.config, self.device, heads, self._actions(self.config, self.device))
 
     @staticmethod
+    @abstractmethod
     def outcome_days(trading: TradingConfig) -> int:
         """Return how many days after a decision the last price comes that its reward depends on."""
+
+    @abstractmethod
+    def next_orders(self, weights: Tensor, first: int) -> NextOrders:
+        """Return the orders of an agent after the panel's last day, having traded since day `first`.
+
+        Sizes are those of a fill at the last close, which the next day's prices are taken to be.
+
+        Args:
+            weights: float32 `[parameters]`.
+            first: day of the first decision; a whole window lies before it.
+        """
+
+    @abstractmethod
+    def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> Decided:
+        """Return what agents decide, computed at once; an ensemble is one agent, with the means of their actions."""
+
+    @abstractmethod
+    def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> Kept:
+        """Return the accounts of agents that decide so over a span; `settings` replaces those of the run."""
+
+    @abstractmethod
+    def _compared(
+        self, decided: Decided, span: range, accounts: Kept, equal: EquityCurve, *, by_timing: bool
+    ) -> dict[str, Any]:
+        """Return attributes of a `PlayedSpan`: excess, alpha, holding days, and those of portfolios."""
+
+    def _known(self, span: range) -> Prices:
+        return prices_of_span(self._prices, span, self.outcome_days(self.config.trading))
+
+    def _dates(self, span: range) -> NDArray[np.datetime64]:
+        return np.asarray(self.panel.dates)[span.start : span.stop]
+
+    def _decided(self, weights: Tensor, span: range, *, ensemble: bool = False) -> Decided:
+        own = weights.to(self.device)
+        if ensemble:
+            return self._decide(own, span, ensemble=True)
+        groups = agent_groups(len(own), self.config.population.group_size)
+        return self._concatenated([self._decide(own[group], span, ensemble=False) for group in groups])
 
     def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> PlayedSpan:
         """Play agents day after day over a span, each with an equal share of the capital.
@@ -164,31 +261,61 @@ class TaskBacktest(Protocol):
         Args:
             weights: float32 `[agents, parameters]`.
             span: days of the panel; a whole window lies before the first decision.
-            key: name of the agents, which the draws of matched traders belong to.
+            key: name of the agents, by which matched traders are drawn.
             ensemble: the agents trade one portfolio, by the means of their actions.
             draws: matched random traders.
         """
+        size = self.config.population.size
+        initial = initial_weights(self._network.layouts, size, self.config.seed, self.device)
+        began = self.accounts(self._decided(initial, span), span).together(1.0 / size)
+        agents = 1 if ensemble else len(weights)
+        decided = self._decided(weights, span, ensemble=ensemble)
+        return self.played(decided, agents, span, began, key, one_portfolio=ensemble, draws=draws)
+
+    def played(
+        self,
+        decided: Decided,
+        agents: int,
+        span: range,
+        initial: EquityCurve,
+        key: str,
+        *,
+        one_portfolio: bool = False,
+        draws: int = DRAWS,
+    ) -> PlayedSpan:
+        """Return earnings of `agents` that decide so; `initial`: the account of the baseline `initial_population`."""
+        config, panel, dates = self.config, self.panel, np.asarray(self.panel.dates)
+        accounts = self.accounts(decided, span, share_of_capital(config.account, agents))
+        tables = [accounts.table(agent, panel.symbols).assign(agent=agent) for agent in range(agents)]
+        trades = pd.concat(tables, ignore_index=True)
+        rules = baseline_curves(self._prices, dates, config, span)
+        known = self._known(span), self._dates(span)
+        by_timing = not has_choice(known[0].tradable[: len(span)].cpu().numpy())
+        timing = self._play_shifted(decided, *known, config, draws)
+        return PlayedSpan(
+            curve=accounts.together(),
+            trades=trades.sort_values("decision", kind="stable", ignore_index=True),
+            interest=float(accounts.interest.sum()),
+            one_portfolio=one_portfolio,
+            baselines={**rules, "initial_population": initial},
+            matched=timing if by_timing else self._play_matched(decided, *known, config, draws, key),
+            periods_per_year=self._year(span),
+            risk_free=config.account.risk_free,
+            timing=timing,
+            by_timing=by_timing,
+            **self._compared(decided, span, accounts, rules["equal_weight"], by_timing=by_timing),
+        )
+
+    def _year(self, span: range) -> int:
+        return periods_per_year(self.panel.dates, self.config.account, span)
 
     def returns_of(self, weights: Tensor, span: range) -> Values:
-        """Return what each agent's account with the whole capital returns a day over a span.
-
-        Args:
-            weights: float32 `[agents, parameters]`.
-            span: days of the panel.
-
-        Returns float64 `[days, agents]`.
-        """
-
-    def next_orders(self, weights: Tensor, first: int) -> NextOrders:
-        """Return the orders of an agent after the panel's last day, having traded since day `first`.
-
-        Args:
-            weights: float32 `[parameters]`.
-            first: day of the first decision; a whole window lies before it.
-        """
+        """Return what each agent's account with the whole capital returns a day: float64 `[days, agents]`."""
+        accounts = self.accounts(self._decided(weights, span), span)
+        return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
 
 
-def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest:
+def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest[Any, Any]:
     """Return the backtest of the task that a configuration names, which has prices (`has_prices`)."""
     return _class_of(config)(config, panel, device)
 
@@ -198,44 +325,5 @@ def outcome_days(config: Config) -> int:
     return _class_of(config).outcome_days(config.trading)
 
 
-def _class_of(config: Config) -> "type[TaskBacktest]":
-    return cast("type[TaskBacktest]", chosen(BACKTESTS, task_choice(config.task)))
-
-
-@torch.no_grad()
-def play_days(
-    network: AgentNetwork, known: Prices, config: Config, weights: Tensor, span: range, *, ensemble: bool = False
-) -> DecidedTrades:
-    """Let agents trade a span of days.
-
-    Args:
-        network: forward passes.
-        known: prices of the span, as `prices_of_span` returns them.
-        config: of the run.
-        weights: float32 `[agents, parameters]`.
-        span: days of the panel; a whole window lies before the first decision.
-        ensemble: the agents trade together, one portfolio by the means of their actions.
-
-    The time in the episode that agents see begins again after every `trading.trading_days` days, so that they see
-    nothing that they were not trained on.
-    """
-    trading, agents = config.trading, len(weights)
-    critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
-    actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
-    times = episode_times(trading, weights.device)
-    prepared = torch.empty(0)
-
-    def decide(step: int, portfolios: Tensor) -> tuple[Tensor, ...]:
-        nonlocal prepared
-        row = step % trading.trading_days
-        if row == 0:
-            days = min(trading.trading_days, len(span) - step)
-            market = network.encode_block(critic, span.start + step, days)
-            prepared = network.prepare_actor(actor, market, times[:days])
-        seen = portfolios.float().unsqueeze(1).expand(agents, -1, -1, -1) if network.portfolio_values else None
-        actions = network.policy(actor, prepared[:, row : row + 1], seen).play(None).actions[:, 0]
-        if ensemble:
-            actions = actions.mean(dim=0, keepdim=True)
-        return actions.unbind(-1)
-
-    return trade_day_by_day(known, trading, len(span), 1 if ensemble else agents, decide)
+def _class_of(config: Config) -> "type[TaskBacktest[Any, Any]]":
+    return cast("type[TaskBacktest[Any, Any]]", chosen(BACKTESTS, task_choice(config.task)))

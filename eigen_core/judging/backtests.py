@@ -2,8 +2,8 @@
 
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +23,13 @@ from eigen_core.config.loading import config_from_values, differing_keys, parse_
 from eigen_core.config.values import has_prices
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import DRAWS, PlayedSpan, task_backtest
-from eigen_core.judging.evaluation_log import Looks
-from eigen_core.judging.verdicts import Chosen, Verdict, counted_verdict
+from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at
+from eigen_core.judging.statistics import sharpe_ratio
+from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel, build_panel
-from eigen_core.trading import EquityCurve
-from eigen_core.trading.equity import share_of
-from eigen_core.trading.metrics import Metrics, compute_metrics, drawdowns, gain_by_asset, gain_by_month
+from eigen_core.trading.equity import daily_rates, share_of
+from eigen_core.trading.metrics import drawdowns
 from eigen_core.training.runs import Run, RunStatus, status_of
 
 logger = logging.getLogger(__name__)
@@ -41,23 +41,18 @@ _FEWEST_DAYS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Backtest(PlayedSpan):
-    """Earnings in money of agents of a run over a span of days, beside a `PlayedSpan`.
+    """A `PlayedSpan` of agents of a run, with its verdict.
 
     Attributes:
-        run: its name.
         agent: champion, elites, population, ensemble, or an agent's number.
-        agents: how many played.
-        generation: the run's generation whose agents played.
-        span: holdout, validation, or the dates as they were given.
-        first, last: days of the panel.
-        training_days: how many of them the run was trained on.
+        agents: number of agents.
+        generation: of the agents.
+        span: holdout, validation, or two dates.
+        training_days: number of these days that the run was trained on.
         config: of the run, with the account's settings of this backtest.
-        by_asset, by_month: where the gain came from; see `gain_by_asset` and `gain_by_month`.
         looks: all looks at these days that the store knows, this one included.
-        verdict: whether the agents show skill; it also counts the validations among which they were chosen.
-        folder: where its tables belong, on this machine.
-        figures: of the account, against the first of the baskets.
-        figures_of_baselines: by name.
+        verdict: also counts the validations among which the agents were chosen.
+        folder: local folder of its tables.
     """
 
     run: str
@@ -69,24 +64,9 @@ class Backtest(PlayedSpan):
     last: int
     training_days: int
     config: Config
-    by_asset: pd.DataFrame
-    by_month: pd.DataFrame
     looks: Looks
     verdict: Verdict
     folder: Path
-    figures: Metrics = field(init=False)
-    figures_of_baselines: Mapping[str, Metrics] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Compute the figures of all accounts, those of the agents against the first of the baskets."""
-        benchmark = self.baselines[self.baskets[0]]
-        others = {name: self._figures(curve, None) for name, curve in self.baselines.items()}
-        object.__setattr__(self, "figures", self._figures(self.curve, benchmark))
-        object.__setattr__(self, "figures_of_baselines", others)
-
-    def _figures(self, curve: EquityCurve, benchmark: EquityCurve | None) -> Metrics:
-        risk_free = self.config.account.risk_free
-        return compute_metrics(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=risk_free)
 
 
 def backtest(
@@ -101,8 +81,8 @@ def backtest(
     """Let agents of a run trade a span of days with an account in money, and count the look at them.
 
     Args:
-        store: where the run is kept.
-        run: its name.
+        store: URL of the runs.
+        run: name.
         span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
         agent: `champion`; the number of an agent of the newest generation; `elites`, each with an equal share of the
             capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
@@ -120,10 +100,7 @@ def backtest(
 def play(
     store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
 ) -> tuple[PlayedSpan, Callable[[], Backtest]]:
-    """Return what agents of a run earn, before that counts as a look, and what counts the look and judges them.
-
-    Args and raised errors are those of `backtest`.
-    """
+    """Return earnings of agents, and a function that counts the look at these days and judges them; see `backtest`."""
     status = status_of(store, run)
     config = _with_account(Run.open(store, run).config_to_resume(), settings)
     require_prices(config, run)
@@ -136,18 +113,26 @@ def play(
         market = task_backtest(config, panel, resolve_device(config.device))
         played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
         candidates = market.returns_of(population, panel.splits.validation)
-    chosen = Chosen(
-        training_days=len(set(days) & set(panel.splits.train)),
-        choices=generation * config.population.size if set(days) & set(panel.splits.validation) else 0,
-        candidates=candidates,
-    )
+    training_days = len(set(days) & set(panel.splits.train))
+    # Validations among which the agents were chosen on these days count as looks.
+    choices = generation * config.population.size if set(days) & set(panel.splits.validation) else 0
     symbols = panel.symbols[: panel.assets]
     folder = status.folder / "backtests" / f"{agent}-{panel.dates[days[0]]}-{panel.dates[days[-1]]}"
 
     def judged() -> Backtest:
-        looks, verdict = counted_verdict(open_store(store), run, config, symbols, weights, played, chosen)
+        curve, where = played.curve, open_store(store)
+        first, last = str(curve.dates[0]), str(curve.dates[-1])
+        sharpe = sharpe_ratio(curve.returns - daily_rates(played.risk_free, curve.dates))
+        one = played.one_portfolio
+        keep_look(where, run, config, (first, last, symbols), weights, one_portfolio=one, sharpe=sharpe)
+        looks = looks_at(where, symbols, first, last)
+        counted, known = looks.count + choices, looks.sharpes
+        verdict = verdict_on(played, config, looks=counted, looked_at=known, candidates=candidates)
+        if training_days:
+            sentence = f"no skill shown: the agents were trained on {training_days:,} of these days."
+            verdict = replace(verdict, claim="none", sentence=sentence)
         return Backtest(
-            **vars(played),
+            **{each.name: getattr(played, each.name) for each in fields(played)},
             run=run,
             agent=agent,
             agents=len(weights),
@@ -155,10 +140,8 @@ def play(
             span=span,
             first=days[0],
             last=days[-1],
-            training_days=chosen.training_days,
+            training_days=training_days,
             config=config,
-            by_asset=gain_by_asset(played.trades),
-            by_month=gain_by_month(played.curve, played.trades),
             looks=looks,
             verdict=verdict,
             folder=folder,
@@ -168,9 +151,7 @@ def play(
 
 
 def holdout_verdict(status: RunStatus) -> Verdict | None:
-    """Return the verdict on the champion of a finished run on its holdout; None where there are no prices to judge by.
-
-    That the prices are not on this machine is logged.
+    """Return the verdict on the champion of a finished run on its holdout; None without prices, which is logged.
 
     Raises:
         StoreUnavailableError: the store does not answer.
@@ -187,16 +168,7 @@ def holdout_verdict(status: RunStatus) -> Verdict | None:
 def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
     """Return agents of a run, float32 `[agents, parameters]`, their generation, and the market they were trained on.
 
-    Args:
-        store: where the run is kept.
-        run: its name.
-        config: of the run.
-        agent: see `backtest`.
-
-    Raises:
-        InputError: there is no such run or agent, the run plays no market, or its prices are not those that it was
-            trained on.
-        StoreUnavailableError: the store does not answer.
+    `agent` and errors are those of `backtest`.
     """
     require_prices(config, run)
     contents, manifest = newest_of_run(store, run)
@@ -205,13 +177,12 @@ def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[
 
 
 def require_prices(config: Config, run: str) -> None:
-    """Raise `InputError` if what a run plays has no prices."""
+    """Raise `InputError` if the task of a run has no prices."""
     if not has_prices(config.task):
         raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
 
 
 def _with_account(config: Config, settings: Iterable[str]) -> Config:
-    """Return a run's configuration with other settings of the account."""
     changed = config_from_values(merge(config.model_dump(), parse_assignments(settings)))
     other = [key for key in differing_keys(config, changed) if not key.startswith("account.")]
     if other:
@@ -232,7 +203,7 @@ def _default_span(status: RunStatus) -> str:
 
 
 def newest_of_run(store: str, run: str) -> tuple[RunContents, Manifest]:
-    """Return the newest generation of a run and where it is; raise `InputError` if it has none."""
+    """Return the newest generation of a run and its store; raise `InputError` if it has none."""
     newest = Run.open(store, run).newest
     if newest is None:
         raise InputError(f"Run '{run}' has no agents yet: it has not completed a generation.")
@@ -240,7 +211,6 @@ def newest_of_run(store: str, run: str) -> tuple[RunContents, Manifest]:
 
 
 def _weights_of(contents: RunContents, manifest: Manifest, agent: str) -> torch.Tensor:
-    """Return the weights of the agents that are named, float32 `[agents, parameters]`."""
     if agent == "champion":
         return stored_weights(contents, manifest, CHAMPION).unsqueeze(0)
     population = stored_weights(contents, manifest, "population")
@@ -268,7 +238,6 @@ def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
 
 
 def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Panel:
-    """Return the market that a run was trained on."""
     panel, _ = build_panel(config)
     facts = contents.document(manifest, CHAMPION)
     trained_on = facts.get("panel") if isinstance(facts, dict) else None
@@ -284,7 +253,7 @@ def days_of(panel: Panel, config: Config, span: str) -> range:
     """Return the days of a panel that a span names: `holdout`, `validation`, or two dates, FIRST:LAST.
 
     Raises:
-        InputError: it names none, or too few, or they begin before a whole window.
+        InputError: the span is invalid, too short, or begins before a whole window.
     """
     if span in ("holdout", "validation"):
         days: range = getattr(panel.splits, span)
@@ -318,11 +287,7 @@ def _days_between(panel: Panel, span: str) -> range:
 
 
 def write_backtest(backtest: Backtest, folder: Path) -> list[Path]:
-    """Write the tables of a backtest into a folder, which is made if it is missing; return the files.
-
-    Raises:
-        InputError: they cannot be written.
-    """
+    """Write the tables of a backtest into a folder and return the files; may raise `InputError`."""
     tables = {
         "equity": equity_table(backtest),
         "trades": backtest.trades,
@@ -335,8 +300,8 @@ def write_backtest(backtest: Backtest, folder: Path) -> list[Path]:
 def equity_table(backtest: Backtest) -> pd.DataFrame:
     """Return the account day by day, one row each, and the equity of the baselines, one column each.
 
-    Columns: date, equity, return, drawdown (fractions), exposure (share of the equity), traded (money), turnover (what
-    was traded as a share of the equity), costs (money); then the names of the baselines (money).
+    Columns: date, equity, return, drawdown (fractions), exposure (share of the equity), traded (money), turnover
+    (traded value as a share of the equity), costs (money); then the names of the baselines (money).
     """
     curve = backtest.curve
     return pd.DataFrame(
@@ -355,15 +320,7 @@ def equity_table(backtest: Backtest) -> pd.DataFrame:
 
 
 def write_table(table: pd.DataFrame, stem: Path) -> list[Path]:
-    """Write a table as CSV and as Parquet, into a folder that is made if it is missing; return the files.
-
-    Args:
-        table: to write.
-        stem: the files, without their suffix.
-
-    Raises:
-        InputError: they cannot be written.
-    """
+    """Write a table as CSV and as Parquet, to `stem` with a suffix, and return the files; may raise `InputError`."""
     with explained("write", stem.parent):
         stem.parent.mkdir(parents=True, exist_ok=True)
     text, binary = stem.with_suffix(".csv"), stem.with_suffix(".parquet")

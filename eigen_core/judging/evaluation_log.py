@@ -1,11 +1,12 @@
-"""The ledger of looks: which days of which prices were looked at with which agents, kept in the store of the runs.
+"""The evaluation log: looks at days of prices with agents, kept in the store of the runs.
 
 A look stays when its run is removed. It is a small object that is created once, so several machines can look at once.
 
-Each look is in an entry of a chain, too: numbered objects that are created once, each with the SHA-256 of the entry
-before it. A look that is changed or deleted is found by its entry, which still counts; an entry is found by the number
-and the SHA-256 in the next one, the newest by those in the ledger's head (`Head`). The first entry names the looks that
-were kept before there was a chain."""
+Each look is also in an entry of a chain: numbered objects that are created once, each with the SHA-256 of the entry
+before it. A changed or deleted look is found by its entry, which still counts; an entry is found by the number and the
+SHA-256 in the next one, the newest by those in the log's head (`Head`). The first entry names the looks from before
+there was a chain. Functions raise `InputError` and `StoreUnavailableError` as `Store` does.
+"""
 
 import hashlib
 import json
@@ -68,11 +69,7 @@ class Head(Record):
 
 
 def stored_head(store: Store) -> Head | None:
-    """Return the head that a store has, None if it has none that can be read.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
+    """Return a store's head; None if there is none that can be read."""
     try:
         return _parsed_head(store.read(LEDGER_HEAD, _HEAD_LIMIT))
     except MissingObjectError:
@@ -80,7 +77,7 @@ def stored_head(store: Store) -> Head | None:
 
 
 def copied_head(store: Store) -> Head | None:
-    """Return this machine's copy of a store's head, None if it has none that can be read."""
+    """Return this machine's copy of a store's head; None if there is none that can be read."""
     try:
         return _parsed_head(_copy_of(store).read_bytes())
     except OSError:
@@ -88,11 +85,7 @@ def copied_head(store: Store) -> Head | None:
 
 
 def begun_head(store: Store) -> Head:
-    """Return the head that a store has, after making one if there is none.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
+    """Return a store's head; make one if there is none."""
     found = stored_head(store)
     if found is not None:
         return found
@@ -106,11 +99,7 @@ def begun_head(store: Store) -> Head:
 
 
 def keep_head(store: Store, head: Head) -> None:
-    """Keep the head of a store, there and as this machine's copy. That there can be no copy is logged.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
+    """Write the head of a store, and this machine's copy; that a copy cannot be written is logged."""
     store.put(LEDGER_HEAD, _content(head))
     path = _copy_of(store)
     try:
@@ -175,12 +164,12 @@ class _Entry(Record):
 
 @dataclass(frozen=True)
 class Looks:
-    """How often days were looked at.
+    """Looks at some days.
 
     Attributes:
         known: one look of each agent with its settings, in the order of their names.
-        unreadable: looks that cannot be read any more.
-        damages: what of the ledger is not as it was written.
+        unreadable: number of looks that cannot be read any more.
+        damages: of the log.
     """
 
     known: tuple[Look, ...]
@@ -189,7 +178,7 @@ class Looks:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return the errors of the log, in sentences for users with advice."""
+        """Errors of the log, in sentences for users with advice."""
         if not self.damages:
             return ()
         return (
@@ -204,21 +193,17 @@ class Looks:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The runs whose agents they were, sorted."""
+        """The runs of the agents, sorted."""
         return tuple(sorted({look.run for look in self.known}))
 
     @property
     def sharpes(self) -> tuple[float, ...]:
-        """The Sharpe ratios of a day that are known of them."""
+        """The known Sharpe ratios of a day."""
         return tuple(look.sharpe for look in self.known if look.sharpe is not None)
 
 
 def record_look(store: Store, look: Look) -> None:
-    """Keep a look; one that is known already stays as it is.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
+    """Add a look to the log, unless it is known already."""
     content = look.model_dump_json().encode()
     if store.stat(look.name) is not None or not created(store, look.name, content):
         return
@@ -243,7 +228,7 @@ def record_look(store: Store, look: Look) -> None:
 
 
 def _last(store: Store, ledger: str) -> Head:
-    """Return the last entry that the chain, the head or this machine's copy of it knows; number 0: there is none."""
+    """Return the newest entry that the chain, the head or its copy knows; number 0: there is none."""
     heads = [head for head in (stored_head(store), copied_head(store)) if head is not None and head.ledger == ledger]
     newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
     if newest is not None:
@@ -254,13 +239,9 @@ def _last(store: Store, ledger: str) -> Head:
 
 
 def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
-    """Return the looks at any day from `first` to `last` at any of the symbols, with what was found damaged.
+    """Return the looks at any day from `first` to `last` at any of the symbols, with the damages of the log.
 
-    A look counts though it was changed or deleted, by what the chain has of it. Where nothing says which days it was
-    at, it counts for all days. That the ledger is damaged is logged.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
+    A changed or deleted look counts as the chain has it. A look of unknown days counts for all days.
     """
     ledger = _Ledger.read(store)
     known: dict[tuple[str, str], Look] = {}
@@ -278,22 +259,18 @@ def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Loo
 
 
 def ledger_damages(store: Store) -> tuple[Damage, ...]:
-    """Return what of a store's ledger is not as it was written; paths are relative to the store.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
+    """Return the damages of a store's log; paths are relative to the store."""
     return _Ledger.read(store).damages
 
 
 @dataclass(frozen=True)
 class _Ledger:
-    """Entries of a store's evaluation log.
+    """Entries of a store's log.
 
     Attributes:
         looks: by name, as they were written.
         unreadable: names of looks of which nothing else is known.
-        unknown: looks of which not even the name is known.
+        unknown: number of looks of which not even the name is known.
         damages: see `Looks`.
     """
 
@@ -344,7 +321,7 @@ class _Ledger:
 
 
 def _chain(contents: Mapping[str, bytes], heads: Sequence[Head]) -> tuple[list[_Entry], list[range]]:
-    """Return the entries that are as they were written, in their order, and the numbers of those that are not."""
+    """Return the intact entries, in order, and the numbers of the others."""
     entries: list[_Entry] = []
     lost: list[range] = []
     expected: dict[int, set[str]] = {}
@@ -382,7 +359,7 @@ def _number(entry: str) -> int:
 
 
 def _contents(store: Store, names: Sequence[str], limit: int) -> dict[str, bytes]:
-    """Return the contents of those of the objects that exist, by name."""
+    """Return the contents of existing objects, by name."""
 
     def content(name: str) -> bytes | None:
         try:
@@ -416,19 +393,16 @@ def keep_look(
     one_portfolio: bool = False,
     sharpe: float | None = None,
 ) -> None:
-    """Keep a look at a span of days in the ledger.
+    """Add a look at a span of days to the log.
 
     Args:
         store: of the run.
-        run: its name.
+        run: name.
         config: the run's, with the account's settings.
         days: first and last day (YYYY-MM-DD), and the symbols traded.
         weights: of the agents, float32 `[agents, parameters]`.
         one_portfolio: the agents traded one portfolio.
         sharpe: Sharpe ratio of a day; None: not known yet.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
     """
     first, last, symbols = days
     rules = {"trading": config.trading.model_dump(mode="json"), "account": config.account.model_dump(mode="json")}

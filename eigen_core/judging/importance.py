@@ -34,14 +34,14 @@ _Part = tuple[slice | int, slice | int]
 
 @dataclass(frozen=True)
 class Importance:
-    """Changes where values do not belong to their days any more; intervals are over the draws (5 to 95 %).
+    """Effect of moving values to other days; intervals are over the draws (5 to 95 %).
 
     Attributes:
-        name: the feature or column.
+        name: of the feature or column.
         changed: share of the days on which something else is bought, or nothing instead of something; of a portfolio,
             the mean share of it that is in other assets.
         changed_interval: its bounds.
-        excess_lost: how much less a trade, or a portfolio in a year, gains beyond the market (%); None without trades.
+        excess_lost: loss of excess over the market, a trade or, of a portfolio, a year (%); None without trades.
         excess_lost_interval: its bounds.
     """
 
@@ -70,13 +70,13 @@ def importance(
         panel: its market.
         weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
         starts: first days of the episodes that each plays.
-        days: the days that these episodes and the windows before them reach.
-        draws: how often the values of each are moved.
+        days: of these episodes and the windows before them.
+        draws: moves of each feature and column.
 
     The values of a feature (of all columns), or of a column (all features), are moved by the same random number of
-    days, around the end of `days`: they keep their distribution, their course and what they have in common, and say
-    nothing about the days that they stand on (permutation importance, Breiman 2001, "Random forests", section 10, with
-    whole courses instead of single values, which follow one another too closely to be exchanged one by one).
+    days, around the end of `days`: they keep their distribution, their course and their correlations, and say nothing
+    about their days (permutation importance, Breiman 2001, "Random forests", section 10, with whole courses instead of
+    single values, which are too similar to their neighbours to be exchanged one by one).
     """
     generator = keyed_generator(config.seed, 0, "importance")
     task = _task(config, panel, weights.device)
@@ -109,7 +109,7 @@ def _task(config: Config, panel: Panel, device: torch.device) -> PanelTask:
 
 
 def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
-    """Yield panels in which the values of a part, (columns, features), are moved in time within `days`."""
+    """Yield panels with the values of a part, (columns, features), moved in time within `days`."""
     nearest = max(1, int(_NEAREST * len(days)))
     for shift in generator.integers(nearest, max(len(days) - nearest, nearest + 1), draws):
         features = np.array(panel.features)
@@ -136,7 +136,7 @@ def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importan
 
 
 def _changed(usual: _Played, moved: _Played) -> float:
-    """Return the mean share that is given to other assets, or to none instead of some."""
+    """Return the mean share that moves to other assets, or to none."""
     more = moved.shares - usual.shares
     return float(np.maximum(np.maximum(more, 0.0).sum(axis=2), np.maximum(-more, 0.0).sum(axis=2)).mean())
 
@@ -157,15 +157,14 @@ class RunImportance:
     """Importance of a market's features and columns for agents of a run.
 
     Attributes:
-        run: its name.
         agent: champion, champions, elites, or an agent's number.
-        agents: how many played.
+        agents: number of agents.
         generation: the newest of the run's generations whose agents played.
         generations: those generations, the newest first.
-        first, last: the validation days that were played, as YYYY-MM-DD.
-        draws: how often the values of each feature and column were moved.
-        features, columns: means over the agents, the most important first, with the smallest and the largest bound.
-        low_columns: columns that every one of the agents hardly uses, by the upper bound of its changed decisions.
+        first, last: validation days, as YYYY-MM-DD.
+        draws: moves of each feature and column.
+        features, columns: means over the agents, the most important first, with the widest bounds.
+        low_columns: columns that no agent uses much, by the upper bound of its changed decisions.
         persistent_low_features, persistent_low_columns: those that are low (`persistently_low`) for most of several
             agents; empty for one.
     """
@@ -188,19 +187,18 @@ class RunImportance:
 def run_importance(
     store: str, run: str, *, agent: str = CHAMPION, generations: int | None = None, draws: int
 ) -> RunImportance:
-    """Return which features and columns agents of a run use in its validation episodes.
+    """Return the importance of features and columns for agents of a run in its validation episodes.
 
     Args:
-        store: where the run is kept.
-        run: its name.
+        store: URL of the runs.
+        run: name.
         agent: `champion`, `champions` (of the kept generations, each once), `elites`, or the number of an agent of the
             newest generation.
-        generations: how many of the newest kept generations `champions` are of; None: all.
-        draws: how often the values of each are moved.
+        generations: number of the newest kept generations that `champions` are of; None: all.
+        draws: moves of each feature and column.
 
     Raises:
-        InputError: there is no such run or agent, the run plays no market, or its prices are not those that it was
-            trained on.
+        InputError: as `backtest`.
         StoreUnavailableError: the store does not answer.
     """
     config = Run.open(store, run).config_to_resume()
@@ -237,10 +235,7 @@ def run_importance(
 def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
     """Return the features or columns that are low for most of several agents, in alphabetical order; for one none.
 
-    Low is one whose share of changed decisions has an interval that reaches 0, or that is in the lowest tenth.
-
-    Args:
-        found: of each agent, the most important first.
+    Low: the interval of the share of changed decisions reaches 0, or it is in the lowest tenth.
     """
     lows: Counter[str] = Counter()
     for of_agent in found:
@@ -250,10 +245,7 @@ def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
 
 
 def _champions(store: str, run: str, generations: int | None) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the champions of the newest kept generations, float32 `[champions, parameters]`, and these generations.
-
-    A champion of several generations is there once; damaged generations are skipped.
-    """
+    """Return the different champions of the newest intact generations, float32 `[champions, parameters]`, and these."""
     champions: dict[bytes, Tensor] = {}
     read: list[int] = []
     for contents, manifest in Run.open(store, run).newest_first():

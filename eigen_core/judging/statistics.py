@@ -1,4 +1,4 @@
-"""Statistics of returns that say how far luck reaches. Each is seeded, so equal returns give equal figures."""
+"""Statistics of returns, with intervals and corrections. Each is seeded, so equal returns give equal values."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -32,7 +32,7 @@ def sharpe_ratio(excess: Values) -> float | None:
 def sharpe_interval(excess: Values, seed: int) -> tuple[float, float] | None:
     """Return the 95 % interval of `sharpe_ratio`; None where that is undefined.
 
-    Percentiles of a stationary bootstrap, whose blocks keep what neighbouring days have in common (Politis and Romano
+    Percentiles of a stationary bootstrap, whose blocks keep the correlation of neighbouring days (Politis and Romano
     1994, "The stationary bootstrap"); their mean length is that of Patton, Politis and White 2009.
     """
     if sharpe_ratio(excess) is None:
@@ -52,17 +52,16 @@ def _block_length(values: Values) -> int:
 
 
 def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ()) -> float | None:
-    """Return the probability that the true Sharpe ratio is above 0 though it is the best of so many; None if undefined.
+    """Return the probability that the true Sharpe ratio is above 0 though it is the best of `looks`; None if undefined.
 
-    The observed ratio is compared with the greatest that so many looks would show without any skill (Bailey and Lopez
-    de Prado 2014, "The deflated Sharpe ratio", equations 1 and 2).
+    The observed ratio is compared with the expected maximum of as many results without skill (Bailey and Lopez de Prado
+    2014, "The deflated Sharpe ratio", equations 1 and 2).
 
     Args:
         excess: a day's excess returns of the best, float64 `[days]`.
         looks: results among which it is the best.
-        looked_at: Sharpe ratios of a day of those of them that are known. Their deviation is that of all, but at least
-            that of the Sharpe ratio of returns without skill, sqrt(1 / days) (Lo 2002): a few that are known may be
-            alike.
+        looked_at: known Sharpe ratios of a day among them. Their deviation is that of all, but at least that of the
+            Sharpe ratio of returns without skill, sqrt(1 / days) (Lo 2002): a few that are known may be alike.
     """
     if sharpe_ratio(excess) is None:
         return None
@@ -84,7 +83,7 @@ def daily_alpha(excess: Values, market: Values) -> float | None:
 
 
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:
-    """Return the probability of such a lead over the best baseline by luck: the greatest of all baselines.
+    """Return the p-value of the lead over the best baseline: the greatest of all baselines.
 
     For each baseline, Hansen's test of the hypothesis that the returns are not greater in the mean (Hansen 2005, "A
     test for superior predictive ability", consistent p-value). None without a baseline that differs.
@@ -107,11 +106,11 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
 
 
 def overfitting_probability(returns: Values, blocks: int = _BLOCKS) -> float | None:
-    """Return how often the best of some candidates on half of the days is below their median on the other half.
+    """Return how often the best candidate on half of the days is below the median on the other half.
 
-    Combinatorially symmetric cross-validation over all halves that consist of whole blocks of days (Bailey, Borwein,
-    Lopez de Prado and Zhu 2017, "The probability of backtest overfitting", section 2.2). None with fewer than two
-    candidates or days for the blocks.
+    Combinatorially symmetric cross-validation over all halves of whole blocks of days (Bailey, Borwein, Lopez de Prado
+    and Zhu 2017, "The probability of backtest overfitting", section 2.2). None with fewer than two candidates or days
+    for the blocks.
 
     Args:
         returns: float64 `[days, candidates]`.
@@ -157,5 +156,5 @@ def interquartile_mean(values: Values, seed: int) -> tuple[float, float, float]:
 
 
 def corrected(pvalue: float, looks: int) -> float:
-    """Return the probability that the best of so many independent looks is as good by luck (Sidak 1967)."""
+    """Return the p-value of the best of `looks` independent results (Sidak 1967)."""
     return float(-np.expm1(max(looks, 1) * np.log1p(-min(pvalue, 1.0 - 1e-15))))

@@ -1,7 +1,8 @@
-"""A sweep over settings and seeds: which settings are varied, and a study of Optuna that suggests and prunes trials.
+"""Sweeps over settings and seeds, as a study of Optuna that suggests and prunes trials.
 
-A trial is one set of settings, trained with each seed as an ordinary run of the store. The study, a SQLite file beside
-the runs, holds what was suggested and how it ended; what a trial has reached is read from the history of its runs."""
+A trial is one set of settings, trained with each seed as an ordinary run of the store. The study is a SQLite file
+beside the runs; results of a trial are read from the history of its runs.
+"""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -35,12 +36,12 @@ Space = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Definition:
-    """Definition of a sweep; only the number of its trials may change when it goes on.
+    """Definition of a sweep; only the number of its trials may change later.
 
     Attributes:
-        config: of all trials, but for what is varied.
-        space: what is varied.
-        seeds: of each trial: the configuration's and those that follow.
+        config: of all trials, except for the varied settings.
+        space: the varied settings.
+        seeds: runs of each trial: with the configuration's seed and those that follow.
         prunes: trials that fall behind are ended early.
     """
 
@@ -51,24 +52,23 @@ class Definition:
 
     @property
     def combinations(self) -> int | None:
-        """How many sets of settings there are; None: a range of real numbers is varied."""
+        """Number of sets of settings; None: a range of real numbers is varied."""
         if any(isinstance(one, FloatDistribution) for one in self.space.values()):
             return None
         return prod(len(_values_of(one)) for one in self.space.values())
 
     def document(self) -> dict[str, Any]:
-        """All of it, as it is stored."""
+        """Return the definition as it is stored."""
         space = {key: repr(one) for key, one in sorted(self.space.items())}
         return {"config": stored_values(self.config), "vary": space, "seeds": self.seeds, "prune": self.prunes}
 
 
 def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) -> Space:
-    """Return what `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` and `KEY=ONE,OTHER` vary, each value within its setting's bounds.
+    """Return the space of `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` and `KEY=ONE,OTHER`.
 
     Args:
         varied: these.
-        preset: of the other settings.
-        given: the other settings, as `key=value`.
+        preset, given: the other settings, the latter as `key=value`.
 
     Raises:
         InputError: one of them cannot be varied so.
@@ -90,8 +90,6 @@ def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) ->
 
 
 def _distribution(key: str, text: str, preset: str | None, given: Sequence[str]) -> Any:  # noqa: ANN401 - Optuna's
-    """Return the distribution of a setting."""
-
     def value(part: str) -> Any:  # noqa: ANN401 - of any setting
         config = load_config(preset, [*given, f"{key}={part}"])
         return flatten(config.model_dump(mode="json"))[key]
@@ -126,7 +124,7 @@ class Study:
     """The trials of a sweep, numbered from 0. One process at a time may use it.
 
     Args:
-        path: its SQLite file; it is made if it is missing.
+        path: its SQLite file, created if missing.
         definition: of the sweep.
 
     Raises:
@@ -155,18 +153,18 @@ class Study:
         )
 
     def trials(self) -> list[Any]:
-        """Return all trials, as Optuna describes them."""
+        """Return all trials (`optuna.trial.FrozenTrial`)."""
         return list(self._study.trials)
 
     def unfinished(self) -> list[int]:
-        """Return the numbers of the trials whose end is not known."""
+        """Return the numbers of the trials that are neither finished, pruned nor refused."""
         return [trial.number for trial in self._study.trials if trial.state == TrialState.RUNNING]
 
     def suggest(self) -> int | None:
         """Add a trial and return its number; None: all combinations were tried.
 
-        Its settings depend on the configuration's seed, its number and what the trials before it have reached. Each
-        combination comes once, as far as draws find one that is new.
+        Its settings depend on the configuration's seed, its number and the results before it. A combination comes once,
+        as far as draws find a new one.
         """
         trials = self._study.trials
         number, space = len(trials), self._definition.space
@@ -197,7 +195,7 @@ class Study:
         return drawn
 
     def is_behind(self, number: int, reached: Sequence[float]) -> bool:
-        """Whether a trial is pruned, by what it has reached after each generation; it is looked at one by one."""
+        """Return whether a trial is pruned, by its values after each generation, which are reported one by one."""
         frozen = self._study.trials[number]
         trial = optuna.Trial(self._study, frozen._trial_id)
         known = len(frozen.intermediate_values)
@@ -223,11 +221,11 @@ class Study:
         self._study.tell(number, state=TrialState.FAIL)
 
     def state_of(self, trial: Any) -> str:  # noqa: ANN401 - Optuna's
-        """Return how a trial of `trials` ended: finished, pruned, refused; else unfinished."""
+        """Return the state of a trial: finished, pruned, refused or unfinished."""
         names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "refused"}
         return names.get(trial.state, "unfinished")
 
     def reason_of(self, trial: Any) -> str | None:  # noqa: ANN401 - Optuna's
-        """Return why a trial of `trials` was refused; None if it was not."""
+        """Return why a trial was refused; None if it was not."""
         reason: str | None = trial.user_attrs.get(_REASON)
         return reason

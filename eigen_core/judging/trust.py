@@ -1,7 +1,8 @@
 """Reliability of the verdict on a market's prices: false alarms on noise, and edges that it finds.
 
 A trial trains a small run in memory and judges its champion on the holdout, as `eigen backtest` does, with one look at
-the days. What it found is a small file, so that trials that were made are not made again."""
+the days. Its result is a small file, so that it is not made again.
+"""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -61,14 +62,14 @@ class Trial(Record):
 
 @dataclass(frozen=True)
 class Claims:
-    """How many of some trials claimed skill."""
+    """Number of trials, and of those that claimed skill."""
 
     trials: int
     claimed: int
 
     @property
     def share(self) -> float | None:
-        """Of the trials; None without any."""
+        """Share of the trials that claimed skill; None without any."""
         return self.claimed / self.trials if self.trials else None
 
     @property
@@ -96,7 +97,7 @@ class Trust:
 
     @property
     def smallest_edge(self) -> float | None:
-        """The smallest edge that was found in 80 % of the trials, as were all greater ones; None if there is none."""
+        """The smallest edge that, like all greater ones, was found in 80 % of the trials; None if there is none."""
         smallest = None
         for edge, claims in sorted(self.power.items(), reverse=True):
             if claims.share is None or claims.share < POWER:
@@ -125,8 +126,8 @@ class TrustTrials:
     """The trials of a configuration on its prices, kept in a folder.
 
     Args:
-        config: of each trial, but for the seed: trials have the configuration's seed and those that follow.
-        folder: where finished trials are kept; it is made if it is missing.
+        config: of each trial, except for the seed: trials have the configuration's seed and those that follow.
+        folder: of the finished trials, created if missing.
 
     Raises:
         InputError: the prices cannot be used, the task is no market, or the folder holds trials of another definition.
@@ -147,14 +148,13 @@ class TrustTrials:
         begun: Callable[[int, int], None] = lambda *_: None,
         made: Callable[[Trial, int, int], None] = lambda *_: None,
     ) -> Trust:
-        """Make the trials that are missing and return what all of them found.
+        """Make the missing trials and return the result of all.
 
         Args:
             trials: on noise, and as many for each edge.
             edges: information coefficients.
-            begun: called before each trial that was not kept before, with its number and that of all; those that were
-                kept come first.
-            made: called after it, with what it found too.
+            begun: called before each new trial with its number and the number of all; kept trials come first.
+            made: called after it with its result, its number and the number of all.
         """
         edges = sorted(set(edges))
         seeds = range(self._config.seed, self._config.seed + trials)
@@ -207,7 +207,7 @@ class TrustTrials:
         return panel_of_clean_prices(prices, self._config.market, prices_fingerprint(prices))
 
     def _require_same_definition(self) -> None:
-        """Keep what determines the trials, and refuse to mix two kinds of them."""
+        """Keep the definition of the trials, and refuse to mix two."""
         market = self._config.market.model_copy(update={"data": None})
         settings = _settings_of_effect(self._config.model_copy(update={"market": market}))
         definition = {"config": settings, "prices": prices_fingerprint(self._prices), "draws": _DRAWS}
@@ -224,13 +224,13 @@ class TrustTrials:
 
 
 def with_trial_settings(given: Sequence[str]) -> list[str]:
-    """Return settings that were given as `key=value`, and `TRIAL_SETTINGS` for what was not."""
+    """Return settings given as `key=value`, completed by `TRIAL_SETTINGS`."""
     keys = {assignment.partition("=")[0].strip() for assignment in given}
     return [*given, *(f"{key}={json.dumps(value)}" for key, value in TRIAL_SETTINGS.items() if key not in keys)]
 
 
 def trust_of(trials: Sequence[Trial], edges: Sequence[float]) -> Trust:
-    """Count the claims of trials: those on noise, and those with each of these edges."""
+    """Count the claims of trials on noise, and with each of these edges."""
 
     def claims(edge: float | None) -> Claims:
         chosen = [trial for trial in trials if trial.edge == edge]
@@ -240,7 +240,7 @@ def trust_of(trials: Sequence[Trial], edges: Sequence[float]) -> Trust:
 
 
 def trust_document(trust: Trust) -> dict[str, Any]:
-    """Return what `eigen trust --json` prints."""
+    """Return the output of `eigen trust --json`."""
 
     def document(claims: Claims) -> dict[str, Any]:
         return {**asdict(claims), "share": claims.share, "interval": claims.interval}
@@ -258,7 +258,7 @@ def _settings_of_effect(config: Config) -> dict[str, Any]:
 
 
 def _definition_in(content: bytes) -> dict[str, Any] | None:
-    """Return what determines the trials of a folder, with the settings as they are named now; None if it has none."""
+    """Return the definition of a folder's trials, with the current names of settings; None if it has none."""
     try:
         document = json.loads(content)
         config = config_from_stored(document["config"])

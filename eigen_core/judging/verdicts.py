@@ -1,20 +1,17 @@
 """The verdict: whether an agent shows skill, by a stated rule that counts every look at the days."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
-import torch
 from scipy.stats import norm
 from scipy.stats import t as student
 
-from eigen_core.checkpoint.store import Store
 from eigen_core.common.records import Excess
 from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.config import Config
 from eigen_core.judging.backtest import PlayedSpan
-from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.judging.statistics import (
     Values,
     corrected,
@@ -22,7 +19,6 @@ from eigen_core.judging.statistics import (
     deflated_sharpe,
     overfitting_probability,
     sharpe_interval,
-    sharpe_ratio,
     superiority,
 )
 from eigen_core.trading.equity import daily_rates
@@ -49,22 +45,17 @@ class Evidence:
         baskets: those of the baselines that hold all assets.
         total_return: of its account over the span.
         matched_returns: total returns of random traders matched to the agent, float64 `[draws]`.
-        excess: what it gained beyond the market; None with too little to tell.
-        alpha: what of the excess the market's own gain does not explain; None with too little to tell.
-        holding_days: longest time from a decision to its exit; trades that overlap are not independent. 1: what is
-            judged are days.
+        excess, alpha, holding_days, active_share: see `PlayedSpan`; trades that overlap are not independent.
         periods_per_year: days of trading a year.
         looks: results on these days among which this one was chosen, itself included.
-        looked_at: Sharpe ratios of a day of those of them that are known.
+        looked_at: known Sharpe ratios of a day among them.
         candidates: returns of the agents among which it was chosen, on the days that chose, float64
             `[days, candidates]`; None if they are not known.
-        risk_free: what is earned without risk on each day, float64 `[days]`, or on any day.
+        risk_free: return without risk on each day, float64 `[days]`, or on any day.
         seed: of the bootstraps.
-        matched_description: what the matched traders have in common with the agent, in words.
-        active_share: of a portfolio of weights, the share of it that equal weight has in other assets.
+        matched_description: common properties of agent and matched traders, in words.
         timing_returns: total returns of the agent's decisions at other times, float64 `[shifts]`.
-        by_timing: there is one asset, and the matched traders are those decisions: excess and alpha are beyond what the
-            asset gains at any time.
+        by_timing: there is one asset, and the matched traders are those decisions.
     """
 
     returns: Values
@@ -89,22 +80,21 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Conclusion of the evidence. Undefined values are None.
+    """Conclusion of the evidence. Undefined values are None. Probabilities are corrected for looks.
 
     Attributes:
         claim: `skill`, `none`, or `undecided` where the data are too few to tell.
         sentence: the claim with its reasons, for users.
         sharpe_interval: 95 % interval of the Sharpe ratio of a year.
-        deflated_sharpe: probability that the true Sharpe ratio is above 0, after so many looks.
-        spa_pvalue: probability of such a lead over the best baseline by luck.
-        matched_pvalue: probability that a matched random trader earns as much, after so many looks.
-        excess_pvalue: probability of such an excess by luck, after so many looks.
-        alpha_pvalue: probability of such an alpha of the excess by luck, after so many looks.
+        deflated_sharpe: probability that the true Sharpe ratio is above 0.
+        spa_pvalue: of the lead over the best baseline; not corrected for looks.
+        matched_pvalue: probability that a matched random trader earns as much.
+        excess_pvalue, alpha_pvalue: of the excess and its alpha.
         overfitting: probability that the agent chosen is below the median on other days.
         basket_correlation: greatest correlation of the daily returns with a basket of all assets.
-        smallest_edge: excess (%, of what `Evidence.excess` is of) that would have been claimed in 80 % of trials.
+        smallest_edge: excess (%) that would have been claimed in 80 % of trials.
         looks: results on these days.
-        timing_pvalue: probability that the same decisions at another time earn as much, after so many looks.
+        timing_pvalue: probability that the same decisions at another time earn as much.
     """
 
     claim: Claim
@@ -126,12 +116,12 @@ def judge(evidence: Evidence) -> Verdict:
     """Return the verdict on an agent.
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
-    the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many
-    degrees of freedom as there are holding times in the span, less one); and so is the excess's alpha: a preference for
-    risky assets earns more than the market while that rises. Otherwise none is shown where the agent is the basket (a
-    portfolio of weights: at least 90 % of it are equal weight; else by `BASKET`), or where it gained no more than the
-    market or the median of the matched random traders; what is left is undecided. Whatever else holds, no skill is
-    shown where the account's daily returns, with all costs paid, have no positive alpha on the first basket.
+    the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many degrees of
+    freedom as there are holding times in the span, less one); and so is the excess's alpha, since a preference for
+    risky assets earns more than a rising market. Otherwise no skill is shown where the agent is the basket (a portfolio
+    of weights: at least 90 % of it are equal weight; else by `BASKET`), or where it gained no more than the market or
+    the median of the matched random traders; the rest is undecided. In any case no skill is shown where the account's
+    daily returns, with all costs paid, have no positive alpha on the first basket.
     """
     looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
     matched, timing = (
@@ -177,7 +167,7 @@ def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | 
 
 
 def corrected_significance(looks: int) -> float:
-    """Return the significance of each of so many looks, of which together one claims by luck with `SIGNIFICANCE`."""
+    """Return the significance of each of `looks` results, of which together one claims by luck with `SIGNIFICANCE`."""
     return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
 
 
@@ -191,7 +181,7 @@ def _lost(evidence: Evidence, daily: Values) -> bool:
 
 
 def _claim(evidence: Evidence, pvalue: float, basket: str) -> Claim:
-    """Return the claim; `pvalue` is the greatest of all conditions, `basket` is empty where the agent is none."""
+    """Return the claim; `pvalue` is the greatest of all conditions, `basket` is empty if the agent is none."""
     if pvalue <= SIGNIFICANCE:
         return "skill"
     if basket or evidence.excess is None or evidence.excess.mean <= 0.0:
@@ -225,7 +215,6 @@ def _basket_correlation(evidence: Evidence) -> float | None:
 
 
 def _edge(evidence: Evidence, smallest: float | None) -> str:
-    """Return, in words, what could have been shown."""
     if corrected(1.0 / (1.0 + len(evidence.matched_returns)), evidence.looks) > SIGNIFICANCE:
         kind = "shifts in time" if evidence.by_timing else "random traders"
         return f"after so many looks {len(evidence.matched_returns):,} {kind} are too few to show any edge"
@@ -235,10 +224,7 @@ def _edge(evidence: Evidence, smallest: float | None) -> str:
 
 
 def _missing(pvalues: Sequence[float], evidence: Evidence, smallest: float | None) -> str:
-    """Return, in words, what kept skill from being claimed: luck in the alpha alone, or too small an edge.
-
-    `pvalues` are those of the matched random traders, the excess and the alpha.
-    """
+    """Return what kept skill from being claimed: luck in the alpha alone, or too small an edge."""
     *others, alpha = pvalues
     if max(others) <= SIGNIFICANCE < alpha:
         return f"by luck alone, the excess that the market's moves do not explain has a probability of {percent(alpha)}"
@@ -246,7 +232,6 @@ def _missing(pvalues: Sequence[float], evidence: Evidence, smallest: float | Non
 
 
 def _earned(evidence: Evidence) -> str:
-    """Return what the agent earned, beside the first basket, in words."""
     earned = f"it earned {change(100.0 * evidence.total_return, 1)} %"
     baskets = [name for name in evidence.baskets if name in evidence.baselines]
     if not baskets:
@@ -256,7 +241,6 @@ def _earned(evidence: Evidence) -> str:
 
 
 def _against(evidence: Evidence) -> str:
-    """Return, in words, what the excess is beyond."""
     if not evidence.by_timing or evidence.excess is None:
         return "the market"
     return "as much of the asset on all days" if evidence.excess.per == "year" else "the asset bought on any day"
@@ -276,62 +260,6 @@ def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, mis
     return f"no skill shown: {reason}{compared} ({looks}; {missing})."
 
 
-class Chosen(NamedTuple):
-    """How the agents that played came to be, as far as it concerns the days that they played.
-
-    Attributes:
-        training_days: how many of the days they were trained on.
-        choices: validations on some of the days among which they were chosen.
-        candidates: a day's returns of the agents that are now to choose from, on the days that choose, float64
-            `[days, agents]`.
-    """
-
-    training_days: int
-    choices: int
-    candidates: Values
-
-
-def counted_verdict(
-    store: Store,
-    run: str,
-    config: Config,
-    symbols: Sequence[str],
-    weights: torch.Tensor,
-    played: PlayedSpan,
-    chosen: Chosen,
-) -> tuple[Looks, Verdict]:
-    """Keep a look in the store's ledger, and return all looks at these days and the verdict that counts them.
-
-    Args:
-        store: where runs are kept.
-        run: whose agents played.
-        config: of the run, with the account's settings.
-        symbols: the assets.
-        weights: float32 `[agents, parameters]`.
-        played: what they earned.
-        chosen: how they came to be.
-
-    Validations among which the agents were chosen on these days count as looks. Agents show no skill on days that they
-    were trained on.
-
-    Raises:
-        InputError, StoreUnavailableError: the ledger cannot be read or written.
-    """
-    curve, account = played.curve, config.account
-    risk_free = daily_rates(account.risk_free, curve.dates)
-    first, last = str(curve.dates[0]), str(curve.dates[-1])
-    sharpe = sharpe_ratio(curve.returns - risk_free)
-    keep_look(store, run, config, (first, last, symbols), weights, one_portfolio=played.one_portfolio, sharpe=sharpe)
-    looks = looks_at(store, symbols, first, last)
-    verdict = verdict_on(
-        played, config, looks=looks.count + chosen.choices, looked_at=looks.sharpes, candidates=chosen.candidates
-    )
-    if chosen.training_days:
-        sentence = f"no skill shown: the agents were trained on {chosen.training_days:,} of these days."
-        verdict = replace(verdict, claim="none", sentence=sentence)
-    return looks, verdict
-
-
 def verdict_on(
     played: PlayedSpan,
     config: Config,
@@ -340,14 +268,8 @@ def verdict_on(
     looked_at: Sequence[float] = (),
     candidates: Values | None = None,
 ) -> Verdict:
-    """Return the verdict on agents that played a span of days.
-
-    Args:
-        played: what they earned.
-        config: of the run, with the account's settings.
-        looks, looked_at, candidates: see `Evidence`.
-    """
-    curve, account = played.curve, config.account
+    """Return the verdict on agents that played a span of days; for the last arguments see `Evidence`."""
+    curve = played.curve
     return judge(
         Evidence(
             returns=curve.returns,
@@ -362,7 +284,7 @@ def verdict_on(
             looked_at=looked_at,
             candidates=candidates,
             periods_per_year=played.periods_per_year,
-            risk_free=daily_rates(account.risk_free, curve.dates),
+            risk_free=daily_rates(played.risk_free, curve.dates),
             seed=config.seed,
             matched_description=played.matched.description,
             active_share=played.active_share,

@@ -1,7 +1,8 @@
-"""Walks forward through the days: train, validate, play the days that follow, roll on by these days, and train again.
+"""Walk-forward tests: train, validate, play the days that follow, move on by these days, and train again.
 
-A fold is trained with each seed as an ordinary run whose holdout are the days that it plays, so that all folds together
-play a span of days that nothing was trained or chosen on."""
+Each fold is trained with each seed as an ordinary run, whose holdout is the days that the fold plays: all folds
+together play days that nothing was trained or chosen on.
+"""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,24 +31,19 @@ _MOST_BYTES = 1 << 24
 
 @dataclass(frozen=True)
 class Days:
-    """Consecutive trading days, by the first and the last of them as YYYY-MM-DD."""
+    """Consecutive trading days, by first and last date as YYYY-MM-DD."""
 
     first: str
     last: str
 
     def __str__(self) -> str:
-        """Both dates."""
+        """Return both dates."""
         return f"{self.first} to {self.last}"
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A fold of a walk.
-
-    Attributes:
-        number: from 1 on, in the order of the days.
-        train, validation, played: its days; the last day that is played is the last of its panel.
-    """
+    """A fold of a walk: its number from 1 on, and its days."""
 
     number: int
     train: Days
@@ -61,10 +57,10 @@ class Walk:
 
     Attributes:
         name: of the walk; its runs are `NAME-fold-2-seed-1`.
-        config: of all runs, but for dates and seed; `market.purge_days` and `market.holdout_days` are those of each
+        config: of all runs, except for dates and seed; `market.purge_days` and `market.holdout_days` are those of each
             fold.
         folds: in the order of the days.
-        train_days: of each fold; None: all that come before its validation.
+        train_days: of each fold; None: all days before its validation.
         seeds: runs of each fold: with the configuration's seed and those that follow.
     """
 
@@ -96,7 +92,7 @@ class Walk:
                 yield self.run_of(fold, seed), self.config_of(fold, seed)
 
     def document(self) -> dict[str, JsonValue]:
-        """All of it, as it is stored."""
+        """Return the walk as it is stored."""
         return {
             "config": stored_values(self.config),
             "train_days": self.train_days,
@@ -121,7 +117,7 @@ def plan_walk(
         config: of its runs; each fold plays `market.holdout_days` days.
         dates: datetime64[D] `[days]`, of the panel that the configuration describes.
         folds: number of folds.
-        train_days: of each fold; None: all that come before its validation.
+        train_days: of each fold; None: all days before its validation.
         seeds: runs of each fold.
 
     Raises:
@@ -164,12 +160,10 @@ def plan_walk(
 
 
 def with_purge(config: Config, purge_days: int | None) -> Config:
-    """Return the configuration with the days that are purged on both sides of the validation.
+    """Return the configuration with `purge_days` on both sides of the validation.
 
-    Args:
-        config: of a walk.
-        purge_days: the number; None: a window and the days after a decision that its reward depends on, so that no day
-            is observed or traded on both sides; only a window where there are no prices.
+    None: a window and the days after a decision that its reward depends on (without prices a window only), so that no
+    day is observed or traded on both sides.
     """
     traded = outcome_days(config) if has_prices(config.task) else 0
     days = config.market.window + traded if purge_days is None else purge_days
@@ -177,16 +171,16 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
 
 
 def folder_of(walk: Walk) -> Path:
-    """Return the folder on this machine for what a walk comes to."""
+    """Return the local folder for the results of a walk."""
     checkpoint = walk.config.checkpoint
     return run_root(checkpoint.store, checkpoint.local) / WALKS / walk.name
 
 
 def remember_walk(walk: Walk) -> None:
-    """Keep in the store what a walk is, so that it goes on as it was begun.
+    """Keep the definition of a walk in the store.
 
     Raises:
-        InputError: the store cannot be used, or the walk was begun otherwise.
+        InputError: the store cannot be used, or the walk was begun with another definition.
         StoreUnavailableError: the store does not answer.
     """
     if not created(open_store(walk.config.checkpoint.store), _document_name(walk.name), checksummed(walk.document())):
@@ -194,12 +188,7 @@ def remember_walk(walk: Walk) -> None:
 
 
 def require_same_walk(walk: Walk) -> None:
-    """Refuse to go on with a walk that was begun otherwise; nothing is written.
-
-    Raises:
-        InputError: it was, or the store cannot be used.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Refuse to continue a walk with another definition; nothing is written. Errors are those of `remember_walk`."""
     store, now = open_store(walk.config.checkpoint.store), walk.document()
     if store.stat(_document_name(walk.name)) is None:
         return
@@ -211,35 +200,21 @@ def require_same_walk(walk: Walk) -> None:
 
 
 def is_walk(store: str, name: str) -> bool:
-    """Return whether a store has a walk of this name.
-
-    Raises:
-        InputError: the name or the store cannot be used.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Return whether a store has a walk of this name; may raise `InputError` and `StoreUnavailableError`."""
     return open_store(store).stat(_document_name(check_run_name(name))) is not None
 
 
 def walks_in(store: str) -> list[str]:
-    """Return the names of the walks in a store, sorted.
-
-    Raises:
-        InputError: the store cannot be used.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Return the names of the walks in a store, sorted; may raise `InputError` and `StoreUnavailableError`."""
     below = (found.name.removeprefix(WALKS) for found in open_store(store).objects(WALKS))
     return sorted(name.removesuffix(".json") for name in below if "/" not in name and name.endswith(".json"))
 
 
 def stored_walk(store: str, name: str) -> Walk:
-    """Return a walk of a store, all of whose runs are finished.
-
-    Args:
-        store: where the walk and its runs are kept.
-        name: of the walk.
+    """Return a finished walk of a store.
 
     Raises:
-        InputError: there is no such walk, it is not finished, or its prices are not those that it was begun with.
+        InputError: there is no such walk, it is not finished, or its prices changed.
         StoreUnavailableError: the store does not answer.
     """
     begun = _begun(open_store(store), name)

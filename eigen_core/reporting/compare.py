@@ -30,15 +30,13 @@ class Comparison:
 
     Attributes:
         span: the days, in words.
-        curves: the account of each run's agent, by name of the run.
-        figures: of these accounts.
+        curves, figures: account and metrics of each run's agent, by run.
         claims, sentences: the verdict of each run.
-        warnings: what keeps figures from meaning what they seem to mean, as sentences, each once.
-        benchmark: an account that all have in common, with its name and figures; None: there is none.
-        own_benchmarks: where there is none, that of each run, by name of the run: runs on other prices, or with other
-            costs, are measured against other accounts.
-        differences: the settings that differ: dotted key, then the value of each run.
-        periods_per_year, risk_free: of the figures.
+        benchmark: a common account, with its name and metrics; None: there is none.
+        differences: settings that differ: dotted key, then the value of each run.
+        periods_per_year, risk_free: of the metrics.
+        own_benchmarks: without a common one, those of each run: runs on other prices or with other costs have others.
+        warnings: limits of the metrics, as sentences, each once.
     """
 
     span: str
@@ -89,7 +87,7 @@ def difference_rows(differences: Mapping[str, Mapping[str, str]]) -> Sequence[Ma
 
 @dataclass(frozen=True)
 class WrittenComparison:
-    """A comparison, and the file with its page; None: none was asked for."""
+    """A comparison, and the file with its page, if there is one."""
 
     compared: Comparison
     file: Path | None
@@ -100,15 +98,8 @@ def write_comparison(
 ) -> WrittenComparison:
     """Play runs over the same days, and write a page with their curves if a file is given.
 
-    Args:
-        store: where the runs are kept.
-        runs: their names.
-        span, agent: as `backtest` takes them.
-        file: HTML file to write.
-
     Raises:
-        InputError: as `backtest`; the runs are one, too many or the same, or their spans are other days; or the file
-            cannot be written.
+        InputError: as `backtest`; there is one run, too many or one twice; their days differ; no file can be written.
     """
     if not 2 <= len(set(runs)) == len(runs) <= len(COLOURS):
         raise InputError(f"Give from two to {len(COLOURS)} different runs to compare.")
@@ -133,8 +124,8 @@ def compare(store: str, played: Sequence[Backtest]) -> Comparison:
     return Comparison(
         span=first.span,
         curves={one.run: one.curve for one in played},
-        figures={run: report.figures for run, report in reports.items()},
-        claims={run: report.claim for run, report in reports.items()},
+        figures={run: report.played.figures for run, report in reports.items()},
+        claims={run: report.verdict.claim for run, report in reports.items()},
         sentences={run: report.sentence for run, report in reports.items()},
         warnings=list(dict.fromkeys(warning for report in reports.values() for warning in report.warnings)),
         benchmark=common,
@@ -146,11 +137,11 @@ def compare(store: str, played: Sequence[Backtest]) -> Comparison:
 
 
 def _benchmarks(reports: Mapping[str, Report]) -> dict[str, tuple[str, EquityCurve, Metrics]]:
-    """Return the benchmark of each run with its name, in which runs are named whose benchmark not all have."""
+    """Return the benchmark of each run with its name, which names the runs where benchmarks differ."""
     benchmarks = {
-        run: (NAMES[name], report.baselines[name], report.baseline_figures[name])
+        run: (NAMES[name], report.played.baselines[name], report.played.figures_of_baselines[name])
         for run, report in reports.items()
-        if (name := report.benchmark) is not None
+        for name in [report.played.benchmark]
     }
     alike: dict[tuple[str, bytes], list[str]] = {}
     for run, (name, curve, _) in benchmarks.items():

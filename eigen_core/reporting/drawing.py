@@ -30,7 +30,7 @@ class DrawingError(RuntimeError):
 
 
 class Drawing:
-    """Draws the figures of a run once, in a process of its own, which is started here and waits for what to draw.
+    """Draws the plots of a run once, in a process that starts here and waits for `begin`.
 
     Raises:
         OSError: the process cannot be started.
@@ -51,7 +51,7 @@ class Drawing:
     def begin(
         self, history: RecordLog[GenerationRecord], telemetry: RecordLog[Telemetry], curves: Sequence[Curve]
     ) -> None:
-        """Let it draw these (`write_plots`), as they are now."""
+        """Draw the plots of these records, as they are now (`write_plots`)."""
         head = {"records": len(history), "curves": [asdict(curve) for curve in curves]}
         assert self._process.stdin is not None
         # A process that has ended already says why in `write`.
@@ -60,15 +60,11 @@ class Drawing:
                 given.write(line + b"\n")
 
     def is_done(self) -> bool:
-        """Whether there is nothing to wait for."""
+        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def write(self, folder: Path) -> list[Path]:
-        """Wait until the figures are drawn, write them into `folder`, each in one step, and return the files.
-
-        Raises:
-            DrawingError: they could not be drawn.
-        """
+        """Wait for the plots, write each into `folder` in one step, and return the files; may raise `DrawingError`."""
         status = self._process.wait()
         if status != 0:
             self._complaint.seek(0)
@@ -85,7 +81,7 @@ class Drawing:
         return paths
 
     def stop(self) -> None:
-        """End the process, whether or not it has drawn everything."""
+        """Kill the process."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:
@@ -95,7 +91,7 @@ class Drawing:
 
 
 def main() -> None:
-    """Draw what standard input holds."""
+    """Draw the records of standard input."""
     # What imports create is never freed: looking for garbage among it takes time.
     gc.disable()
     from eigen_core.reporting.plots import write_plots

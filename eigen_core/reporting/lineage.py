@@ -54,8 +54,8 @@ _WORDS: Mapping[Origin, str] = {
 def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Write the lineage of the newest generations: agents as rows, generations as columns.
 
-    Lines lead from parents to children, in the colour of how the child came to be. The last column is the population
-    that the newest generation bred, not evaluated yet.
+    Lines lead from parents to children, in the colour of the child's origin. The last column is the population bred by
+    the newest generation, not evaluated yet.
     """
     with figure_file(path, "Lineage", _story(history)) as figure:
         if history:
@@ -112,7 +112,7 @@ def _draw(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 
 def _draw_links(axes: Axes, born: Sequence[Link], alive: set[Member], *, crowded: bool) -> None:
-    """Draw lines to what lives on above pale ones to the rest; hard pixels keep the files of busy pictures small."""
+    """Draw links to surviving agents above pale ones to the rest; hard pixels keep the files of busy pictures small."""
     strong = [link for link in born if link.child in alive]
     # Copies of one champion would make a fan of pale lines from a single point: their dots say enough.
     pale = [link for link in born if link.child not in alive and link.origin != "champion" and not crowded]

@@ -29,10 +29,9 @@ _MOST_METRICS, _MOST_PARAMETERS = 1_000, 100
 
 
 class MlflowTracker:
-    """Writes a run of MLflow, which is found by its tags.
+    """Writes an MLflow run, which is found by its tags.
 
-    A value in MLflow can be neither replaced nor removed: an MLflow run whose values are not those of the history is
-    left as it is, and another one is made.
+    A value in MLflow can be neither replaced nor removed: a run of other values is left alone and a new one is made.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (MlflowException, SQLAlchemyError, OSError)
@@ -56,7 +55,7 @@ class MlflowTracker:
         self._written: tuple[str, int] | None = None
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
-        """Add the values that are missing."""
+        """Add the missing values."""
         if self._database is not None and not self._database.exists():
             _make_database(self._database, self._folder)
         client = MlflowClient(self._uri)
@@ -81,7 +80,7 @@ class MlflowTracker:
             self._written = run, len(history)
 
     def _open(self, client: MlflowClient, history: Sequence[GenerationRecord]) -> tuple[str, Held]:
-        """Return the newest MLflow run that agrees with the history, or a new one, and the values that it holds."""
+        """Return the newest MLflow run that agrees with the history, or a new one, and its values."""
         experiment = client.get_experiment_by_name(self._experiment)
         number = client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
         shared = {(name, record.generation): value for record in history for name, value in metrics_of(record).items()}
@@ -97,7 +96,7 @@ class MlflowTracker:
         return run.info.run_id, {}
 
     def _describe(self, client: MlflowClient, run: Run) -> None:
-        """Log the settings as parameters; one that was changed since, which a parameter cannot be, as a tag."""
+        """Log the settings as parameters; a setting that changed, which a parameter cannot, as a tag."""
         known, number = run.data.params, run.info.run_id
         new = [Param(key, value) for key, value in self._parameters.items() if key not in known]
         for parameters in _pieces(new, _MOST_PARAMETERS):
@@ -110,9 +109,9 @@ class MlflowTracker:
 
 
 def _make_database(path: Path, folder: Path) -> None:
-    """Make a database in a folder of this process's and move it to where it belongs, unless there is one meanwhile.
+    """Make a database in a private folder and move it to its place, unless there is one meanwhile.
 
-    MLflow makes one in many transactions, and cannot go on with one that it has begun.
+    MLflow makes it in many transactions, and cannot continue an incomplete one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / f"{DATABASE_NAME}.part"

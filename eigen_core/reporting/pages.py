@@ -25,6 +25,13 @@ from eigen_core.reporting.tables import (
 if TYPE_CHECKING:
     from eigen_core.checkpoint.uploads import UploadStatus
 
+FITNESS_PLOT = "fitness.png"
+"""The plot that stands right below the facts."""
+SHOWN_GENERATIONS = 6
+"""Number of the newest generations that are shown, and compared with as many before."""
+
+# Prefect's page cuts longer cells.
+_CELL = 95
 _SUMMARY_GENERATIONS = 50
 _CONSOLE = "https://console.cloud.google.com/storage/browser/"
 _SMALL_MB = 1.0
@@ -37,14 +44,7 @@ def link_to_run(store: str, run: str) -> str:
 
 
 def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping[str, str | int]]) -> str:
-    """Say what a run trains on.
-
-    Args:
-        run: its name.
-        size: how much it is, in words.
-        lines: what was read and what was found in it, as sentences.
-        parts: what of it is for training, validation and holdout; rows of a table.
-    """
+    """Return the page of a run's data: sentences on what was read, and training, validation and holdout as a table."""
     listed = "\n".join(f"- {line}" for line in (*lines, f"Size: {size}."))
     table: list[Row] = [{**part} for part in parts]
     page = [f"# Data of run {run}", listed, *([markdown_table(table)] if table else [])]
@@ -52,13 +52,7 @@ def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping
 
 
 def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]) -> str:
-    """Say what a run was planned to take of the memory.
-
-    Args:
-        run: its name.
-        sentence: the verdict.
-        rows: the parts: `part`, `host (MB)`, `device (MB)`, `phases`, `how`.
-    """
+    """Return the page of the memory plan; rows are parts: `part`, `host (MB)`, `device (MB)`, `phases`, `how`."""
     sizes = ["host (MB)", *(["device (MB)"] if any(row["device (MB)"] for row in rows) else [])]
     large = [row for row in rows if any(float(row[size]) >= _SMALL_MB for size in sizes)]
     small = [row for row in rows if row not in large]
@@ -72,7 +66,7 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
 
 
 def uploads_page(status: "UploadStatus") -> str:
-    """Say how far the uploads to a store elsewhere are."""
+    """Return the page of the uploads to a remote store."""
     rows: list[Row] = [
         {
             "generation": upload.generation,
@@ -90,7 +84,7 @@ def uploads_page(status: "UploadStatus") -> str:
 
 
 def uploads_sentence(status: "UploadStatus") -> str:
-    """Say in one sentence whether everything is in a store elsewhere, and if not, what is not and why."""
+    """Return a sentence: whether everything is in the remote store, and if not, what is missing and why."""
     if status.pending or status.pending_files:
         return status.waiting
     rate = f", {status.mb_per_second:.1f} MB/s" if status.mb_per_second else ""
@@ -105,16 +99,7 @@ def summary_page(
     where: str,
     finished: datetime,
 ) -> str:
-    """Say how a run ended: the champion, the holdout episodes, the last generations, where everything is.
-
-    Args:
-        run: its name.
-        history: its records.
-        telemetry: what its generations took.
-        holdout: the holdout episodes; None if there are none.
-        where: the run in its store, as markdown.
-        finished: when it had all its generations.
-    """
+    """Return the page of a finished run: champion, holdout episodes, last generations, and the run in its store."""
     last = history[-1]
     took = duration(sum(entry.seconds for entry in telemetry))
     page = [
@@ -131,28 +116,18 @@ def summary_page(
     return "\n\n".join(page)
 
 
-FITNESS_PLOT = "fitness.png"
-"""The plot that stands right below the facts."""
-SHOWN_GENERATIONS = 6
-"""So many of the newest generations are shown, and compared with as many before."""
-
-# Letters of a cell that Prefect's page shows whole.
-_CELL = 95
-
-
 @dataclass(frozen=True)
 class Progress:
-    """How far a training is.
+    """Progress of a training.
 
     Attributes:
         done: the newest complete generation.
-        generations: how many there will be.
-        now: when this was found (UTC).
-        began: when this process began to train (UTC).
-        seconds_each: what a generation takes, the newest ones together (seconds); None: not known yet.
-        took: what all generations took (seconds).
-        ended: why the training ended before it was done, a sentence; None while it goes on.
-        holdout_is_left: the holdout episodes are to be played after the last generation.
+        generations: number of generations when it is complete.
+        now, began: the current time, and the start of this process's training (UTC).
+        seconds_each: mean time of the newest generations (seconds); None: not known yet.
+        took: time of all generations (seconds).
+        ended: why the training ended early, a sentence; None while it goes on.
+        holdout_is_left: the holdout episodes are not played yet.
     """
 
     done: int
@@ -176,11 +151,11 @@ class Progress:
 
     @property
     def share(self) -> float:
-        """How much of the run is done, 0 to 1."""
+        """Share of the generations that are complete."""
         return self.done / self.generations
 
     def left(self) -> str:
-        """How long it will go on, or how it ended: "about 37 min left, until 04:12 UTC"."""
+        """Return the time left, or how the training ended: "about 37 min left, until 04:12 UTC"."""
         if self.ended is not None:
             return f"ended {clock(self.now, self.now)}"
         if self.is_finished:
@@ -193,14 +168,14 @@ class Progress:
         return f"about {rough_duration(seconds)} left, until {clock(self.now + timedelta(seconds=seconds), self.now)}"
 
     def goes_on(self) -> str:
-        """Effect of a resume, a sentence; empty if nothing is left to do."""
+        """Return the effect of a resume as a sentence; empty if nothing is left to do."""
         if self.is_finished:
             return ""
         next_step = "plays the holdout episodes" if self.is_trained else f"goes on with generation {self.done + 1}"
         return f"A resume {next_step}."
 
     def line(self) -> str:
-        """One line with the numbers first: "14 of 25, about 37 min left, until 04:12 UTC"."""
+        """Return one line with the numbers first: "14 of 25, about 37 min left, until 04:12 UTC"."""
         return f"{self.done} of {self.generations}, {self.left()}"
 
 
@@ -209,16 +184,12 @@ class Overview:
     """Content of the page of a run.
 
     Attributes:
-        run: its name.
-        progress: how far it is.
         where: the run in its store, as markdown.
-        checkpoint: when its newest checkpoint was written (UTC); None: there is none.
-        history: records of the newest generations, at least twice `SHOWN_GENERATIONS` if there are so many.
-        telemetry: what they took.
+        checkpoint: time of its newest checkpoint (UTC); None: there is none.
+        history: records of the newest generations, if possible twice `SHOWN_GENERATIONS` of them.
         champion: the champion's card; empty before the first generation.
-        notes: what else there is to say: title and sentence, markdown.
-        curve: the plot of the fitness, as markdown.
-        plots: the others, as markdown.
+        notes: further titles and sentences, markdown.
+        curve, plots: the plot of the fitness, and the others, as markdown.
     """
 
     run: str
@@ -233,12 +204,12 @@ class Overview:
     plots: str = ""
 
     def line(self) -> str:
-        """The page in one line, for a card."""
+        """Return the page in one line, for a card."""
         best = f"; best {reward(self.history[-1].best_fitness)}" if self.history else ""
         return f"{self.progress.line()}{best}"
 
     def page(self) -> str:
-        """The page, as markdown."""
+        """Return the page, as markdown."""
         return "\n\n".join(filter(None, [*self._head(), self.curve, *self._body(), self.plots]))
 
     def _head(self) -> list[str]:
@@ -297,7 +268,7 @@ def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]
 
 
 def _trend(history: Sequence[GenerationRecord]) -> str:
-    """Say how the mean fitness of the newest generations compares with that of as many before."""
+    """Compare the mean fitness of the newest generations with that of as many before, in words."""
     if len(history) < 2:
         return ""
     newest = min(SHOWN_GENERATIONS, len(history) // 2)

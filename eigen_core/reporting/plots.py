@@ -61,16 +61,15 @@ _DESCRIPTIONS = 136
 def write_plots(
     history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry], folder: Path, curves: Sequence[Curve]
 ) -> list[Path]:
-    """Write every figure of a run into `folder` and return the files, in the order in which they are read.
+    """Write every plot of a run into `folder` and return the files, in reading order.
 
-    Each file is replaced in one step. Figures without data are written too and say why they are empty.
+    Each file is replaced in one step. Plots without data are written too and say why they are empty.
 
     Args:
-        history: records of the generations, in order. No figure holds more of them at a time than it draws, so a log
-            that parses them as they are looked at keeps the memory of a long run small.
-        telemetry: what they took; may be empty or lack generations.
-        folder: created if need be.
-        curves: what the learner measures.
+        history: records of the generations, in order. A log that parses them lazily keeps memory small.
+        telemetry: of the generations; may be empty or lack some.
+        folder: created if missing.
+        curves: of the learner.
     """
     return [
         plot_fitness(history, folder / FITNESS_PLOT),
@@ -158,7 +157,6 @@ def _learning_story(history: Sequence[GenerationRecord]) -> str:
 
 
 def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: Sequence[Curve]) -> None:
-    """Draw each curve in axes of its own, under its name and what it is."""
     generations = np.array([record.generation for record in history], dtype=np.float64)
     learned = [record.learning or {} for record in history]
     grid = figure.subplots(2, -(-len(curves) // 2), squeeze=False)
@@ -268,10 +266,10 @@ def _resources_story(telemetry: Sequence[Telemetry]) -> str:
 
 def _draw_time(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
     parts = {
-        phase: by_generation(telemetry, [getattr(entry, f"{phase}_seconds") for entry in telemetry])
+        phase: _by_generation(telemetry, [getattr(entry, f"{phase}_seconds") for entry in telemetry])
         for phase in _TIMED_PHASES
     }
-    generations = generations_of(telemetry)
+    generations = _generations(telemetry)
     floor = np.zeros(len(generations))
     edges = np.append(generations - 0.5, generations[-1] + 0.5)
     middles = []
@@ -288,15 +286,15 @@ def _draw_time(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
 
 
 def _draw_memory(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
-    resident = by_generation(telemetry, [entry.rss_bytes / BYTES_PER_MB for entry in telemetry])
-    peak = by_generation(telemetry, [entry.rss_peak_bytes / BYTES_PER_MB for entry in telemetry])
+    resident = _by_generation(telemetry, [entry.rss_bytes / BYTES_PER_MB for entry in telemetry])
+    peak = _by_generation(telemetry, [entry.rss_peak_bytes / BYTES_PER_MB for entry in telemetry])
     curves, colours = {"at the end": resident, "peak": peak}, {"at the end": BLUE, "peak": PURPLE}
-    draw_memory(axes, "Resident memory", telemetry, curves, colours)
-    axes.fill_between(generations_of(telemetry), resident, peak, color=SKY, alpha=0.25, linewidth=0)
+    _draw_memory_curves(axes, "Resident memory", telemetry, curves, colours)
+    axes.fill_between(_generations(telemetry), resident, peak, color=SKY, alpha=0.25, linewidth=0)
 
 
 def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
-    """Say how fast the memory grew in the newer half, with the standard error of a least-squares line."""
+    """Return the growth of memory in the newer half, with the standard error of a least-squares line."""
     newer = telemetry[len(telemetry) // 2 :]
     if len(newer) < _SLOPE_GENERATIONS:
         return ""
@@ -311,7 +309,7 @@ def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
 
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Write from how many of the first agents the population descends, and the distance between policies (%)."""
+    """Write the number of first agents with descendants, and the distance between policies (%)."""
     with figure_file(path, "Diversity", _diversity_story(history)) as figure:
         if history:
             generations = np.array([record.generation for record in history], dtype=np.float64)
@@ -346,10 +344,9 @@ _STORY = 118
 
 
 def plot_memory_curve(report: "MemoryReport", path: Path) -> Path:
-    """Write the memory of a report over time: at the left the whole course, at the right its end with phases.
+    """Write the memory of a report over time: on the left all of it, on the right its end with phases.
 
-    Each point of the course is the peak of a stretch of time. The memory is that of the processes; the tensors on a GPU
-    are a second line. A limit is drawn where it is near enough to be seen.
+    Each point is the peak of an interval. A second line is the tensors on a GPU. A limit is drawn where it is near.
     """
     with figure_file(path, "Memory", _report_story(report)) as figure:
         if report.recent:
@@ -374,7 +371,6 @@ def _report_story(report: "MemoryReport") -> str:
 
 
 def _draw_course(axes: Axes, report: "MemoryReport", points: "Sequence[Point]") -> list[EndLabel]:
-    """Draw the memory over time, with the nearest limit if that is near, and return the labels of the lines."""
     unit, seconds_each = _time_unit(points[-1].seconds)
     time, host, device = (np.array(points, dtype=np.float64) / (seconds_each, BYTES_PER_MB, BYTES_PER_MB)).T
     if time[0] == time[-1]:
@@ -403,7 +399,7 @@ def _draw_course(axes: Axes, report: "MemoryReport", points: "Sequence[Point]") 
 
 
 def _time_unit(seconds: float) -> tuple[str, float]:
-    """Return the unit of an axis of times that ends there, and how long it is (seconds)."""
+    """Return the unit of a time axis that ends at `seconds`, and its length (seconds)."""
     if seconds < 600:
         return "seconds", 1.0
     return ("minutes", 60.0) if seconds < 36_000 else ("hours", 3_600.0)
@@ -433,19 +429,19 @@ def _draw_phases(axes: Axes, report: "MemoryReport") -> None:
 
 
 def plot_phase_memory(telemetry: Sequence[Telemetry], path: Path) -> Path:
-    """Write what each phase took of the memory (MB): peaks, and what it left behind or, with a GPU, its peaks there."""
+    """Write the memory of each phase (MB): its peak, and its growth or, with a GPU, its peak there."""
     measured = [entry for entry in telemetry if entry.phases]
     with figure_file(path, "Memory by phase", _phases_story(measured)) as figure:
         if measured:
             left, right = figure.add_axes((0.06, 0.13, 0.28, 0.68)), figure.add_axes((0.555, 0.13, 0.28, 0.68))
             peaks = _phase_curves(measured, lambda phase: phase.peak_bytes)
-            draw_memory(left, "Peak on the host", measured, peaks, PHASE_COLOURS)
+            _draw_memory_curves(left, "Peak on the host", measured, peaks, PHASE_COLOURS)
             if any(entry.device_peak_bytes for entry in measured):
                 held = _phase_curves(measured, lambda phase: phase.device_reserved_peak)
-                draw_memory(right, "Peak on the GPU, held by torch", measured, held, PHASE_COLOURS)
+                _draw_memory_curves(right, "Peak on the GPU, held by torch", measured, held, PHASE_COLOURS)
             else:
                 grown = _phase_curves(measured, lambda phase: phase.end_bytes - phase.start_bytes)
-                draw_memory(right, "From a phase's start to its end", measured, grown, PHASE_COLOURS)
+                _draw_memory_curves(right, "From a phase's start to its end", measured, grown, PHASE_COLOURS)
                 right.axhline(0.0, color=MUTED, linewidth=0.8, zorder=1)
             footnote(figure, "Resident memory of the process and its children. Dots: generations on their own.")
     return path
@@ -464,16 +460,15 @@ def _phases_story(measured: Sequence[Telemetry]) -> str:
 
 
 def _phase_curves(telemetry: Sequence[Telemetry], measure: Callable[[PhaseMemory], int]) -> dict[str, Values]:
-    """Return what each phase took in each generation (MB), NaN where it did not run or was not measured."""
+    """Return a measure of each phase in each generation (MB), NaN where unknown."""
     taken = [{phase.phase: measure(phase) / BYTES_PER_MB for phase in entry.phases} for entry in telemetry]
-    return {phase: by_generation(telemetry, [entry.get(phase) for entry in taken]) for phase in PHASE_COLOURS}
+    return {phase: _by_generation(telemetry, [entry.get(phase) for entry in taken]) for phase in PHASE_COLOURS}
 
 
-def draw_memory(
+def _draw_memory_curves(
     axes: Axes, title: str, telemetry: Sequence[Telemetry], curves: Mapping[str, Values], colours: Mapping[str, str]
 ) -> None:
-    """Draw named curves of memory (MB) over the generations, beside zero; see `draw_curves`."""
-    labels = draw_curves(axes, generations_of(telemetry), curves, colours, "MB")
+    labels = draw_curves(axes, _generations(telemetry), curves, colours, "MB")
     low, high = axes.get_ylim()
     low, high = min(low, 0.0), max(high, 1.0)
     axes.set_ylim(low, high + 0.05 * (high - low))
@@ -481,13 +476,12 @@ def draw_memory(
     label_ends(axes, labels)
 
 
-def generations_of(telemetry: Sequence[Telemetry]) -> Values:
-    """Return the generations from the first to the last that is known."""
+def _generations(telemetry: Sequence[Telemetry]) -> Values:
     return np.arange(telemetry[0].generation, telemetry[-1].generation + 1, dtype=np.float64)
 
 
-def by_generation(telemetry: Sequence[Telemetry], values: Sequence[float | None]) -> Values:
-    """Return one value a generation of `generations_of`, NaN where it has no record or a value that is not known."""
-    placed = np.full(len(generations_of(telemetry)), np.nan)
+def _by_generation(telemetry: Sequence[Telemetry], values: Sequence[float | None]) -> Values:
+    """Return one value a generation of `_generations`, NaN where unknown."""
+    placed = np.full(len(_generations(telemetry)), np.nan)
     placed[[entry.generation - telemetry[0].generation for entry in telemetry]] = np.array(values, dtype=np.float64)
     return placed

@@ -18,7 +18,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from eigen_core.common.text import money, number, percent
-from eigen_core.reporting.report import NAMES, Fold, Report, Values
+from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.reporting.report import NAMES, Report
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -37,7 +38,7 @@ from eigen_core.reporting.style import (
     letters,
 )
 from eigen_core.trading import EquityCurve
-from eigen_core.trading.equity import daily_rates
+from eigen_core.trading.equity import Values, daily_rates
 from eigen_core.trading.metrics import drawdowns
 
 AGENT = "Agent"
@@ -64,34 +65,26 @@ _WINDOW = 126
 
 
 def colour_of(baseline: str, position: int) -> str:
-    """Return the colour of a baseline; of one without its own, that of its position."""
+    """Return the colour of a baseline; one without its own has that of its position."""
     return _COLOURS.get(baseline, _OTHER_COLOURS[position % len(_OTHER_COLOURS)])
 
 
 def colours_of(baselines: Sequence[str]) -> dict[str, str]:
-    """Return the colours of all baselines of a report."""
     return {name: colour_of(name, position) for position, name in enumerate(baselines)}
 
 
 def _shorten(name: str) -> str:
-    """Return a name that fits beside a plot."""
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
 
 
-def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], folds: Sequence[Fold] = ()) -> Markup:
-    """Draw the equity of accounts on a logarithmic axis; the first one is thick and in front.
-
-    Args:
-        curves: the accounts by their names.
-        colours: of each.
-        folds: whose last days are marked.
-    """
+def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], ends: Sequence[str] = ()) -> Markup:
+    """Draw the equity of accounts for a page; see `draw_equity`."""
 
     def draw(axes: Axes, narrow: bool) -> None:
-        draw_equity(axes, curves, colours, [str(fold.last) for fold in folds], narrow=narrow)
+        draw_equity(axes, curves, colours, ends, narrow=narrow)
 
-    ends = ", ".join(f"{name} {money(curve.equity[-1])}" for name, curve in curves.items())
-    return plot("equity", f"Equity over the days, on a logarithmic axis. At the end: {ends}.", draw, height=380)
+    last = ", ".join(f"{name} {money(curve.equity[-1])}" for name, curve in curves.items())
+    return plot("equity", f"Equity over the days, on a logarithmic axis. At the end: {last}.", draw, height=380)
 
 
 def draw_equity(
@@ -105,9 +98,9 @@ def draw_equity(
     """Draw the equity of accounts on a logarithmic axis, the first one thick and in front.
 
     Args:
-        axes: where.
-        curves: the accounts by their names.
-        colours: of each.
+        axes: of the plot.
+        curves: the accounts by name.
+        colours: by name.
         ends: last dates of folds, as YYYY-MM-DD; all but the last are marked.
         narrow: without names at the ends of the lines.
     """
@@ -138,19 +131,16 @@ def draw_equity(
         label_ends(axes, labels, size=_LABEL_PIXELS)
 
 
-def drawdown_plot(report: Report) -> Markup:
+def drawdown_plot(played: PlayedSpan) -> Markup:
     """Draw the drawdowns of the agent and of the benchmark."""
-    own = drawdowns(report.curve)
-    other = None if report.benchmark is None else drawdowns(report.baselines[report.benchmark])
+    dates, own, name = played.curve.dates, drawdowns(played.curve), played.benchmark
+    other, colour = drawdowns(played.baselines[name]), colour_of(name, 0)
 
     def draw(axes: Axes, narrow: bool) -> None:
-        axes.fill_between(report.curve.dates, own, 0.0, color=CHAMPION, alpha=0.18, linewidth=0)
-        axes.plot(report.curve.dates, own, color=CHAMPION, linewidth=1.8)
-        labels = [EndLabel(float(own[-1]), AGENT, CHAMPION)]
-        if report.benchmark is not None and other is not None:
-            colour = colour_of(report.benchmark, 0)
-            axes.plot(report.curve.dates, other, color=colour, linewidth=_THIN)
-            labels.append(EndLabel(float(other[-1]), NAMES.get(report.benchmark, report.benchmark), colour))
+        axes.fill_between(dates, own, 0.0, color=CHAMPION, alpha=0.18, linewidth=0)
+        axes.plot(dates, own, color=CHAMPION, linewidth=1.8)
+        axes.plot(dates, other, color=colour, linewidth=_THIN)
+        labels = [EndLabel(float(own[-1]), AGENT, CHAMPION), EndLabel(float(other[-1]), NAMES[name], colour)]
         axes.set_ylim(top=0.0)
         _axes(axes, percent, narrow=narrow)
         _percentages(axes.yaxis, 5)
@@ -161,7 +151,7 @@ def drawdown_plot(report: Report) -> Markup:
 
 
 def window_of(days: int) -> int:
-    """Return how many days a rolling figure is of: half a year, or less in a short span; 0: there are too few."""
+    """Return the window of rolling metrics: half a year, or less in a short span; 0: there are too few days."""
     window = min(_WINDOW, days // 3)
     return window if window >= _LEAST_WINDOW else 0
 
@@ -186,17 +176,17 @@ def _ratios(numerators: Values, denominators: Values, window: int) -> Values:
     return np.concatenate([np.full(window - 1, np.nan), ratios])
 
 
-def rolling_plots(report: Report) -> list[tuple[str, Markup]]:
-    """Draw the rolling Sharpe ratio, and beta if there is a benchmark, each with its name; empty in a short span."""
-    window = window_of(len(report.curve.dates))
+def rolling_plots(played: PlayedSpan) -> list[tuple[str, Markup]]:
+    """Draw the rolling Sharpe ratio and beta, each with its name; empty in a short span."""
+    curve, window = played.curve, window_of(len(played.curve.dates))
     if not window:
         return []
-    sharpe = rolling_sharpe(report.curve, window, report.periods_per_year, report.risk_free)
-    drawn = [("Sharpe", _line_plot("rolling-sharpe", "Rolling Sharpe ratio", report.curve.dates, sharpe, 0.0))]
-    if report.benchmark is not None:
-        beta = rolling_beta(report.curve.returns, report.baselines[report.benchmark].returns, window)
-        drawn.append(("Beta", _line_plot("rolling-beta", "Rolling beta", report.curve.dates, beta, 1.0)))
-    return drawn
+    sharpe = rolling_sharpe(curve, window, played.periods_per_year, played.risk_free)
+    beta = rolling_beta(curve.returns, played.baselines[played.benchmark].returns, window)
+    return [
+        ("Sharpe", _line_plot("rolling-sharpe", "Rolling Sharpe ratio", curve.dates, sharpe, 0.0)),
+        ("Beta", _line_plot("rolling-beta", "Rolling beta", curve.dates, beta, 1.0)),
+    ]
 
 
 def _line_plot(name: str, label: str, dates: NDArray[np.datetime64], values: Values, mark: float) -> Markup:
@@ -213,9 +203,9 @@ def _line_plot(name: str, label: str, dates: NDArray[np.datetime64], values: Val
     return plot(name, f"{label}. {extremes}", draw, height=200, margins=(64, 24))
 
 
-def exposure_plot(report: Report) -> Markup:
-    """Draw the share of the agent's equity that is invested."""
-    dates, exposure = report.curve.dates, report.curve.exposure
+def exposure_plot(curve: EquityCurve) -> Markup:
+    """Draw the share of the equity that is invested."""
+    dates, exposure = curve.dates, curve.exposure
 
     def draw(axes: Axes, narrow: bool) -> None:
         axes.fill_between(dates, exposure, 0.0, color=CHAMPION, alpha=0.25, linewidth=0, step="post")
@@ -228,7 +218,7 @@ def exposure_plot(report: Report) -> Markup:
 
 
 def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
-    """Draw the shares of the equity in each asset over the days, the largest apart; return the colours too.
+    """Draw the shares of the equity in each asset over the days, the largest separately; return the colours too.
 
     Args:
         weights: a row a day, a column a symbol; below 0: sold short.
@@ -257,8 +247,8 @@ def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
 
 
 def matched_plot(report: Report) -> Markup:
-    """Draw the total returns of the matched random traders, and where the agent's lies among them."""
-    own, matched = report.figures.total_return, report.matched
+    """Draw the total returns of the matched random traders, and the agent's among them."""
+    own, matched = report.played.figures.total_return, report.played.matched.total_returns
 
     def draw(axes: Axes, narrow: bool) -> None:
         axes.hist(matched, bins=24 if narrow else 40, color=SHADE, edgecolor=MUTED, linewidth=0.5)
@@ -295,7 +285,7 @@ def matched_plot(report: Report) -> Markup:
 
 
 def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool) -> None:
-    """Finish axes over days: few ticks, a grid of y, no frame."""
+    """Format axes over days: few ticks, a grid of y, no frame."""
     axes.margins(x=0.0)
     fewest, most = (2, 6) if narrow else (3, 8)
     locator = AutoDateLocator(minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
@@ -308,7 +298,7 @@ def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool) -> None:
 
 
 def _percentages(axis: Axis, ticks: int) -> None:
-    """Mark round percentages on an axis of fractions, with as many decimals as they have."""
+    """Mark round percentages on an axis of fractions, with as many decimals as needed."""
     locator = MaxNLocator(nbins=ticks, steps=[1, 2, 5, 10])
     low, high = axis.get_view_interval()
     step = float(np.diff(locator.tick_values(low, high)).min())
@@ -366,7 +356,7 @@ Draw = Callable[[Axes, bool], None]
 
 
 def variables() -> dict[str, tuple[str, str]]:
-    """Return the colours of a page by the name of their CSS variable: on a light ground, and on a dark one."""
+    """Return the colours of a page by the name of their CSS variable: on a light and on a dark background."""
     plain = {name: (colour, _DARK[name]) for name, colour in _LIGHT.items()}
     return plain | {f"{name}-text": (colour, _DARK[name]) for name, colour in _TEXT.items()} | {"paper": _PAPER}
 
@@ -380,8 +370,8 @@ def plot(name: str, label: str, draw: Draw, *, height: int = 300, margins: tuple
     """Return a plot for a page, in a wide and a narrow form, of which the page's style shows one.
 
     Args:
-        name: of the plot; no other one of the page has it.
-        label: what the plot shows, for those who do not see it.
+        name: unique on the page.
+        label: description for screen readers.
         draw: draws it, once for each form.
         height: of the wide form (pixels).
         margins: left and right of the wide form's axes (pixels).
@@ -413,7 +403,7 @@ def _drawn(figure: Figure) -> str:
 
 
 def _inner(svg: str, name: str) -> str:
-    """Return what is in the SVG, with the page's colours and letters, and names that no other plot has."""
+    """Return the content of the SVG, with the page's colours and fonts, and ids that are unique on the page."""
     svg = svg[svg.index(">", svg.index("<svg")) + 1 : svg.rindex("</svg>")]
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     used = set(re.findall(r"#([\w.-]+)\)?\"", svg))

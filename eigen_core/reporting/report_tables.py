@@ -51,7 +51,7 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its text, and how strongly it is shaded as a gain (to 1) or a loss (to -1)."""
+    """A cell: its text, and its shade, from 1 (gain) to -1 (loss)."""
 
     text: str
     shade: float = 0.0
@@ -59,14 +59,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page; the first cell of a row is its heading.
-
-    Attributes:
-        caption: what it shows.
-        columns: headings.
-        rows: as many cells each.
-        left: columns of text, by their heading; the others are numbers.
-    """
+    """A table of a page; the first cell of a row is its heading. `left`: headings of columns of text, not numbers."""
 
     caption: str
     columns: Sequence[str]
@@ -88,7 +81,7 @@ def _shown(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def calendar_table(curve: EquityCurve) -> Table:
-    """Return the return of each month and year of an account; those of which it has only a part are of that part."""
+    """Return the return of each month and year of an account; incomplete ones count as far as they go."""
     months = _compounded(curve, "M")
     rows = []
     for year, total in _compounded(curve, "Y").items():
@@ -147,7 +140,7 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
 
 
 def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame | None = None) -> Table:
-    """Return what each asset has contributed, the best first; of many, the best and the worst ones.
+    """Return the gain of each asset, the best first; of many, the best and the worst ones.
 
     Of a portfolio, whose `weights` are a row a day and a column a symbol, with the mean weight instead of trades won.
     """
@@ -172,7 +165,7 @@ def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame |
 
 
 def rows_table(caption: str, rows: Sequence[Mapping[str, str]], numbers: Collection[str] = ()) -> Table:
-    """Return rows with the same columns as a table of texts, and of `numbers` in the columns that are named so."""
+    """Return rows with the same columns as a table of texts; columns in `numbers` are aligned as numbers."""
     columns = tuple(rows[0]) if rows else ()
     cells = [[Cell(str(row[column])) for column in columns] for row in rows]
     return Table(caption, columns, cells, frozenset(columns) - frozenset(numbers))

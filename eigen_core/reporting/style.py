@@ -88,7 +88,7 @@ class EndLabel(NamedTuple):
 
 @contextmanager
 def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, Any] | None = None) -> Iterator[Figure]:
-    """Give an empty figure in the house's style; nothing of it, and no setting of matplotlib, outlives the block.
+    """Yield an empty figure in the common style; matplotlib's own settings are as before afterwards.
 
     Args:
         size_inches: width and height.
@@ -105,16 +105,7 @@ def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, 
 
 @contextmanager
 def figure_file(path: Path, title: str, story: str, size_inches: tuple[float, float] = SIZE_INCHES) -> Iterator[Figure]:
-    """Give an empty figure with a title and one line that says what it shows; write it to `path` at the end.
-
-    An error in the block leaves no file.
-
-    Args:
-        path: PNG file; its folder is created.
-        title: what is plotted.
-        story: what it says in this run, one line under the title.
-        size_inches: width and height.
-    """
+    """Yield an empty figure with a title and a line below it, and write it as a PNG file; an error leaves no file."""
     with empty_figure(size_inches) as figure:
         # As far below the upper edge in a figure of any height.
         inch = 1.0 / size_inches[1]
@@ -142,7 +133,7 @@ def tint(colour: str, white: float) -> str:
 
 
 def letters(colour: str) -> str:
-    """Return the colour of a text about a line: darker than the line, since thin letters need more contrast."""
+    """Return the colour of a label: darker than its line, since thin letters need more contrast."""
     red, green, blue = (0.75 * channel for channel in to_rgb(colour))
     return to_hex((red, green, blue))
 
@@ -162,16 +153,9 @@ def line_width(generations: int) -> float:
 def draw_curves(
     axes: Axes, generations: Values, curves: Mapping[str, Values], colours: Mapping[str, str], unit: str = ""
 ) -> list[EndLabel]:
-    """Draw named curves over the generations and return the labels that name them and their last known values.
+    """Draw named curves over the generations and return the labels with their last known values.
 
-    A curve is broken where it is NaN, a value between two gaps is a dot, and one without a value is left out.
-
-    Args:
-        axes: where; x becomes the generations.
-        generations: rising, one a value.
-        curves: the values of each, by name; the name may be empty.
-        colours: of each, by name.
-        unit: of the values, for the labels.
+    A curve is broken where it is NaN; a value between two gaps is a dot; a curve without a value is left out.
     """
     labels = []
     for name, values in curves.items():
@@ -187,10 +171,7 @@ def draw_curves(
 
 
 def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
-    """Write above the axes what y is and, at the right, its unit and what is unusual about its scale; draw its grid.
-
-    Call it when the scale of y is final.
-    """
+    """Write quantity and remarks (unit, scale) above the axes and draw the grid of y, which must be final."""
     axes.set_title(quantity)
     axes.set_title(", ".join(remark for remark in remarks if remark), loc="right", color=MUTED, fontsize=8.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
@@ -198,10 +179,7 @@ def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
 
 
 def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> None:
-    """Write each label right of the axes at its height, moved up or down as far as needed not to overlap.
-
-    Call it when the limits and the scale of y are final.
-    """
+    """Write each label right of the axes at its height, moved so that none overlap; y must be final."""
     # Matplotlib chooses the limits when they are asked for.
     axes.get_ylim()
     height = axes.get_window_extent().height / axes.figure.dpi * 72.0
@@ -244,7 +222,7 @@ _OUTLIER = 4.0
 
 
 def scale_losses(axes: Axes, values: Values) -> str:
-    """Choose a scale on which the newer half of the values can be read, and return the words that name it.
+    """Choose a scale on which the newer half of the values is readable, and return its name.
 
     Args:
         axes: with the values drawn.
@@ -263,13 +241,13 @@ def scale_losses(axes: Axes, values: Values) -> str:
 
 
 def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str:
-    """Make y logarithmic beyond the values that matter, where others would flatten them; return the words that say so.
+    """Make y logarithmic where outliers would flatten the rest, and return the words that say so.
 
     In the reach of 95 % of the newer half of `core` around zero, y stays linear.
 
     Args:
         axes: with the values drawn.
-        core: the values that matter, `[curves, generations]`.
+        core: the values to read, `[curves, generations]`.
         everything: all values that are drawn, any shape.
     """
     values, furthest = np.asarray(core, dtype=np.float64), float(np.abs(everything).max())
@@ -290,13 +268,13 @@ def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str
 
 
 def _round_up(value: float) -> float:
-    """Return the first end of a linear part that is not below `value`, which is positive."""
+    """Return the smallest round edge that is not below `value`, which is positive."""
     magnitude = 10.0 ** np.floor(np.log10(value))
     return float(magnitude * next((edge for edge in _EDGES if value <= edge * magnitude), 10.0))
 
 
 def clip_top(axes: Axes, x: Values, y: Values, unit: str) -> None:
-    """Start y at 0 and end it where outliers do not flatten the rest; mark the largest above it with their numbers."""
+    """Start y at 0 and end it where outliers do not flatten the rest; mark the largest outliers with their numbers."""
     limit = _OUTLIER * float(np.median(y))
     shown = y[y <= limit] if limit > 0 else y
     top = 1.12 * float(shown.max(initial=0.0)) or 1.0

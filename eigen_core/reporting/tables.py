@@ -33,7 +33,7 @@ _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes", "exchanged_bytes"
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
-    """Return who the champion is after a generation, how good, and how old: "agent 3 of generation 7, ..."."""
+    """Return the champion of a generation with validation and age: "agent 3 of generation 7, ..."."""
     age = record.generation - record.champion_generation
     found = f"{count(age, 'generation')} ago" if age else "in this generation"
     validation = number(record.champion_validation)
@@ -45,7 +45,7 @@ def _champion(record: GenerationRecord) -> str:
 
 
 def _chosen_by_score(record: GenerationRecord) -> bool:
-    """Whether the champion was chosen by something else than its validation fitness."""
+    """Whether the champion was chosen by a score other than its validation fitness."""
     return record.champion_score != record.champion_validation
 
 
@@ -78,10 +78,8 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
 def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
     """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used.
 
-    If the run has workers, also what crossed between it and them (MB).
-
-    Where it is known, also from how many of the first agents the population descends; where there are prices, what the
-    champion gained beyond the market in validation (% with 95 % interval).
+    Where known, also: number of the first agents with descendants, the champion's excess over the market in validation
+    (% with 95 % interval), and data exchanged with workers (MB).
     """
     known = {entry.generation: entry for entry in telemetry}
     entries = [known.get(record.generation) for record in history]
@@ -107,7 +105,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
 
 
 def excess_unit(history: Sequence[GenerationRecord]) -> str | None:
-    """Return what the champions' excess of a run is of, trade or year; None where there is none."""
+    """Return the unit of the champions' excess, trade or year; None where there is none."""
     return next((record.champion_excess.per for record in history if record.champion_excess), None)
 
 
@@ -120,13 +118,7 @@ def _megabytes(amount: int) -> float | None:
 
 
 def champion_card(history: Sequence[GenerationRecord]) -> Row:
-    """Return what is known of the champion: who it is, how good, how old, where its line began.
-
-    Raises:
-        ValueError: `history` is empty; there is no champion before the first generation.
-    """
-    if not history:
-        raise ValueError("there is no champion before the first generation")
+    """Return the champion of a run with its fitness, age and the origin of its line, as one row."""
     newest = history[-1]
     generation, agent = newest.champion_generation, newest.champion_agent
     found = record_of(history, generation)
@@ -177,7 +169,7 @@ def _cell(name: str, value: float | str | None) -> str:
 
 
 def plots_markdown(paths: Sequence[Path], level: int = 2) -> str:
-    """Return markdown with the pictures inside it (base64), each under the name of its file, a heading of `level`."""
+    """Return markdown with pictures inside it (base64), each under a heading of `level`, the name of its file."""
     return "\n".join(f"{'#' * level} {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
 
 
@@ -192,7 +184,7 @@ def _title(plot: Path) -> str:
 
 
 def champion_sentence(history: Sequence[GenerationRecord]) -> str:
-    """Say who the champion is, of how many it is the best, and what it gained beyond the market."""
+    """Return a sentence: the champion, number of validations it is the best of, excess over the market."""
     newest = history[-1]
     looks = count(sum(len(record.validations) for record in history), "validation")
     score = (
@@ -208,7 +200,7 @@ def champion_sentence(history: Sequence[GenerationRecord]) -> str:
 
 
 def diversity_sentence(record: GenerationRecord) -> str | None:
-    """Say how different the agents of a generation are; None where that was not recorded."""
+    """Return the diversity of a generation's agents as a sentence; None where it was not recorded."""
     if record.distinct_ancestors is None:
         return None
     agents = len(record.fitness)
@@ -219,7 +211,7 @@ def diversity_sentence(record: GenerationRecord) -> str | None:
 
 
 def holdout_sentence(result: HoldoutResult) -> str:
-    """Say how the champion did in the holdout episodes beside agents with random weights."""
+    """Return the champion's result in the holdout episodes, beside agents with random weights, as a sentence."""
     rewards = result.random_rewards
     excess = f"; beyond the market it gains {result.champion_excess}" if result.champion_excess else ""
     return (
@@ -239,16 +231,16 @@ def in_words(statistics: Mapping[str, float]) -> str:
 def history_frame(
     history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry] = (), known: Sequence[str] = ()
 ) -> "pd.DataFrame":
-    """Return the scalars of a run as a frame indexed by generation; what is not known is NaN.
+    """Return the scalars of a run as a frame indexed by generation; unknown values are NaN.
 
-    Columns are the fields of `GenerationRecord`, how many of the first agents have descendants, what it has of the
-    champion's excess, learning, trading and evolution with `champion_excess_`, `learning_`, `trading_` or `evolution_`
-    in front, and those of `Telemetry` with the whole time, `seconds`.
+    Columns are the scalar fields of `GenerationRecord`, `distinct_ancestors`, those of the champion's excess, learning,
+    trading and evolution with `champion_excess_`, `learning_`, `trading_` or `evolution_` in front, and those of
+    `Telemetry` with the whole time, `seconds`.
 
     Args:
         history: records of the generations.
-        telemetry: what they took.
-        known: columns of learning and trading that are there even if no generation has them.
+        telemetry: their times and memory.
+        known: columns that exist even if no generation has them.
     """
     import pandas as pd
 

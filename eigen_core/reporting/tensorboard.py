@@ -48,7 +48,7 @@ class TensorBoardTracker:
         self._size = -1
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
-        """Append what is missing to what the file holds in agreement with the history; the rest of it is cut off."""
+        """Append the missing generations; first cut off what disagrees with the history."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             # As in the first call, after a failure, or when the file was replaced.
@@ -61,7 +61,7 @@ class TensorBoardTracker:
         self._generation = len(history)
 
     def _begin(self, file: BinaryIO, history: Sequence[GenerationRecord]) -> int:
-        """Cut the file off where it disagrees with the history; return the last generation that it holds then."""
+        """Cut the file off where it disagrees with the history; return its last generation."""
         generation, end, configured, configured_at = 0, 0, b"", 0
         for began, ended, event in _events(self._path.read_bytes()):
             values = event.summary.value
@@ -97,13 +97,12 @@ def _as_text(text: bytes) -> Summary.Value:
 
 
 def _agree(event: Event, metrics: Mapping[str, float]) -> bool:
-    """Whether an event holds these metrics, as float32."""
     held = {value.tag: value.simple_value for value in event.summary.value}
     return all(held.get(tag) == float(np.float32(value)) for tag, value in metrics.items())
 
 
 def _events(content: bytes) -> Iterator[tuple[int, int, Event]]:
-    """Yield where each event begins and ends, and the event, up to the first that is not whole."""
+    """Yield start, end and content of each event, up to the first incomplete one."""
     began = 0
     header_bytes = _LENGTH.size + _CHECKSUM.size
     while len(header := content[began : began + header_bytes]) == header_bytes:

@@ -24,10 +24,10 @@ class TrackedRun:
     """A run whose metrics are tracked.
 
     Attributes:
-        name: the run.
-        store: URL of what holds it.
-        root: folder of this machine that holds the run's folder.
-        config: its configuration.
+        name: of the run.
+        store: its URL.
+        root: local folder that holds the run's folder.
+        config: the run's.
     """
 
     name: str
@@ -37,7 +37,7 @@ class TrackedRun:
 
 
 class Tracker(Protocol):
-    """Holds the metrics of a run's generations. Its module imports the package that it needs."""
+    """Writes the metrics of a run's generations. Its module imports the package that it needs."""
 
     errors: ClassVar[tuple[type[Exception], ...]]
     """Errors of writing if the tracker cannot be reached or written to."""
@@ -47,9 +47,9 @@ class Tracker(Protocol):
     def __init__(self, run: TrackedRun) -> None: ...
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
-        """Let the tracker hold each metric of each generation of the history once, as the history has it.
+        """Write each metric of each generation that is missing.
 
-        It may be called again after it has raised, or in another process after this one was killed.
+        It may be called again after an error, or in another process after this one was killed.
 
         Args:
             history: one record for each generation from 1 on.
@@ -58,7 +58,7 @@ class Tracker(Protocol):
 
 
 def metrics_of(record: GenerationRecord) -> dict[str, float]:
-    """Return the metrics of a generation that equal runs share, by the names of the record."""
+    """Return the metrics of a generation that equal runs have in common, by the names of the record."""
     return {
         **_numbers(record, "generation"),
         **_in(record.champion_excess.numbers if record.champion_excess else {}, "champion_excess"),
@@ -70,7 +70,7 @@ def metrics_of(record: GenerationRecord) -> dict[str, float]:
 def metrics_since(
     generation: int, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]
 ) -> Iterator[tuple[int, dict[str, float]]]:
-    """Yield each generation after this one with all its metrics, those of its telemetry too where there is one."""
+    """Yield each generation after `generation` with all its metrics, including its telemetry."""
     records = history[generation:]
     took = {entry.generation: entry for entry in telemetry[-len(records) :]} if records else {}
     for record in records:
@@ -100,13 +100,7 @@ History = Sequence[GenerationRecord]
 
 
 class _Follower:
-    """Lets one tracker write a history, in a thread that a process can end without.
-
-    Args:
-        name: the tracker's, in the configuration.
-        tracker: what writes.
-        warn: says once what went wrong.
-    """
+    """Lets a tracker write in a daemon thread, and warns once if it fails."""
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
         self._name = name
@@ -119,7 +113,7 @@ class _Follower:
         self._warned = False
 
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
-        """Begin to write; while an earlier call is still at it, its generations are written with the next ones."""
+        """Start to write; while an earlier call is running, its generations are written with the next ones."""
         self._newest = history, telemetry
         if self._thread is not None and self._thread.is_alive():
             return
@@ -127,7 +121,7 @@ class _Follower:
         self._begin()
 
     def finish(self, seconds: float) -> None:
-        """Wait until all is written, at most so long and not after an error."""
+        """Wait until all is written, at most `seconds`, and not after an error."""
         if self._thread is None:
             return
         end = time.monotonic() + seconds
@@ -166,10 +160,10 @@ class _Follower:
 
 
 class Tracking(Listener):
-    """Writes each generation that is in a checkpoint to the trackers of a run; a context manager.
+    """Writes the metrics of each checkpoint to the trackers of a run; a context manager that waits for them at the end.
 
-    When it begins, the trackers receive what earlier processes did not write. When it ends, it waits for them for a
-    bounded time. A tracker that fails is named in one warning and tried again with the next generation.
+    At the start the trackers receive generations of earlier processes. A tracker that fails causes one warning and is
+    tried again with the next generation.
 
     Args:
         config: the run's.
@@ -197,7 +191,7 @@ class Tracking(Listener):
             follower.finish(max(end - time.monotonic(), 0.0))
 
     def prepared(self, training: Training) -> None:
-        """Write what earlier processes of the run did not."""
+        """Write generations of earlier processes."""
         self.write(training.state.history, training.state.telemetry)
 
     def checkpointed(self, training: Training) -> None:

@@ -309,8 +309,9 @@ def print_report(console: Console, written: "WrittenReport") -> None:
     report = written.report
     print_line(console, (report.sentence, "bold"))
     print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
-    curves = {"agent": report.curve, **report.baselines}
-    print_figures(console, "account", curves, {"agent": report.figures, **report.baseline_figures})
+    played = report.played
+    curves = {"agent": played.curve, **played.baselines}
+    print_figures(console, "account", curves, {"agent": played.figures, **played.figures_of_baselines})
     print_fact(console, "report", str(written.file))
     if written.artifact:
         print_fact(console, "in Prefect", f"{written.artifact}")
@@ -318,22 +319,25 @@ def print_report(console: Console, written: "WrittenReport") -> None:
 
 def report_document(written: "WrittenReport") -> dict[str, Any]:
     """Return what `eigen report --json` prints. Its keys are a contract."""
-    report = written.report
+    report, played = written.report, written.report.played
     return {
         "run": report.run,
         "agent": written.agent,
         "slice": report.span,
         "first": report.first,
         "last": report.last,
-        "days": len(report.curve.dates),
-        "folds": [{"fold": fold.name, "first": str(fold.first), "last": str(fold.last)} for fold in report.folds],
+        "days": len(played.curve.dates),
+        "folds": [
+            {"fold": f"fold {fold.number}", "first": fold.played.first, "last": fold.played.last}
+            for fold in report.folds
+        ],
         "file": str(written.file),
         "artifact": written.artifact,
-        "periods_per_year": report.periods_per_year,
-        "risk_free": report.risk_free,
-        "figures": asdict(report.figures),
-        "baselines": {name: asdict(figures) for name, figures in report.baseline_figures.items()},
-        "verdict": {"claim": report.claim, "sentence": report.sentence},
+        "periods_per_year": played.periods_per_year,
+        "risk_free": played.risk_free,
+        "figures": asdict(played.figures),
+        "baselines": {name: asdict(figures) for name, figures in played.figures_of_baselines.items()},
+        "verdict": {"claim": report.verdict.claim, "sentence": report.sentence},
         "warnings": list(report.warnings),
     }
 

@@ -67,7 +67,7 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
         console, "Run ", (status.run, "bold"), f" {how}: generation {status.generation} of {status.config.generations}"
     )
     # Imported here because it needs pandas, which help and presets do without.
-    from eigen_core.reporting import champion_sentence, diversity_sentence, holdout_sentence
+    from eigen_core.reporting.tables import champion_sentence, diversity_sentence, holdout_sentence
 
     if status.history:
         print_line(console, champion_sentence(status.history))

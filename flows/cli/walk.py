@@ -82,9 +82,9 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
         "baselines": {
             **{name: compared_figures(result.compute_metrics(curve)) for name, curve in result.baselines.items()},
             "matched_random": {
-                "median": result.matched_median,
-                "quantile_of_agent": result.matched_quantile,
-                "draws": len(result.matched_returns),
+                "median": result.matched.median_return,
+                "quantile_of_agent": result.matched.quantile_of(figures.total_return),
+                "draws": len(result.matched.total_returns),
             },
         },
         "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},

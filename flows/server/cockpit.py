@@ -20,24 +20,27 @@ from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
-from eigen_core.reporting import (
+from eigen_core.reporting.pages import (
+    FITNESS_PLOT,
+    SHOWN_GENERATIONS,
     Overview,
     Progress,
-    champion_card,
     data_page,
-    holdout_sentence,
     link_to_run,
-    picture_markdown,
     plan_page,
-    plots_markdown,
-    population_table,
-    readable,
     summary_page,
     uploads_page,
     uploads_sentence,
 )
-from eigen_core.reporting.pages import FITNESS_PLOT, SHOWN_GENERATIONS
-from eigen_core.reporting.tables import Row
+from eigen_core.reporting.tables import (
+    Row,
+    champion_card,
+    holdout_sentence,
+    picture_markdown,
+    plots_markdown,
+    population_table,
+    readable,
+)
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
 from flows.server.reporter import Pages, Reporter, artifact_key, server_is_there, show_memory

@@ -26,8 +26,7 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
-from eigen_core.reporting import plots_markdown
-from eigen_core.reporting.tables import Row
+from eigen_core.reporting.tables import Row, plots_markdown
 from flows.server.environment import prepare_environment
 from flows.server.servers import configured_api, is_reachable
 

@@ -8,7 +8,7 @@ from trading_cases import panel_of
 from eigen_core.config import Config
 from eigen_core.judging.backtest import PlayedSpan
 from eigen_core.judging.market import MarketBacktest
-from eigen_core.judging.portfolio import PortfolioMarket
+from eigen_core.judging.portfolio import PortfolioBacktest
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.learning import learner_class
 from eigen_core.networks import AgentNetwork
@@ -26,8 +26,8 @@ PANEL = panel_of(CLOSES, CLOSES, CLOSES)
 def played(scores: np.ndarray) -> PlayedSpan:
     """A portfolio whose share of the asset follows scores, a day each."""
     weights = target_weights(torch.tensor(scores[:, None]), torch.ones(DAYS, 1, dtype=torch.bool)).numpy()
-    market, own = PortfolioMarket(PANEL, CONFIG, SPAN), weights[None, SPAN.start : SPAN.stop]
-    return market.played(own, market.accounts(own).curve(0), "champion", draws=1_000)
+    market, own = PortfolioBacktest(CONFIG, PANEL, torch.device("cpu")), weights[None, SPAN.start : SPAN.stop]
+    return market.played(own, 1, SPAN, market.accounts(own, SPAN).curve(0), "champion", draws=1_000)
 
 
 def knowing(share: float) -> np.ndarray:

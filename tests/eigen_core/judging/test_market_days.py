@@ -11,7 +11,7 @@ from science_cases import random_panel, small_config
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.backtest import play_days
+from eigen_core.judging.market import decide_trades
 from eigen_core.market import Panel, build_panel
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.population import initial_weights
@@ -33,7 +33,7 @@ def played(
     network = AgentNetwork(panel, config, CPU, Heads())
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
     known = prices_of_span(Prices.of_panel(panel, CPU), span, config.trading.holding_days)
-    trades = play_days(network, known, config, weights, span, ensemble=ensemble)
+    trades = decide_trades(network, known, config, weights, span, ensemble=ensemble)
     closes = known.last_close[: len(span)].numpy()
     dates = np.asarray(panel.dates)[span.start : span.stop]
     return trades, known, trade_accounts(trades, closes, dates, config.trading, config.account)

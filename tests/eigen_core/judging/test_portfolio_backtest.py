@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from trading_cases import panel_of, prices_of, random_panel
+from trading_cases import CPU, panel_of, prices_of, random_panel
 
 from eigen_core.config import Config
 from eigen_core.judging.backtest import NextOrders, PlayedSpan, decision_of
-from eigen_core.judging.portfolio import PortfolioMarket, orders_of_days
+from eigen_core.judging.portfolio import PortfolioBacktest, orders_of_days
 from eigen_core.market import Panel
 from eigen_core.trading.metrics import gain_by_asset, gain_by_month
 
@@ -24,8 +24,9 @@ def weights_of(agents: int, panel: Panel = PANEL, seed: int = 0) -> np.ndarray:
 
 
 def played(weights: np.ndarray, panel: Panel = PANEL, config: Config = CONFIG) -> PlayedSpan:
-    market = PortfolioMarket(panel, config, SPAN)
-    return market.played(weights, market.accounts(weights).together(1.0 / len(weights)), "champion", draws=40)
+    market, agents = PortfolioBacktest(config, panel, CPU), len(weights)
+    initial = market.accounts(weights, SPAN).together(1.0 / agents)
+    return market.played(weights, agents, SPAN, initial, "champion", draws=40)
 
 
 def test_what_a_portfolio_gained_adds_up_by_asset_and_by_month() -> None:
@@ -82,7 +83,7 @@ def test_an_asset_that_has_ended_is_paid_out_at_a_loss_and_a_halt_is_waited_out(
     tradable = closes[SPAN.start : SPAN.stop] > 0.0
     trading = {"cost_bps": 0.0, "slippage_bps": 0.0, "delisting_days": 13, "delisting_loss": 0.4}
     config = Config(trading=trading)
-    accounts = PortfolioMarket(panel, config, SPAN).accounts(np.where(tradable, 0.3, 0.0)[None])
+    accounts = PortfolioBacktest(config, panel, CPU).accounts(np.where(tradable, 0.3, 0.0)[None], SPAN)
     held = accounts.shares[0] > 0.0
     ends = 42
     # It is worth less at the close of that day, and is paid out at the next fill.
@@ -97,8 +98,8 @@ def test_an_asset_that_has_ended_is_paid_out_at_a_loss_and_a_halt_is_waited_out(
 
 
 def orders_on(day: int, weights: np.ndarray, config: Config = CONFIG) -> NextOrders:
-    market = PortfolioMarket(PANEL, config, range(SPAN.start, SPAN.start + day))
-    accounts = market.accounts(weights[:, :day])
+    span = range(SPAN.start, SPAN.start + day)
+    accounts = PortfolioBacktest(config, PANEL, CPU).accounts(weights[:, :day], span)
     closes = PANEL.close[SPAN.start : SPAN.start + day]
     return orders_of_days(weights[0, :day], accounts, closes, PANEL.symbols, config)
 

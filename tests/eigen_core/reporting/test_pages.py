@@ -9,15 +9,8 @@ from synthetic_run import make_run
 from eigen_core.checkpoint.uploads import GenerationUpload, UploadStatus
 from eigen_core.common.records import HoldoutResult
 from eigen_core.market import PanelFacts
-from eigen_core.reporting import (
-    data_page,
-    link_to_run,
-    plan_page,
-    readable,
-    summary_page,
-    uploads_page,
-    uploads_sentence,
-)
+from eigen_core.reporting.pages import data_page, link_to_run, plan_page, summary_page, uploads_page, uploads_sentence
+from eigen_core.reporting.tables import readable
 from eigen_core.task.panel import days_of
 
 NOW = datetime(2026, 11, 21, 3, 36, 10, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """The page of a report: what it says, that it needs nothing else, and that what it inserts is escaped."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from html.parser import HTMLParser
 
 import numpy as np
@@ -15,6 +15,7 @@ from eigen_core.reporting.report import NAMES, Report, Setting
 from eigen_core.reporting.report_page import report_markdown, report_page
 from eigen_core.reporting.report_plots import rolling_beta, rolling_sharpe, window_of
 from eigen_core.reporting.report_tables import FIGURES, UNDEFINED, calendar_table, figures_table, trade_tables
+from eigen_core.trading.matched import MatchedTraders
 from eigen_core.trading.metrics import Metrics, compute_metrics
 
 MOST_BYTES = 3_000_000
@@ -88,8 +89,8 @@ def test_each_id_is_there_once_and_each_reference_leads_to_one(page: str) -> Non
 def test_plots_have_labels_with_their_numbers(page: str, report: Report) -> None:
     labels = _Parsed(page).labels
     assert len(labels) == 2 * 6
-    assert f"Agent {money(report.curve.equity[-1])}" in labels[0]
-    assert any(f"The agent's {percent(report.figures.total_return)} is above" in label for label in labels)
+    assert f"Agent {money(report.played.curve.equity[-1])}" in labels[0]
+    assert any(f"The agent's {percent(report.played.figures.total_return)} is above" in label for label in labels)
 
 
 def test_plots_take_their_colours_from_the_page(page: str) -> None:
@@ -108,17 +109,14 @@ def test_twenty_years_of_all_baselines_stay_below_three_megabytes() -> None:
 
 def test_what_is_inserted_is_escaped() -> None:
     spoiled = "<img src=x onerror=alert(1)>"
-    trades = report_of().trades.assign(symbol=spoiled)
+    trades = report_of().played.trades.assign(symbol=spoiled)
     page = report_page(
         report_of(
             run=spoiled,
             agent=spoiled,
             sentence=spoiled,
             trades=trades,
-            by_asset=report_of().by_asset.assign(symbol=spoiled),
             warnings=[spoiled],
-            baselines={spoiled: report_of().curve},
-            benchmark=spoiled,
             data=[spoiled],
             settings=[Setting("market.data", spoiled, spoiled)],
             commands=[spoiled],
@@ -129,12 +127,12 @@ def test_what_is_inserted_is_escaped() -> None:
 
 
 def test_parts_that_are_not_there_have_no_section() -> None:
-    bare = replace(report_of(days=30), benchmark=None, matched=np.zeros(0), looks="", data=(), settings=(), commands=())
-    page = report_page(replace(bare, hashes=(), sentence="The span is short: it has 30 days.", claim="undecided"))
-    for section in ("rolling", "luck", "folds", "looks", "data", "settings", "again"):
+    nobody = MatchedTraders(np.zeros(0), "matched random traders")
+    short = "The span is short: it has 30 days."
+    page = report_page(report_of(days=30, matched=nobody, sentence=short, claim="undecided"))
+    for section in ("rolling", "luck", "folds", "weights"):
         assert f'id="{section}"' not in page
         assert f'href="#{section}"' not in page
-    assert "Beta is against" not in page
     assert "The span is short: it has 30 days." in page
 
 
@@ -143,11 +141,9 @@ def test_an_agent_that_never_trades_has_a_report() -> None:
     page = report_page(
         report_of(
             curve=idle,
-            baselines={"cash": idle},
-            benchmark="cash",
-            trades=report_of().trades[:0],
-            by_asset=report_of().by_asset[:0],
-            matched=np.zeros(10),
+            baselines=dict.fromkeys(BASELINES, idle),
+            trades=report_of().played.trades[:0],
+            matched=MatchedTraders(np.zeros(10), "matched random traders"),
             settings=[Setting("seed", "1", None)],
         )
     )
@@ -173,16 +169,16 @@ def test_every_figure_has_its_row() -> None:
 
 def test_months_compound_to_their_year() -> None:
     report = report_of(days=300)
-    growth = pd.Series(1.0 + report.curve.returns, index=pd.DatetimeIndex(report.curve.dates))
+    growth = pd.Series(1.0 + report.played.curve.returns, index=pd.DatetimeIndex(report.played.curve.dates))
     months = growth.resample("ME").prod() - 1.0
-    table = calendar_table(report.curve)
+    table = calendar_table(report.played.curve)
     shown = [cell.text for row in table.rows for cell in row[1:-1] if cell.text]
     assert shown == [percent(value) for value in months]
     assert [row[-1].text for row in table.rows] == [percent(value - 1.0) for value in growth.resample("YE").prod()]
 
 
 def test_few_trades_are_shown_whole_and_many_by_their_ends() -> None:
-    trades = report_of().trades
+    trades = report_of().played.trades
     assert [table.caption for table in trade_tables(trades[:10])] == ["All trades"]
     first, last, best, worst = trade_tables(trades)
     assert first.rows[0][1].text == str(trades["fill"].min())[:10]
@@ -193,18 +189,18 @@ def test_few_trades_are_shown_whole_and_many_by_their_ends() -> None:
 
 def test_rolling_figures_are_those_of_their_days() -> None:
     report = report_of(days=120)
-    market = report.baselines["equal_weight"]
-    sharpe = rolling_sharpe(report.curve, 40, 252, 0.02)
-    beta = rolling_beta(report.curve.returns, market.returns, 40)
+    market = report.played.baselines["equal_weight"]
+    sharpe = rolling_sharpe(report.played.curve, 40, 252, 0.02)
+    beta = rolling_beta(report.played.curve.returns, market.returns, 40)
     assert np.isnan(sharpe[:39]).all()
     for day in (39, 80, 119):
         days = slice(day - 39, day + 1)
         own, other = (
             curve_of(pd.Series(curve.returns[days], index=pd.DatetimeIndex(curve.dates[days])))
-            for curve in (report.curve, market)
+            for curve in (report.played.curve, market)
         )
         expected = compute_metrics(own, other, periods_per_year=252)
-        elapsed = np.diff(report.curve.dates, prepend=report.curve.dates[:1])[days].astype(int)
+        elapsed = np.diff(report.played.curve.dates, prepend=report.played.curve.dates[:1])[days].astype(int)
         excess = own.returns - (1.02 ** (elapsed / 365.25) - 1.0)
         assert sharpe[day] == pytest.approx(excess.mean() / excess.std(ddof=1) * 252**0.5)
         assert beta[day] == pytest.approx(expected.beta)
@@ -226,7 +222,7 @@ def test_the_short_form_has_verdict_and_figures_and_names_the_file(report: Repor
         text.splitlines()[0] == f"# mine, champion, agent 3 of generation 7: holdout, {report.first} to {report.last}"
     )
     assert f"**{report.sentence}**" in text
-    assert f"| Total Return | {percent(report.figures.total_return, 2)} |" in text
+    assert f"| Total Return | {percent(report.played.figures.total_return, 2)} |" in text
     assert text.endswith("`mine-report.html`")
 
 
@@ -236,11 +232,9 @@ def test_a_portfolio_shows_its_weights_over_time_instead_of_trades(assets: int) 
     symbols = [f"S{number}" for number in range(assets)]
     drawn = np.random.default_rng(1).dirichlet(np.ones(assets), 400) - 0.05
     weights = pd.DataFrame(drawn, index=days, columns=symbols)
-    orders = pd.DataFrame(
-        {"symbol": symbols, "fill": days[:assets], "shares": 2.0, "paid": 9.0, "received": 0.0, "costs": 0.1}
-    )
-    by_asset = pd.DataFrame({"symbol": symbols, "trades": 1, "won": np.nan, "gain": 3.0})
-    body = report_page(report_of(trades=orders, by_asset=by_asset, weights=weights))
+    money = {"paid": 9.0, "received": 0.0, "costs": 0.1, "gain": 3.0}
+    orders = pd.DataFrame({"symbol": symbols, "fill": days[:assets], "shares": 2.0, **money})
+    body = report_page(report_of(trades=orders, weights=weights))
     parsed = _Parsed(body)
     assert "weights" in parsed.ids
     assert any(label.startswith("Shares of the equity over the days.") for label in parsed.labels)

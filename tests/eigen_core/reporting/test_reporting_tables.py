@@ -11,7 +11,7 @@ import pytest
 from synthetic_run import make_run
 
 from eigen_core.common.records import Excess
-from eigen_core.reporting import (
+from eigen_core.reporting.tables import (
     champion_card,
     champion_sentence,
     diversity_sentence,

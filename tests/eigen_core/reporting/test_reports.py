@@ -61,16 +61,15 @@ def command(*arguments: str) -> Any:
 def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: str, tmp_path: Path) -> None:
     written = write_report(store, ONE, span=None, agent="champion", file=tmp_path / "new" / "report.html")
     report, page = written.report, written.file.read_text(encoding="utf-8")
-    assert (report.run, report.span, len(report.curve.dates)) == (ONE, "holdout", 60)
+    assert (report.run, report.span, len(report.played.curve.dates)) == (ONE, "holdout", 60)
     assert report.agent.startswith("champion, agent ")
-    assert report.benchmark == "equal_weight"
+    assert report.played.benchmark == "equal_weight"
     assert not report.warnings
     assert f"eigen report {ONE} --slice holdout --agent champion" in page
     assert f"eigen train --run {ONE} --preset quickstart --set generations=1 " in page
     assert "Read 8,313 rows from sp500_20_close_1990_2022.csv.gz" in page
     assert store not in page
-    assert report.claim is not None
-    assert HEADLINES[report.claim] in page
+    assert HEADLINES[report.verdict.claim] in page
     assert "in the store's ledger, of run one" in report.looks
 
 
@@ -79,7 +78,7 @@ def test_days_that_the_run_has_seen_are_named(store: str, tmp_path: Path) -> Non
     file = tmp_path / "report.html"
     seen = write_report(store, ONE, span="2001-01-01:2001-12-31", agent="0", file=file).report
     assert seen.agent == "agent 0 of generation 1"
-    assert seen.sentence == f"No skill shown: the agents were trained on {len(seen.curve.dates)} of these days."
+    assert seen.sentence == f"No skill shown: the agents were trained on {len(seen.played.curve.dates)} of these days."
     assert "the agents were trained on" in file.read_text(encoding="utf-8").lower()
     chosen = write_report(store, ONE, span="validation", agent="elites", file=file).report
     assert chosen.warnings[0].startswith("The champion was chosen on these days")

@@ -10,7 +10,7 @@ import torch
 from trading_cases import CPU, SlowEpisode, panel_of, random_panel
 
 from eigen_core.config import Config, TradingConfig
-from eigen_core.judging.portfolio import PortfolioMarket
+from eigen_core.judging.portfolio import PortfolioBacktest
 from eigen_core.market import Panel
 from eigen_core.trading import Prices
 from eigen_core.trading.fills import fill_offset
@@ -69,7 +69,7 @@ def growth_in_money(panel: Panel, config: Config, targets: torch.Tensor, *, halt
     decisions = range(DAYS.start, DAYS.stop + 1)
     # Nothing is decided on the last day, whose fill ends the last reward.
     weights = np.vstack([targets.numpy(), np.full((1 + offset, ASSETS), np.nan)])
-    accounts = PortfolioMarket(panel, config, range(DAYS.start, DAYS.stop + 1 + offset)).accounts(weights[None])
+    accounts = PortfolioBacktest(config, panel, CPU).accounts(weights[None], range(DAYS.start, DAYS.stop + 1 + offset))
     cash = accounts.equity[0] * (1.0 - accounts.exposure[0])
     worth = [accounts.capital]
     for day in decisions[1:]:
