@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -189,7 +189,7 @@ def prices_of(panel: Panel, first: int) -> dict[str, dict[str, KnownPrices]]:
     grid = np.stack([panel.open[first:], panel.high[first:], panel.close[first:]], axis=-1)
     return {
         str(date): {
-            symbol: _known(own)
+            symbol: (_known(own[0]), _known(own[1]), _known(own[2]))
             for symbol, own in zip(panel.symbols, prices.tolist(), strict=False)
             if not np.isnan(own).all()
         }
@@ -197,41 +197,31 @@ def prices_of(panel: Panel, first: int) -> dict[str, dict[str, KnownPrices]]:
     }
 
 
-def _known(prices: Sequence[float]) -> KnownPrices:
-    first, high, close = (None if np.isnan(price) else price for price in prices)
-    return first, high, close
+def _known(price: float) -> float | None:
+    return None if np.isnan(price) else float(price)
 
 
 def _corrections(then: Mapping[str, Mapping[str, KnownPrices]], panel: Panel) -> tuple[Correction, ...]:
-    now = prices_of(panel, 0)
-    nothing = (None, None, None)
-    changed: dict[str, list[tuple[str, KnownPrices, KnownPrices]]] = {}
-    for date in sorted(then):
-        of_day = now.get(date, {})
-        for symbol in sorted({*then[date], *of_day}):
-            one, other = then[date].get(symbol, nothing), of_day.get(symbol, nothing)
-            if not all(map(_is_same, one, other)):
-                changed.setdefault(symbol, []).append((date, one, other))
-    return tuple(_correction(symbol, days) for symbol, days in changed.items())
-
-
-def _ratio(before: float | None, after: float | None) -> float:
-    return after / before if before and after else float("nan")
-
-
-def _correction(symbol: str, days: Sequence[tuple[str, KnownPrices, KnownPrices]]) -> Correction:
-    _, one, other = days[0]
-    place = next(place for place in (_CLOSE, 0, 1) if not _is_same(one[place], other[place]))
-    ratios = [_ratio(then[_CLOSE], now[_CLOSE]) for _, then, now in days]
-    alike = bool(np.allclose(ratios, ratios[0], rtol=_SAME_FACTOR, atol=0.0)) and not _is_same(ratios[0], 1.0)
-    factor = float(np.median(ratios)) if alike and len(days) > 1 else None
-    return Correction(symbol, tuple(date for date, _, _ in days), _NAMES[place], one[place], other[place], factor)
-
-
-def _is_same(one: float | None, other: float | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return abs(one - other) <= _SAME_PRICE * abs(one)
+    now, dates, found = prices_of(panel, 0), sorted(then), []
+    for symbol in sorted({symbol for date in dates for symbol in (*then[date], *now.get(date, ()))}):
+        before, after = (
+            np.array([known.get(date, {}).get(symbol, (None,) * len(_NAMES)) for date in dates], dtype=np.float64)
+            for known in (then, now)
+        )
+        same = np.isclose(after, before, rtol=_SAME_PRICE, atol=0.0, equal_nan=True)
+        changed = np.flatnonzero(~same.all(axis=1))
+        if not len(changed):
+            continue
+        first = changed[0]
+        place = next(place for place in (_CLOSE, 0, 1) if not same[first, place])
+        ratios = after[changed, _CLOSE] / before[changed, _CLOSE]
+        alike = len(changed) > 1 and np.allclose(ratios, ratios[0], rtol=_SAME_FACTOR, atol=0.0)
+        factor = float(np.median(ratios)) if alike and not same[first, _CLOSE] else None
+        days = tuple(dates[day] for day in changed)
+        found.append(
+            Correction(symbol, days, _NAMES[place], _known(before[first, place]), _known(after[first, place]), factor)
+        )
+    return tuple(sorted(found, key=lambda one: one.dates[0]))
 
 
 _LEDGER = "act.json"

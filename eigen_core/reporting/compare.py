@@ -11,10 +11,9 @@ from eigen_core.common.files import require_place
 from eigen_core.common.text import number, percent
 from eigen_core.judging.backtests import Backtest, play
 from eigen_core.judging.verdicts import Claim
-from eigen_core.reporting.report import NAMES, Report, differing_settings
+from eigen_core.reporting.report import NAMES, Report, differing_settings, figures_table, rows_table, yearly_table
 from eigen_core.reporting.report_page import page, report_of, write_page
 from eigen_core.reporting.report_plots import equity_plot, variable
-from eigen_core.reporting.report_tables import figures_table, rows_table, yearly_table
 from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics

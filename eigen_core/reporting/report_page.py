@@ -1,7 +1,7 @@
 """The report of a run or a walk: one HTML file that needs no network and no script."""
 
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -21,7 +21,22 @@ from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walks import is_walk, stored_walk, walks_in
 from eigen_core.market import build_panel
-from eigen_core.reporting.report import NAMES, Fact, Report, options_of, settings_of, training_command
+from eigen_core.reporting.report import (
+    NAMES,
+    UNDEFINED,
+    Fact,
+    Report,
+    assets_table,
+    calendar_table,
+    figures_table,
+    options_of,
+    rows_table,
+    settings_of,
+    shown,
+    trade_tables,
+    training_command,
+    yearly_table,
+)
 from eigen_core.reporting.report_plots import (
     AGENT,
     colours_of,
@@ -34,15 +49,6 @@ from eigen_core.reporting.report_plots import (
     variables,
     weights_plot,
     window_of,
-)
-from eigen_core.reporting.report_tables import (
-    UNDEFINED,
-    assets_table,
-    calendar_table,
-    figures_table,
-    rows_table,
-    trade_tables,
-    yearly_table,
 )
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.reporting.tables import Row, markdown_table
@@ -180,30 +186,26 @@ def facts_of(played: PlayedSpan, verdict: Verdict, timing: float | None = None) 
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
     name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
     bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
-    sharpe = f"{bounds}{name} {_shown(benchmark.sharpe, ratio)}"
+    sharpe = f"{bounds}{name} {shown(benchmark.sharpe, ratio)}"
     by_luck, by_timing = (f"by luck {percent(p)}, {looks}" for p in (verdict.matched_pvalue, verdict.timing_pvalue))
     draws = f"of {len(matched.total_returns):,} {matched.description}; {by_luck}"
     per, made = "trade" if excess is None else excess.per, "trade" if played.weights is None else "order"
     whole = partial(percent, digits=0)
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
-        Fact("Sharpe", _shown(figures.sharpe, ratio), sharpe),
+        Fact("Sharpe", shown(figures.sharpe, ratio), sharpe),
         Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
         Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(played.trades), made)),
-        Fact("Earned more than", _shown(matched.quantile_of(figures.total_return), whole), draws),
+        Fact("Earned more than", shown(matched.quantile_of(figures.total_return), whole), draws),
         *(
             []
             if timing is None
             else [Fact("Timing", whole(timing), f"of shifts of its decisions in time earned less; {by_timing}")]
         ),
-        Fact("Deflated Sharpe", _shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
-        Fact("SPA p-value", _shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
-        Fact("Smallest edge", _shown(verdict.smallest_edge, "{:.2f} %".format), f"a {per}, that would have been found"),
+        Fact("Deflated Sharpe", shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
+        Fact("SPA p-value", shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
+        Fact("Smallest edge", shown(verdict.smallest_edge, "{:.2f} %".format), f"a {per}, that would have been found"),
     ]
-
-
-def _shown(value: float | None, text: Callable[[float], str]) -> str:
-    return UNDEFINED if value is None else text(value)
 
 
 def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) -> bool:

@@ -11,10 +11,18 @@ from equity_cases import curve_of
 from report_cases import BASELINES, report_of
 
 from eigen_core.common.text import money, percent
-from eigen_core.reporting.report import NAMES, Report, Setting
+from eigen_core.reporting.report import (
+    FIGURES,
+    NAMES,
+    UNDEFINED,
+    Report,
+    Setting,
+    calendar_table,
+    figures_table,
+    trade_tables,
+)
 from eigen_core.reporting.report_page import report_markdown, report_page
 from eigen_core.reporting.report_plots import rolling_beta, rolling_sharpe, window_of
-from eigen_core.reporting.report_tables import FIGURES, UNDEFINED, calendar_table, figures_table, trade_tables
 from eigen_core.trading.matched import MatchedTraders
 from eigen_core.trading.metrics import Metrics, compute_metrics
 

@@ -24,8 +24,7 @@ from synthetic_run import make_run
 from eigen_core.common.records import GenerationRecord, Lineage, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.reporting import plots, style
-from eigen_core.reporting.lineage import plot_lineage
-from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_replay, write_plots
+from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_lineage, plot_replay, write_plots
 
 NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "memory.png", "lineage.png", "diversity.png"]
 Run = tuple[Sequence[GenerationRecord], Sequence[Telemetry]]
