@@ -48,8 +48,8 @@ def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, sec
 
 CASES = {
     "a run": _report(),
-    "one look": _report(1),
-    "two looks at once": _report(2, seconds=0.0),
+    "one sample": _report(1),
+    "two samples at once": _report(2, seconds=0.0),
     "never looked": _report(0),
     "a limit far away": _report(limit=10**12),
     "above the limit": _report(limit=100 * MB),

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from synthetic_run import make_run
@@ -17,15 +18,8 @@ PROGRESS = Progress(done=14, generations=25, now=NOW, began=NOW - timedelta(hour
 
 def overview(generations: int = 14, progress: Progress = PROGRESS, **given: object) -> Overview:
     history, telemetry = make_run(generations, 6)
-    page = Overview(
-        "mine",
-        progress,
-        "`/runs/mine`",
-        checkpoint=NOW,
-        history=history[-2 * SHOWN_GENERATIONS :],
-        telemetry=telemetry,
-        champion=champion_card(history),
-    )
+    card, shown = champion_card(history) if history else {}, history[-2 * SHOWN_GENERATIONS :]
+    page = Overview("mine", progress, "`/runs/mine`", NOW, history=shown, telemetry=telemetry, champion=card)
     return replace(page, **given)  # type: ignore[arg-type]  # fields by name
 
 
@@ -68,45 +62,35 @@ def test_a_page_says_how_well_it_goes() -> None:
     assert shown.line() == f"14 of 25, about 37 min left, until 04:12 UTC; best {newest.best_fitness:,.2f}"
 
 
-def test_every_reward_has_two_decimals() -> None:
-    page = overview().page()
-    for table in re.findall(r"(?:^\|.*\n?)+", page, flags=re.MULTILINE):
-        columns, _, *rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()]
-        for row in rows:
-            for column, cell in zip(columns, row, strict=True):
-                if column.endswith("(reward)"):
-                    assert re.fullmatch(r"-?[\d,]+\.\d\d", cell), (column, cell)
-
-
-def test_a_finished_run_says_when_and_how_long_it_took() -> None:
-    page = overview(25, replace(PROGRESS, done=25)).page()
-    assert page.startswith("# Finished: generation 25 of 25 (100 %)\n\n**Finished 03:36 UTC, took 46 min 40 s.**")
-    assert "left" not in page.split("## Champion")[0]
-
-
-def test_a_training_that_was_ended_says_why_and_what_comes_next() -> None:
-    page = overview(progress=replace(PROGRESS, ended="Memory: 93% are taken.")).page()
-    assert page.startswith(
-        "# Ended after generation 14 of 25 (56 %)\n\n"
-        "**Memory: 93% are taken.** A resume goes on with generation 15.\n\n| Run mine |"
-    )
-    last = overview(25, replace(PROGRESS, done=25, ended="The store is away.")).page()
-    assert "**The store is away.**\n" in last
-
-
-def test_a_run_without_its_holdout_is_not_finished() -> None:
-    progress = replace(PROGRESS, done=25, holdout_is_left=True)
-    page = Overview("mine", progress, "there").page()
-    assert page.startswith("# Generation 25 of 25 (100 %)")
-    assert "the holdout episodes remain to be played" in page
-    page = Overview("mine", replace(progress, ended="It was stopped."), "there").page()
-    assert "A resume plays the holdout episodes." in page
-
-
-def test_a_run_that_has_nothing_yet_has_a_page() -> None:
-    page = Overview("mine", replace(PROGRESS, done=0, seconds_each=None), "`/runs/mine`").page()
-    assert page.startswith("# Generation 0 of 25 (0 %)\n\n**Began 02:36 UTC.**")
-    assert page.endswith("| **Last checkpoint** | none yet |\n| **Kept in** | `/runs/mine` |")
+@pytest.mark.parametrize(
+    ("given", "history", "title", "state"),
+    [
+        ({"done": 25}, 25, "# Finished: generation 25 of 25 (100 %)", "**Finished 03:36 UTC, took 46 min 40 s.**"),
+        (
+            {"ended": "Memory: 93% are taken."},
+            14,
+            "# Ended after generation 14 of 25 (56 %)",
+            "**Memory: 93% are taken.** A resume goes on with generation 15.",
+        ),
+        (
+            {"done": 25, "ended": "It was stopped.", "holdout_is_left": True},
+            25,
+            "# Ended after generation 25 of 25 (100 %)",
+            "**It was stopped.** A resume plays the holdout episodes.",
+        ),
+        (
+            {"done": 25, "holdout_is_left": True},
+            25,
+            "# Generation 25 of 25 (100 %)",
+            "**3 min 20 s each, the holdout episodes remain to be played.**",
+        ),
+        ({"done": 0, "seconds_each": None}, 0, "# Generation 0 of 25 (0 %)", "**Began 02:36 UTC.**"),
+    ],
+)
+def test_a_page_says_whether_and_how_the_training_ended(
+    given: dict[str, Any], history: int, title: str, state: str
+) -> None:
+    assert overview(history, replace(PROGRESS, **given)).page().splitlines()[:3:2] == [title, state]
 
 
 @pytest.mark.parametrize(("generations", "told"), [(1, ""), (2, " (before: "), (5, "; mean over the last 2 ")])
@@ -116,29 +100,19 @@ def test_a_young_run_is_compared_with_what_there_is(generations: int, told: str)
     assert fitness in overview(generations).page()
 
 
-def test_what_is_too_wide_for_a_cell_stands_below_the_table() -> None:
+def test_wide_facts_stand_below_the_table_and_plots_after_it() -> None:
     wide = "x" * 96
     linked = f"in [gs://bucket/mine](https://console.cloud.google.com/{wide})"
-    page = overview(notes=[("Uploads", wide), ("Store", linked)]).page()
+    plots = "## Plots, drawn after generation 10"
+    page = overview(notes=[("Uploads", wide), ("Store", linked)], curve="![fitness](data:)", plots=plots).page()
     assert f"**Uploads**: {wide}" in page
     assert f"| **Store** | {linked} |" in page
-
-
-def test_the_course_of_the_fitness_follows_the_facts_and_other_plots_come_last() -> None:
-    page = overview(curve="![fitness](data:)", plots="## Plots, drawn after generation 10").page()
     assert page.index("| **Kept in** |") < page.index("![fitness](data:)") < page.index("## Champion")
-    assert page.endswith("## Plots, drawn after generation 10")
+    assert page.endswith(plots)
 
 
-@pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(40.2, "40 s"), (62, "62 s"), (2_199, "37 min"), (18_720, "5 h 12 min"), (273_600, "3 days 4 h")],
-)
-def test_what_is_guessed_is_rounded(seconds: float, told: str) -> None:
-    assert rough_duration(seconds) == told
-
-
-def test_moments_are_told_in_utc() -> None:
+def test_times_are_in_utc_and_estimates_are_rounded() -> None:
     elsewhere = datetime.fromisoformat("2026-11-21T05:12:00+01:00")
-    assert clock(elsewhere, NOW) == "04:12 UTC"
-    assert exact_clock(elsewhere) == "21 Nov 2026, 04:12:00 UTC"
+    assert (clock(elsewhere, NOW), exact_clock(elsewhere)) == ("04:12 UTC", "21 Nov 2026, 04:12:00 UTC")
+    told = [rough_duration(seconds) for seconds in (40.2, 62, 2_199, 18_720, 273_600)]
+    assert told == ["40 s", "62 s", "37 min", "5 h 12 min", "3 days 4 h"]

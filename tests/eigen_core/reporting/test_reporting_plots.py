@@ -1,9 +1,7 @@
 """The figures: whole PNG files for every kind of history, nothing left behind, nothing of the user's changed."""
 
 import gc
-import io
 import os
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +21,7 @@ from synthetic_run import make_run
 
 from eigen_core.common.records import GenerationRecord, Lineage, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
-from eigen_core.reporting import plots, style
+from eigen_core.reporting import style
 from eigen_core.reporting.plots import plot_fitness, plot_learning, plot_lineage, plot_replay, write_plots
 
 NAMES = ["fitness.png", "learning.png", "replay.png", "resources.png", "memory.png", "lineage.png", "diversity.png"]
@@ -49,35 +47,20 @@ def _all_equal(value: float) -> Run:
     ]
 
 
-def _late_learning_old_champion_and_a_slow_generation() -> Run:
+def _gaps() -> Run:
+    """Learning in every second generation, two known ancestors in the newest only, telemetry with holes, never bred."""
+    history, telemetry = make_run(9, 4, first_learning=1, capacity=100)
+    gap = {"learning": None, "descent": ()}
+    history = [one.model_copy(update=gap) if one.generation % 2 else one for one in history]
+    history[-1] = history[-1].model_copy(update={"ancestors": (2, 2, 0, 0), "policy_distance": 0.5})
+    return history, telemetry[2:7:2]
+
+
+def _late() -> Run:
+    """Learning in the last generation, an old champion, a slow generation."""
     history, telemetry = make_run(40, 8, first_learning=40)
-    first = {"champion_generation": 2, "champion_agent": 5}
-    slow = [e.model_copy(update={"train_seconds": 4_000.0}) if e.generation == 5 else e for e in telemetry]
-    return [record.model_copy(update=first) for record in history], slow
-
-
-def _learning_with_gaps() -> Run:
-    history, telemetry = make_run(9, 4, first_learning=1)
-    return [r.model_copy(update={"learning": None}) if r.generation % 2 else r for r in history], telemetry[2:7:2]
-
-
-def _never_bred() -> Run:
-    history, telemetry = make_run(5, 4, capacity=100, first_learning=1)
-    return [record.model_copy(update={"descent": ()}) for record in history], telemetry
-
-
-def _fewer_ancestors() -> Run:
-    history, telemetry = make_run(6, 4)
-    counted = [
-        record.model_copy(
-            update={
-                "ancestors": tuple(range(4))[: 4 - index // 2] + (0,) * (index // 2),
-                "policy_distance": 0.5 / index,
-            }
-        )
-        for index, record in enumerate(history[1:], start=1)
-    ]
-    return [history[0], *counted], telemetry
+    telemetry[4] = telemetry[4].model_copy(update={"train_seconds": 4_000.0})
+    return [one.model_copy(update={"champion_generation": 2, "champion_agent": 5}) for one in history], telemetry
 
 
 CASES: dict[str, Callable[[], Run]] = {
@@ -86,12 +69,10 @@ CASES: dict[str, Callable[[], Run]] = {
     "one generation": lambda: make_run(1),
     "two agents, nothing learned, no telemetry": lambda: (make_run(12, 2, first_learning=99)[0], []),
     "no generation": lambda: ([], []),
-    "learned in every second generation, telemetry with holes": _learning_with_gaps,
-    "late learning, an old champion, a slow generation": _late_learning_old_champion_and_a_slow_generation,
+    "gaps": _gaps,
+    "late learning": _late,
     "all zero": lambda: _all_equal(0.0),
     "all the same": lambda: _all_equal(-10_000.0),
-    "never bred, full at once": _never_bred,
-    "fewer ancestors, none known at first": _fewer_ancestors,
     "huge losses": lambda: make_run(8, start=-3e6, loss=9e4),
 }
 
@@ -119,18 +100,9 @@ def test_every_history_gives_seven_whole_pictures_of_plausible_size(case: str, t
 )
 def test_any_finite_fitness_can_be_drawn(rows: list[list[float]], tmp_path_factory: pytest.TempPathFactory) -> None:
     history, _ = make_run(len(rows), 3)
-    history = [
-        record.model_copy(
-            update={
-                "fitness": tuple(row),
-                "best_fitness": max(row),
-                "mean_fitness": sum(row) / 3,
-                "validation": row[0],
-                "champion_validation": row[1],
-            }
-        )
-        for record, row in zip(history, rows, strict=True)
-    ]
+    for place, (low, middle, high) in enumerate(rows):
+        scalars = {"best_fitness": high, "mean_fitness": middle, "validation": low, "champion_validation": middle}
+        history[place] = history[place].model_copy(update={"fitness": (low, middle, high), **scalars})
     path = plot_fitness(history, tmp_path_factory.mktemp("drawn") / "fitness.png")
     assert path.stat().st_size > 2_000
 
@@ -142,27 +114,13 @@ def _share(path: Path, colour: str) -> float:
     return float((np.abs(pixels - 255 * np.array(to_rgb(colour))).max(axis=-1) < 12).mean())
 
 
-def test_the_fuller_the_replay_the_larger_the_filled_area(tmp_path: Path) -> None:
-    shares = []
-    for capacity in (100_000, 25_000):
-        history, _ = make_run(10, 16, capacity=capacity, first_learning=99)
-        path = plot_replay(history, tmp_path / "replay.png")
-        with Image.open(path) as picture:
-            pixels = np.asarray(picture.convert("RGB"), dtype=np.float64)
-        shares.append(float((pixels.max(axis=-1) - pixels.min(axis=-1) > 40).mean()))
-    assert shares[1] > 2.0 * shares[0] > 0.0
-
-
 def test_the_champion_has_its_colour_in_fitness_and_lineage(tmp_path: Path) -> None:
     history, _ = make_run(8, 6)
     assert _share(plot_fitness(history, tmp_path / "fitness.png"), style.CHAMPION) > 1e-3
     assert _share(plot_lineage(history, tmp_path / "lineage.png"), style.CHAMPION) > 1e-3
 
 
-@pytest.mark.parametrize("mean", [False, True])
-def test_the_legend_of_the_lineage_names_what_is_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mean: bool
-) -> None:
+def test_the_legend_of_the_lineage_names_what_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     explained: list[str] = []
 
     def save(figure: Figure, *given: Any, **named: Any) -> None:
@@ -173,13 +131,11 @@ def test_the_legend_of_the_lineage_names_what_is_drawn(
     draw = Figure.savefig
     monkeypatch.setattr(Figure, "savefig", save)
     history, _ = make_run(8, 6)
-    if mean:
-        first = Lineage(agent=0, origin="mean", parents=(1,))
-        history = [record.model_copy(update={"descent": (first, *record.descent[1:])}) for record in history]
+    first = Lineage(agent=0, origin="mean", parents=(1,))
+    history = [record.model_copy(update={"descent": (first, *record.descent[1:])}) for record in history]
     plot_lineage(history, tmp_path / "lineage.png")
     origins = {"initial"} | {one.origin for record in history for one in record.descent}
-    assert "champion" in origins
-    assert ("mean of the distribution" in explained) == mean
+    assert "mean of the distribution" in explained
     assert len(explained) == len(origins) + 1
 
 
@@ -224,25 +180,6 @@ def test_no_figure_stays_alive(tmp_path: Path) -> None:
     assert not [thing for thing in gc.get_objects() if issubclass(type(thing), Figure)]
 
 
-def test_a_figure_that_cannot_be_drawn_leaves_the_old_file_and_its_settings(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history, _ = make_run(4, 4)
-    path = plot_fitness(history, tmp_path / "fitness.png")
-    old = path.read_bytes()
-    before = dict(matplotlib.rcParams)
-
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError
-
-    monkeypatch.setattr(plots, "_draw_fitness", broken)
-    with pytest.raises(ZeroDivisionError):
-        plot_fitness(history, path)
-    assert path.read_bytes() == old
-    assert [entry.name for entry in tmp_path.iterdir()] == ["fitness.png"]
-    assert dict(matplotlib.rcParams) == before
-
-
 def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -257,24 +194,3 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_lies_beside_it(
         plot_fitness(make_run(5, 4)[0], path)
     assert path.read_bytes() == old
     assert [entry.name for entry in tmp_path.iterdir()] == ["fitness.png"]
-
-
-@pytest.mark.thorough
-def test_a_reader_never_sees_half_a_picture(tmp_path: Path) -> None:
-    history, _ = make_run(3, 3)
-    path = plot_replay(history, tmp_path / "replay.png")
-    done = threading.Event()
-    seen: list[bytes] = []
-
-    def read() -> None:
-        while not done.is_set():
-            seen.append(path.read_bytes())
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    for generations in (4, 5, 6, 7):
-        plot_replay(make_run(generations, 3)[0], path)
-    done.set()
-    reader.join()
-    for content in set(seen):
-        Image.open(io.BytesIO(content)).load()
