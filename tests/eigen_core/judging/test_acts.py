@@ -14,7 +14,7 @@ from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.housekeeping import verify_run
 from eigen_core.judging import act as act_ledger
-from eigen_core.judging.act import Act, Correction, Reconciliation, act
+from eigen_core.judging.act import Act, Correction, Difference, Reconciliation, act
 from eigen_core.judging.backtests import backtest
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
@@ -40,16 +40,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def close_on(table: pd.DataFrame, day: int, column: int) -> float:
-    return float(table.to_numpy()[day, column])
-
-
 def acted(store: Path, folder: Path, date: str, **given: Any) -> Act:
     return act(str(store / "runs"), RUN, date=date, ledger=folder / "ledger.json", **given)
-
-
-def trained_window(store: Path) -> int:
-    return status_of(str(store / "runs"), RUN).config.market.window
 
 
 def date_of(day: int) -> str:
@@ -99,10 +91,8 @@ def test_other_orders_are_named_and_another_champion_is_refused(store: Path, tmp
     kept["days"][date_of(360)] = []
     keep(kept, path)
     found = acted(store, tmp_path, date_of(361))
-    assert [(one.date, one.issued, one.missed) for one in found.reconciliation.differences] == [
-        (date_of(360), None, False)
-    ]
-    assert found.reconciliation.differences[0].replayed == began.next.decided[date_of(360)]
+    replayed = began.next.decided[date_of(360)]
+    assert found.reconciliation.differences == (Difference(date_of(360), None, replayed, missed=False),)
     keep({**kept, "champion": "0"}, path)
     with pytest.raises(InputError, match=r"begin anew with --ledger"):
         acted(store, tmp_path, date_of(362))
@@ -120,30 +110,20 @@ def test_corrected_prices_are_named_by_symbol_and_day(store: Path, tmp_path: Pat
     table["CC"] += np.where(np.arange(_DAYS) == 360, 0.5, 0.0)
     table.to_csv(fresh)
     found = acted(store, tmp_path, date_of(362), data=str(fresh)).reconciliation
-    window = trained_window(store)
+    window = status_of(str(store / "runs"), RUN).config.market.window
     # A price of the days before, and of none that came since.
     kept = tuple(date_of(day) for day in range(360 - window + 1, 359))
     split, revised = found.corrections
     assert (split.symbol, split.dates, split.price) == ("BB", kept, "close")
     assert split.factor == pytest.approx(0.5)
-    assert split.then == close_on(closes(), 360 - window + 1, 1)
-    then, now = (close_on(one, 360, 2) for one in (closes(), table))
+    assert split.then == closes().iloc[360 - window + 1, 1]
+    then, now = (one.iloc[360, 2] for one in (closes(), table))
     assert revised == Correction("CC", (date_of(360),), "close", then, now, None)
     # What was there when orders were issued stays in the ledger.
     later = acted(store, tmp_path, date_of(363), data=str(fresh)).reconciliation
     assert [one.symbol for one in later.corrections] == ["BB", "CC"]
-    given = [
-        "act",
-        RUN,
-        "--store",
-        str(store / "runs"),
-        "--ledger",
-        str(tmp_path / "ledger.json"),
-        "--data",
-        str(fresh),
-    ]
-    shown = CliRunner().invoke(app, [*given, "--date", date_of(363)], terminal_width=400)
-    assert shown.exit_code == 0, shown.output
+    given = ["--store", str(store / "runs"), "--ledger", str(tmp_path / "ledger.json"), "--data", str(fresh)]
+    shown = CliRunner().invoke(app, ["act", RUN, *given, "--date", date_of(363)], terminal_width=400)
     said = " ".join(shown.output.split())
     assert f"BB: prices on {window - 2} days from {kept[0]} to {kept[-1]} were corrected since" in said
     assert "all by the factor 0.5, as after a split" in said

@@ -84,14 +84,6 @@ def test_settings_of_the_account_change_the_account_alone(store: str) -> None:
 
 
 @pytest.mark.thorough
-def test_days_of_training_are_named(store: str) -> None:
-    found = played(store, span="2015-01-01:2015-12-31")
-    assert str(found.curve.dates[0]) >= "2015-01-01"
-    assert str(found.curve.dates[-1]) <= "2015-12-31"
-    assert found.training_days == len(found.curve.dates)
-
-
-@pytest.mark.thorough
 def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_agents(tmp_path: Path) -> None:
     config = trained(tmp_path, of=1)
     found = [played(str(tmp_path), agent=agent).verdict.looks for agent in ("champion", "champion", "3", "champion")]
@@ -102,15 +94,18 @@ def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_ag
     trained_on = played(str(tmp_path), span="2015-01-01:2015-03-31").verdict
     assert trained_on.claim == "none"
     assert "were trained on" in trained_on.sentence
+    given = ["backtest", RUN, "--store", str(tmp_path)]
+    shown = CliRunner().invoke(app, [*given, "--slice", "2015-01-01:2015-06-30"])
+    assert all(text in shown.stdout for text in ("initial population", "random traders", "No skill shown: the agents"))
+    assert list((tmp_path / RUN / "backtests").glob("champion-2015-01-*/equity.csv"))
+    refused = CliRunner().invoke(app, [*given, "--agent", "unknown"])
+    assert (refused.exit_code, "There is no agent 'unknown'" in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        (
-            {"agent": "4"},
-            r"There is no agent '4': choose champion, elites, population, ensemble, or a number from 0 to 3\.",
-        ),
+        ({"agent": "4"}, r"There is no agent '4': choose .* a number from 0 to 3\."),
         ({"agent": "best"}, r"There is no agent 'best'"),
         ({"span": "tomorrow"}, r"'tomorrow' is no span: write holdout, validation, or dates such as"),
         ({"span": "2015-02-30:2015-03-30"}, r"'2015-02-30:2015-03-30' is no span"),
@@ -136,9 +131,8 @@ def test_runs_without_a_market_agents_holdout_or_their_own_prices_are_refused(tm
     Run(config.checkpoint, "poles").begin(config)
     with pytest.raises(InputError, match=r"Run 'poles' plays gym:CartPole-v1: only a run on a market has prices"):
         backtest(str(tmp_path), "poles")
-    Run(small_flow_config(tmp_path, market={"holdout_days": 60}).checkpoint, "begun").begin(
-        small_flow_config(tmp_path, market={"holdout_days": 60})
-    )
+    config = small_flow_config(tmp_path, market={"holdout_days": 60})
+    Run(config.checkpoint, "begun").begin(config)
     with pytest.raises(InputError, match=r"Run 'begun' has no agents yet"):
         backtest(str(tmp_path), "begun", span="validation")
     Run(small_flow_config(tmp_path).checkpoint, "all").begin(small_flow_config(tmp_path))
@@ -187,20 +181,6 @@ def test_the_command_prints_the_contract_and_writes_tables(store: str, tmp_path:
 
 
 @pytest.mark.thorough
-def test_the_command_prints_the_account_beside_the_baselines(store: str) -> None:
-    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--slice", "2015-01-01:2015-06-30"])
-    assert result.exit_code == 0, result.output
-    for shown in (
-        "initial population",
-        "equal weight",
-        "random traders with the same days",
-        "No skill shown: the agents were",
-    ):
-        assert shown in result.stdout
-    assert list((Path(store) / RUN / "backtests").glob("champion-2015-01-*/equity.csv"))
-
-
-@pytest.mark.thorough
 def test_an_edited_look_is_said_and_counts(tmp_path: Path) -> None:
     trained(tmp_path, of=1)
     store = str(tmp_path)
@@ -218,12 +198,6 @@ def test_an_edited_look_is_said_and_counts(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["verify", RUN, "--store", store, *options])
         assert result.exit_code == 1
         assert "was deleted and counts as a look" in " ".join(result.stdout.split())
-
-
-def test_what_is_refused_has_exit_code_2(store: str) -> None:
-    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--agent", "unknown"])
-    assert result.exit_code == 2
-    assert "There is no agent 'unknown'" in result.output
 
 
 def test_the_holdouts_verdict_is_that_of_its_backtest(store: str, tmp_path: Path) -> None:

@@ -59,9 +59,12 @@ def test_an_account_whose_costs_eat_what_it_gained_shows_no_skill() -> None:
     assert "it earned no more than its part in the market's moves explains" in costly.sentence
 
 
-def test_too_few_matched_traders_for_so_many_looks_are_named() -> None:
-    sentence = judge(evidence_of(looks=60)).sentence
-    assert "after so many looks 1,000 random traders are too few to show any edge" in sentence
+def test_without_trades_there_is_no_skill() -> None:
+    verdict = judge(
+        evidence_of(excess=None, alpha=None, returns=np.zeros(251), total_return=0.0, matched_returns=np.zeros(0))
+    )
+    assert verdict.claim == "none"
+    assert verdict.sharpe_interval is verdict.deflated_sharpe is verdict.smallest_edge is None
 
 
 def test_looks_take_a_claim_back() -> None:
@@ -69,6 +72,7 @@ def test_looks_take_a_claim_back() -> None:
     many = judge(evidence_of(looks=400))
     assert many.claim == "undecided"
     assert "after 400 looks" in many.sentence
+    assert "1,000 random traders are too few to show any edge" in judge(evidence_of(looks=60)).sentence
     assert many.matched_pvalue > judge(evidence_of()).matched_pvalue
 
 
@@ -104,17 +108,6 @@ def test_the_smallest_edge_is_claimed_four_times_in_five() -> None:
     assert 0.65 <= found <= 0.95
 
 
-def test_without_trades_there_is_no_skill() -> None:
-    verdict = judge(
-        evidence_of(excess=None, alpha=None, returns=np.zeros(251), total_return=0.0, matched_returns=np.zeros(0))
-    )
-    assert verdict.claim == "none"
-    assert verdict.sharpe_interval is None
-    assert verdict.deflated_sharpe is None
-    assert verdict.smallest_edge is None
-    assert "fewer than two trades" in verdict.sentence
-
-
 def test_a_portfolio_is_judged_by_a_year_and_is_the_basket_where_it_is_equal_weight() -> None:
     like_basket = {"returns": _BASKET * 0.99 + 0.0001 * _OTHER, "holding_days": 1}
     described = {"matched_description": "random portfolios with the same weights in other assets"}
@@ -144,9 +137,7 @@ def test_one_asset_is_judged_by_its_timing() -> None:
     few = judge(replace(alone, matched_returns=shifts[:10], timing_returns=shifts[:10]))
     assert few.claim == "undecided"
     assert "10 shifts in time are too few to show any edge" in few.sentence
-
-
-def test_timing_of_several_assets_is_shown_and_decides_nothing() -> None:
+    # Of several assets it is shown and decides nothing.
     known = [judge(evidence_of(timing_returns=np.full(100, earned))) for earned in (0.0, 1.0)]
-    assert [verdict.claim for verdict in known] == ["skill", "skill"]
+    assert [one.claim for one in known] == ["skill", "skill"]
     assert known[0].timing_pvalue < 0.05 < known[1].timing_pvalue

@@ -104,8 +104,3 @@ def test_table_names_what_is_hardly_used() -> None:
     print_importance(Console(file=text, width=120), several)
     assert "Run mine, 3 champions of 4 kept generations: validation" in text.getvalue()
     assert text.getvalue().endswith("Low for most of the 3 agents, columns: A, B.\n")
-
-
-def test_a_run_that_is_not_there_is_a_sentence(tmp_path: Path) -> None:
-    ended = eigen("importance", "unknown", "--store", str(tmp_path))
-    assert (ended.exit_code, ended.stderr[:7]) == (2, "eigen: ")

@@ -26,6 +26,14 @@ def store(tmp_path: Path) -> Store:
     return open_store(str(tmp_path))
 
 
+@pytest.fixture
+def five(store: Store) -> Store:
+    """The store with a look of each of `AGENTS`."""
+    for agent in AGENTS:
+        record_look(store, look_of(agent))
+    return store
+
+
 def counted(store: Store) -> Looks:
     return looks_at(store, ["A"], "2021-01-04", "2021-12-31")
 
@@ -102,20 +110,18 @@ def test_no_file_of_the_ledger_is_changed_unseen_and_no_look_is_lost(
     assert ledger_damages(store)
 
 
-def test_an_edited_look_counts_with_the_sharpe_ratio_that_was_written(store: Store) -> None:
-    for agent in AGENTS:
-        record_look(store, look_of(agent))
-    edited(store, look_of("b").name)
-    store.delete([look_of("c").name])
-    assert counted(store).sharpes == (0.1,) * 5
+def test_an_edited_look_counts_with_the_sharpe_ratio_that_was_written(five: Store) -> None:
+    edited(five, look_of("b").name)
+    five.delete([look_of("c").name])
+    assert counted(five).sharpes == (0.1,) * 5
 
 
-def test_a_look_and_its_entry_that_are_both_deleted_count(store: Store) -> None:
-    for agent in AGENTS:
-        record_look(store, look_of(agent))
-    store.delete([look_of("b").name, "looks-chain/00000002.json"])
-    found = counted(store)
+def test_looks_and_entries_that_are_deleted_count(five: Store) -> None:
+    five.delete([look_of("b").name, "looks-chain/00000002.json"])
+    found = counted(five)
     assert (found.count, len(found.damages)) == (5, 1)
+    five.delete([found.name for found in five.objects(LOOKS)])
+    assert counted(five).count == 5
 
 
 def newest(number: int) -> list[str]:
@@ -125,33 +131,29 @@ def newest(number: int) -> list[str]:
 
 
 @pytest.mark.parametrize("number", range(1, len(AGENTS) + 1))
-def test_the_newest_looks_that_are_deleted_with_their_entries_count(store: Store, number: int) -> None:
-    for agent in AGENTS:
-        record_look(store, look_of(agent))
-    store.delete(newest(number))
-    found = counted(store)
+def test_the_newest_looks_that_are_deleted_with_their_entries_count(five: Store, number: int) -> None:
+    five.delete(newest(number))
+    found = counted(five)
     assert found.count == 5
     assert found.damages
-    assert ledger_damages(store) == found.damages
+    assert ledger_damages(five) == found.damages
     # Neither a later look nor the same one again takes the place of what is missing.
-    record_look(store, look_of("f"))
-    record_look(store, look_of(AGENTS[-1]))
-    assert (counted(store).count, len(ledger_damages(store))) == (7, 1)
+    record_look(five, look_of("f"))
+    record_look(five, look_of(AGENTS[-1]))
+    assert (counted(five).count, len(ledger_damages(five))) == (7, 1)
 
 
 @pytest.mark.parametrize("change", [edited, deleted])
 def test_the_head_of_a_ledger_that_is_changed_or_deleted_is_named(
-    store: Store, change: Callable[[Store, str], None]
+    five: Store, change: Callable[[Store, str], None]
 ) -> None:
-    for agent in AGENTS:
-        record_look(store, look_of(agent))
-    store.delete(newest(1))
-    change(store, LEDGER_HEAD)
-    assert counted(store).count >= 5
-    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(store)]
-    record_look(store, look_of("f"))
-    assert counted(store).count >= 6
-    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(store)]
+    five.delete(newest(1))
+    change(five, LEDGER_HEAD)
+    assert counted(five).count >= 5
+    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(five)]
+    record_look(five, look_of("f"))
+    assert counted(five).count >= 6
+    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(five)]
 
 
 def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
@@ -173,21 +175,17 @@ def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
     assert (counted(store).count, len(ledger_damages(store))) == (6, 1)
 
 
-def test_a_new_store_in_the_place_of_another_begins_without_looks(store: Store) -> None:
-    for agent in AGENTS:
-        record_look(store, look_of(agent))
-    store.delete([*files(store), LEDGER_HEAD])
-    assert (counted(store).count, ledger_damages(store)) == (0, ())
-    record_look(store, look_of("a"))
-    assert (counted(store).count, ledger_damages(store)) == (1, ())
+def test_a_new_store_in_the_place_of_another_begins_without_looks(five: Store) -> None:
+    five.delete([*files(five), LEDGER_HEAD])
+    assert (counted(five).count, ledger_damages(five)) == (0, ())
+    record_look(five, look_of("a"))
+    assert (counted(five).count, ledger_damages(five)) == (1, ())
 
 
-def test_a_chain_from_before_there_was_a_head_goes_on(store: Store, tmp_path: Path) -> None:
-    for agent in AGENTS:
-        record_look(store, look_of(agent))
+def test_a_chain_from_before_there_was_a_head_goes_on(five: Store, tmp_path: Path) -> None:
     older, previous = open_store(str(tmp_path / "older")), ""
-    for name in files(store):
-        content = store.read(name, 2**20)
+    for name in files(five):
+        content = five.read(name, 2**20)
         if name.startswith(LOOKS_CHAIN):
             values = json.loads(content) | {"previous": previous}
             del values["ledger"]
@@ -231,14 +229,6 @@ def test_a_foreign_head_costs_nothing(store: Store, content: bytes) -> None:
     record_look(store, look_of("b"))
     assert counted(store).count == 3
     assert [damage.path for damage in ledger_damages(store)] == [LEDGER_HEAD]
-
-
-def test_the_whole_folder_of_looks_that_is_deleted_counts(store: Store) -> None:
-    for agent in AGENTS:
-        record_look(store, look_of(agent))
-    store.delete([found.name for found in store.objects(LOOKS)])
-    assert counted(store).count == 5
-    assert len(counted(store).damages) == 5
 
 
 def test_looks_from_before_there_was_a_chain_count_and_are_in_it_from_now_on(store: Store) -> None:
