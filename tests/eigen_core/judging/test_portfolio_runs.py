@@ -50,14 +50,9 @@ def test_a_backtest_of_a_portfolio_adds_up_and_is_judged_by_a_year(store: str) -
     assert found.excess is not None
     assert found.excess.per == "year"
     assert found.figures.beta is not None
+    agents = [set(played(store, agent=agent).trades["agent"]) for agent in ("elites", "ensemble")]
+    assert agents == [{0, 1}, {0}]
     assert "random portfolios with the same weights in other assets" in found.verdict.sentence
-
-
-@pytest.mark.thorough
-def test_elites_have_accounts_of_their_own_and_an_ensemble_has_one(store: str) -> None:
-    elites, ensemble = played(store, agent="elites"), played(store, agent="ensemble")
-    assert set(elites.trades["agent"]) == {0, 1}
-    assert set(ensemble.trades["agent"]) == {0}
 
 
 @pytest.mark.thorough

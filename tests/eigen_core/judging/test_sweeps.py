@@ -86,11 +86,8 @@ def test_each_combination_of_choices_comes_once(tmp_path: Path) -> None:
         numbers.append(number)
     assert numbers == list(range(6))
     assert len({tuple(trial.params.items()) for trial in study.trials()}) == 6
-
-
-def test_seeds_alone_are_one_trial(tmp_path: Path) -> None:
-    study = Study(tmp_path / "a.db", definition(seeds=3))
-    assert (study.suggest(), study.suggest()) == (0, None)
+    seeds = Study(tmp_path / "b.db", definition(seeds=3))
+    assert (seeds.suggest(), seeds.suggest()) == (0, None)
 
 
 @pytest.mark.thorough
@@ -123,13 +120,19 @@ def test_a_trial_below_the_median_of_the_finished_ones_is_pruned_at_the_same_gen
         assert len(study.trials()[5].intermediate_values) == 3
 
 
-def test_nothing_is_pruned_where_that_is_switched_off(tmp_path: Path) -> None:
-    study = Study(tmp_path / "a.db", definition("learner.gamma=0.9:0.99", prunes=False))
+def test_nothing_is_pruned_where_that_is_off_and_a_refusal_keeps_its_reason(tmp_path: Path) -> None:
+    never = definition("learner.gamma=0.9:0.99", prunes=False)
+    study = Study(tmp_path / "a.db", never)
     for value in (*range(6, 0, -1),):
         number = study.suggest()
         assert number is not None
         assert not study.is_behind(number, [float(value)] * 4)
         study.finish(number, float(value))
+    number = study.suggest()
+    assert number is not None
+    study.refuse(number, "They contradict each other.")
+    trial = Study(tmp_path / "a.db", never).trials()[number]
+    assert (study.state_of(trial), study.reason_of(trial)) == ("refused", "They contradict each other.")
 
 
 def test_another_definition_is_refused(tmp_path: Path) -> None:
@@ -145,12 +148,3 @@ def test_another_definition_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(InputError, match=what):
             Study(path, other)
-
-
-def test_settings_that_cannot_be_trained_are_remembered_with_the_reason(tmp_path: Path) -> None:
-    study = Study(tmp_path / "a.db", definition("learner.gamma=0.9:0.99"))
-    number = study.suggest()
-    assert number is not None
-    study.refuse(number, "They contradict each other.")
-    (trial,) = Study(tmp_path / "a.db", definition("learner.gamma=0.9:0.99")).trials()
-    assert (study.state_of(trial), study.reason_of(trial)) == ("refused", "They contradict each other.")

@@ -46,6 +46,7 @@ def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, sec
     )
 
 
+ZEROS = (Point(0.0, 0, 0), Point(1.0, 0, 0))
 CASES = {
     "a run": _report(),
     "one sample": _report(1),
@@ -54,9 +55,7 @@ CASES = {
     "a limit far away": _report(limit=10**12),
     "above the limit": _report(limit=100 * MB),
     "hours, with a device": _report(2_000, seconds=60.0, device=700 * MB),
-    "nothing taken": replace(
-        _report(0), course=(Point(0.0, 0, 0), Point(1.0, 0, 0)), recent=(Point(0.0, 0, 0), Point(1.0, 0, 0))
-    ),
+    "nothing taken": replace(_report(0), course=ZEROS, recent=ZEROS),
     "no limit, no phases": replace(_report(), limits=(), phases=()),
 }
 

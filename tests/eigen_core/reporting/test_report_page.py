@@ -97,6 +97,7 @@ def test_each_id_is_there_once_and_each_reference_leads_to_one(page: str) -> Non
 def test_plots_have_labels_with_their_numbers(page: str, report: Report) -> None:
     labels = _Parsed(page).labels
     assert len(labels) == 2 * 6
+    assert set(BASELINES) == set(NAMES)
     assert f"Agent {money(report.played.curve.equity[-1])}" in labels[0]
     assert any(f"The agent's {percent(report.played.figures.total_return)} is above" in label for label in labels)
 
@@ -201,6 +202,7 @@ def test_rolling_figures_are_those_of_their_days() -> None:
     sharpe = rolling_sharpe(report.played.curve, 40, 252, 0.02)
     beta = rolling_beta(report.played.curve.returns, market.returns, 40)
     assert np.isnan(sharpe[:39]).all()
+    assert [window_of(days) for days in (59, 60, 2_000)] == [0, 20, 126]
     for day in (39, 80, 119):
         days = slice(day - 39, day + 1)
         own, other = (
@@ -212,16 +214,6 @@ def test_rolling_figures_are_those_of_their_days() -> None:
         excess = own.returns - (1.02 ** (elapsed / 365.25) - 1.0)
         assert sharpe[day] == pytest.approx(excess.mean() / excess.std(ddof=1) * 252**0.5)
         assert beta[day] == pytest.approx(expected.beta)
-
-
-def test_a_rolling_figure_has_days_enough() -> None:
-    assert window_of(59) == 0
-    assert window_of(60) == 20
-    assert window_of(2_000) == 126
-
-
-def test_every_baseline_has_its_name() -> None:
-    assert set(BASELINES) == set(NAMES)
 
 
 def test_the_short_form_has_verdict_and_figures_and_names_the_file(report: Report) -> None:

@@ -95,6 +95,9 @@ def test_generations_that_the_history_lost_are_written_when_they_are_computed_ag
     assert Counter(values_in(event_file(tmp_path))) == expected(2)
     again.write(HISTORY, TELEMETRY)
     assert Counter(values_in(event_file(tmp_path))) == expected(5)
+    event_file(tmp_path).unlink()
+    again.write(HISTORY, TELEMETRY)
+    assert Counter(values_in(event_file(tmp_path))) == expected(5)
 
 
 def test_values_of_another_run_of_this_name_are_replaced(tmp_path: Path) -> None:
@@ -102,14 +105,6 @@ def test_values_of_another_run_of_this_name_are_replaced(tmp_path: Path) -> None
     tracker(tmp_path).write(others, TELEMETRY)
     tracker(tmp_path).write(HISTORY[:3], TELEMETRY[:3])
     assert Counter(values_in(event_file(tmp_path))) == expected(3)
-
-
-def test_a_file_that_was_removed_meanwhile_is_written_from_the_history(tmp_path: Path) -> None:
-    one = tracker(tmp_path)
-    one.write(HISTORY[:3], TELEMETRY[:3])
-    event_file(tmp_path).unlink()
-    one.write(HISTORY[:4], TELEMETRY[:4])
-    assert Counter(values_in(event_file(tmp_path))) == expected(4)
 
 
 def test_a_configuration_that_was_changed_is_shown_from_its_generation_on(tmp_path: Path) -> None:
