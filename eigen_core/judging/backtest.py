@@ -32,7 +32,7 @@ from eigen_core.trading.weights import WeightsAccounts
 Decided = TypeVar("Decided")
 """Decisions of agents: `DecidedTrades`, or target weights, float64 `[agents, days, assets]`."""
 
-Kept = TypeVar("Kept", TradedAccounts, WeightsAccounts)
+AnyAccounts = TypeVar("AnyAccounts", TradedAccounts, WeightsAccounts)
 """The accounts of agents that decide so."""
 
 DRAWS = 1_000
@@ -40,7 +40,7 @@ DRAWS = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayedSpan:
+class SpanResult:
     """Earnings of agents over a span of days.
 
     Attributes:
@@ -184,7 +184,7 @@ def decision_of(orders: Iterable[Order]) -> str | None:
     return " ".join(order.symbol if order.side == "buy" else f"-{order.symbol}" for order in decided) or None
 
 
-class TaskBacktest(ABC, Generic[Decided, Kept]):
+class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
     """Plays agents of a run over spans of a panel. A task with prices implements it.
 
     Args:
@@ -233,14 +233,14 @@ class TaskBacktest(ABC, Generic[Decided, Kept]):
         """Return what agents decide, computed at once; an ensemble is one agent, with the means of their actions."""
 
     @abstractmethod
-    def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> Kept:
+    def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> AnyAccounts:
         """Return the accounts of agents that decide so over a span; `settings` replaces those of the run."""
 
     @abstractmethod
     def _compared(
-        self, decided: Decided, span: range, accounts: Kept, equal: EquityCurve, *, by_timing: bool
+        self, decided: Decided, span: range, accounts: AnyAccounts, equal: EquityCurve, *, by_timing: bool
     ) -> dict[str, Any]:
-        """Return attributes of a `PlayedSpan`: excess, alpha, holding days, and those of portfolios."""
+        """Return attributes of a `SpanResult`: excess, alpha, holding days, and those of portfolios."""
 
     def _known(self, span: range) -> Prices:
         return prices_of_span(self._prices, span, self.outcome_days(self.config.trading))
@@ -255,7 +255,7 @@ class TaskBacktest(ABC, Generic[Decided, Kept]):
         groups = agent_groups(len(own), self.config.population.group_size)
         return self._concatenated([self._decide(own[group], span, ensemble=False) for group in groups])
 
-    def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> PlayedSpan:
+    def play(self, weights: Tensor, span: range, key: str, *, ensemble: bool = False, draws: int = DRAWS) -> SpanResult:
         """Play agents day after day over a span, each with an equal share of the capital.
 
         Args:
@@ -282,7 +282,7 @@ class TaskBacktest(ABC, Generic[Decided, Kept]):
         *,
         one_portfolio: bool = False,
         draws: int = DRAWS,
-    ) -> PlayedSpan:
+    ) -> SpanResult:
         """Return earnings of `agents` that decide so; `initial`: the account of the baseline `initial_population`."""
         config, panel, dates = self.config, self.panel, np.asarray(self.panel.dates)
         accounts = self.accounts(decided, span, share_of_capital(config.account, agents))
@@ -292,7 +292,7 @@ class TaskBacktest(ABC, Generic[Decided, Kept]):
         known = self._known(span), self._dates(span)
         by_timing = not has_choice(known[0].tradable[: len(span)].cpu().numpy())
         timing = self._play_shifted(decided, *known, config, draws)
-        return PlayedSpan(
+        return SpanResult(
             curve=accounts.together(),
             trades=trades.sort_values("decision", kind="stable", ignore_index=True),
             interest=float(accounts.interest.sum()),

@@ -22,7 +22,7 @@ from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
 from eigen_core.config.values import has_prices
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.backtest import DRAWS, PlayedSpan, task_backtest
+from eigen_core.judging.backtest import DRAWS, SpanResult, task_backtest
 from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.judging.statistics import sharpe_ratio
 from eigen_core.judging.verdicts import Verdict, verdict_on
@@ -40,8 +40,8 @@ _FEWEST_DAYS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Backtest(PlayedSpan):
-    """A `PlayedSpan` of agents of a run, with its verdict.
+class Backtest(SpanResult):
+    """A `SpanResult` of agents of a run, with its verdict.
 
     Attributes:
         agent: champion, elites, population, ensemble, or an agent's number.
@@ -99,7 +99,7 @@ def backtest(
 
 def play(
     store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
-) -> tuple[PlayedSpan, Callable[[], Backtest]]:
+) -> tuple[SpanResult, Callable[[], Backtest]]:
     """Return earnings of agents, and a function that counts the look at these days and judges them; see `backtest`."""
     status = status_of(store, run)
     config = _with_account(Run.open(store, run).config_to_resume(), settings)

@@ -68,37 +68,35 @@ class Head(Record):
     """The entry's; empty: there is none yet."""
 
 
-def stored_head(store: Store) -> Head | None:
-    """Return a store's head; None if there is none that can be read."""
+def _stored_head(store: Store) -> Head | None:
     try:
-        return _parsed_head(store.read(LEDGER_HEAD, _HEAD_LIMIT))
+        return _parsed(Head, store.read(LEDGER_HEAD, _HEAD_LIMIT))
     except MissingObjectError:
         return None
 
 
-def copied_head(store: Store) -> Head | None:
-    """Return this machine's copy of a store's head; None if there is none that can be read."""
+def _copied_head(store: Store) -> Head | None:
     try:
-        return _parsed_head(_copy_of(store).read_bytes())
+        return _parsed(Head, _copy_of(store).read_bytes())
     except OSError:
         return None
 
 
-def begun_head(store: Store) -> Head:
+def _opened_head(store: Store) -> Head:
     """Return a store's head; make one if there is none."""
-    found = stored_head(store)
+    found = _stored_head(store)
     if found is not None:
         return found
     head = Head(ledger=uuid.uuid4().hex, number=0, sha256="")
     # Of several processes that begin a ledger, one succeeds.
     if not created(store, LEDGER_HEAD, _content(head)):
-        found = stored_head(store)
+        found = _stored_head(store)
         if found is None:  # What is there cannot be read.
             store.put(LEDGER_HEAD, _content(head))
     return found or head
 
 
-def keep_head(store: Store, head: Head) -> None:
+def _keep_head(store: Store, head: Head) -> None:
     """Write the head of a store, and this machine's copy; that a copy cannot be written is logged."""
     store.put(LEDGER_HEAD, _content(head))
     path = _copy_of(store)
@@ -115,13 +113,6 @@ def _copy_of(store: Store) -> Path:
 
 def _content(head: Head) -> bytes:
     return head.model_dump_json().encode()
-
-
-def _parsed_head(content: bytes) -> Head | None:
-    try:
-        return Head.model_validate_json(content)
-    except ValidationError:
-        return None
 
 
 class Look(Record):
@@ -207,7 +198,7 @@ def record_look(store: Store, look: Look) -> None:
     content = look.model_dump_json().encode()
     if store.stat(look.name) is not None or not created(store, look.name, content):
         return
-    ledger = begun_head(store).ledger
+    ledger = _opened_head(store).ledger
     for _ in range(_ATTEMPTS):
         last = _last(store, ledger)
         if last.number == LAST:
@@ -222,14 +213,14 @@ def record_look(store: Store, look: Look) -> None:
         entry = _Entry(number=last.number + 1, previous=last.sha256, look=look, before=before, ledger=ledger)
         written = entry.model_dump_json().encode()
         if created(store, _entry_name(entry.number), written):
-            keep_head(store, Head(ledger=ledger, number=entry.number, sha256=_sha256(written)))
+            _keep_head(store, Head(ledger=ledger, number=entry.number, sha256=_sha256(written)))
             return
     raise StoreUnavailableError(f"{store.url}: other processes keep adding looks to its ledger.")
 
 
 def _last(store: Store, ledger: str) -> Head:
     """Return the newest entry that the chain, the head or its copy knows; number 0: there is none."""
-    heads = [head for head in (stored_head(store), copied_head(store)) if head is not None and head.ledger == ledger]
+    heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
     newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
     if newest is not None:
         sha256 = _sha256(_contents(store, [newest], _ENTRY_LIMIT).get(newest, b""))
@@ -282,7 +273,7 @@ class _Ledger:
     @classmethod
     def read(cls, store: Store) -> "_Ledger":
         # Before the entries: a head is kept after its own.
-        stored, copied = stored_head(store), copied_head(store)
+        stored, copied = _stored_head(store), _copied_head(store)
         heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
         entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY), _ENTRY_LIMIT), heads)
         chained = {entry.look.name: entry.look for entry in entries}
@@ -311,7 +302,7 @@ class _Ledger:
             damages.append(Damage(None, name, "was changed or deleted", first))
         begun = {entry.ledger for entry in entries} - {""}
         if stored is None and begun:
-            stored = stored_head(store)  # The ledger may have been begun since.
+            stored = _stored_head(store)  # The ledger may have been begun since.
         without_head = bool(begun) and (stored is None or begun != {stored.ledger})
         if without_head:
             damages.append(Damage(None, LEDGER_HEAD, "was changed or deleted and counts as a look", LEDGER_HEAD))

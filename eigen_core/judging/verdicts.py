@@ -11,7 +11,7 @@ from scipy.stats import t as student
 from eigen_core.common.records import Excess
 from eigen_core.common.text import change, count, percent, ratio
 from eigen_core.config import Config
-from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.statistics import (
     Values,
     corrected,
@@ -45,7 +45,7 @@ class Evidence:
         baskets: those of the baselines that hold all assets.
         total_return: of its account over the span.
         matched_returns: total returns of random traders matched to the agent, float64 `[draws]`.
-        excess, alpha, holding_days, active_share: see `PlayedSpan`; trades that overlap are not independent.
+        excess, alpha, holding_days, active_share: see `SpanResult`; trades that overlap are not independent.
         periods_per_year: days of trading a year.
         looks: results on these days among which this one was chosen, itself included.
         looked_at: known Sharpe ratios of a day among them.
@@ -261,7 +261,7 @@ def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, mis
 
 
 def verdict_on(
-    played: PlayedSpan,
+    played: SpanResult,
     config: Config,
     *,
     looks: int = 1,

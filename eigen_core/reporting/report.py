@@ -15,7 +15,7 @@ from eigen_core.common.text import money, number, percent, ratio
 from eigen_core.config import Config
 from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine import MACHINE_SETTINGS
-from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walks import Fold
 from eigen_core.trading import EquityCurve
@@ -72,7 +72,7 @@ class Report:
     run: str
     agent: str
     span: str
-    played: PlayedSpan
+    played: SpanResult
     verdict: Verdict
     facts: Sequence[Fact]
     looks: str

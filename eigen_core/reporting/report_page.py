@@ -15,7 +15,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing, require_place
 from eigen_core.common.text import count, money, number, percent, ratio
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.backtests import Backtest, backtest
 from eigen_core.judging.evaluation_log import Looks
 from eigen_core.judging.verdicts import Verdict
@@ -177,7 +177,7 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
     return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
 
 
-def facts_of(played: PlayedSpan, verdict: Verdict, timing: float | None = None) -> list[Fact]:
+def facts_of(played: SpanResult, verdict: Verdict, timing: float | None = None) -> list[Fact]:
     """Return earnings beside those of others, and how likely luck is after all looks at these days.
 
     `timing` is the share of shifts of the agent's decisions in time that earned less; None: there is no such fact.
@@ -358,7 +358,7 @@ def _after_headline(report: Report) -> str:
     return rest[:1].upper() + rest[1:] if repeated else report.sentence
 
 
-def _traded(played: PlayedSpan) -> str:
+def _traded(played: SpanResult) -> str:
     trades, costs = played.trades, money(float(played.curve.costs.sum()))
     if not len(trades):
         return "The agent did not trade."

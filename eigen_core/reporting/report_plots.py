@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from eigen_core.common.text import money, number, percent
-from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.reporting.report import NAMES, Report
 from eigen_core.reporting.style import (
     BLUE,
@@ -131,7 +131,7 @@ def draw_equity(
         label_ends(axes, labels, size=_LABEL_PIXELS)
 
 
-def drawdown_plot(played: PlayedSpan) -> Markup:
+def drawdown_plot(played: SpanResult) -> Markup:
     """Draw the drawdowns of the agent and of the benchmark."""
     dates, own, name = played.curve.dates, drawdowns(played.curve), played.benchmark
     other, colour = drawdowns(played.baselines[name]), colour_of(name, 0)
@@ -176,7 +176,7 @@ def _ratios(numerators: Values, denominators: Values, window: int) -> Values:
     return np.concatenate([np.full(window - 1, np.nan), ratios])
 
 
-def rolling_plots(played: PlayedSpan) -> list[tuple[str, Markup]]:
+def rolling_plots(played: SpanResult) -> list[tuple[str, Markup]]:
     """Draw the rolling Sharpe ratio and beta, each with its name; empty in a short span."""
     curve, window = played.curve, window_of(len(played.curve.dates))
     if not window:

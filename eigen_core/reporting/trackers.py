@@ -99,7 +99,7 @@ _LAST_WAIT_AFTER_ERROR_SECONDS = 5.0
 History = Sequence[GenerationRecord]
 
 
-class _Follower:
+class _TrackerThread:
     """Lets a tracker write in a daemon thread, and warns once if it fails."""
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:
@@ -159,7 +159,7 @@ class _Follower:
         )
 
 
-class Tracking(Listener):
+class TrackerListener(Listener):
     """Writes the metrics of each checkpoint to the trackers of a run; a context manager that waits for them at the end.
 
     At the start the trackers receive generations of earlier processes. A tracker that fails causes one warning and is
@@ -177,7 +177,7 @@ class Tracking(Listener):
     def __init__(self, config: Config, location: RunLocation, warn: Callable[[str], None]) -> None:
         run = TrackedRun(location.name, location.store.url, location.root, config)
         names = dict.fromkeys(config.reporting.trackers)
-        self._followers = [_Follower(name, tracker_class(name)(run), warn) for name in names]
+        self._followers = [_TrackerThread(name, tracker_class(name)(run), warn) for name in names]
 
     def __enter__(self) -> Self:
         return self

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from eigen_core.common.records import Excess
-from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.backtests import Backtest, backtest, write_table
 from eigen_core.judging.statistics import interquartile_mean
 from eigen_core.judging.verdicts import Verdict, verdict_on
@@ -26,7 +26,7 @@ Values = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class PlayedFold:
+class FoldResult:
     """A fold, played by the champion of one seed."""
 
     fold: Fold
@@ -36,7 +36,7 @@ class PlayedFold:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WalkResult(PlayedSpan):
+class WalkResult(SpanResult):
     """Earnings of a walk's champions, joined: an equal share of the capital for each seed, carried from fold to fold.
 
     Attributes:
@@ -46,7 +46,7 @@ class WalkResult(PlayedSpan):
     """
 
     walk: Walk
-    played: Sequence[PlayedFold]
+    played: Sequence[FoldResult]
     curves: Mapping[int, EquityCurve]
 
     def of_seed(self, seed: int) -> list[Backtest]:
@@ -79,14 +79,14 @@ def play_walk(walk: Walk) -> WalkResult:
     """
     store = walk.config.checkpoint.store
     played = [
-        PlayedFold(fold, seed, walk.run_of(fold, seed), backtest(store, walk.run_of(fold, seed), span="holdout"))
+        FoldResult(fold, seed, walk.run_of(fold, seed), backtest(store, walk.run_of(fold, seed), span="holdout"))
         for seed in walk.all_seeds
         for fold in walk.folds
     ]
     return join(walk, played)
 
 
-def join(walk: Walk, played: Sequence[PlayedFold]) -> WalkResult:
+def join(walk: Walk, played: Sequence[FoldResult]) -> WalkResult:
     """Return the result of a walk whose folds were played, seed by seed, in the order of the days."""
     seeds = [[one.played for one in played if one.seed == seed] for seed in walk.all_seeds]
     every = [one.played for one in played]
@@ -193,7 +193,7 @@ def folds_table(result: WalkResult) -> pd.DataFrame:
     return pd.DataFrame([fold_row(one) for one in result.played])
 
 
-def fold_row(one: PlayedFold) -> dict[str, str | int | float | None]:
+def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
     """Return the result of a fold as a row."""
     played, excess = one.played, one.played.excess
     return {

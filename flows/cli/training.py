@@ -242,14 +242,14 @@ def describe(console: Console, found: Sequence[str], run_plan: "RunPlan") -> Non
 
 
 def _train(config: "Config", name: str, display: Display, signals: StopSignals) -> None:
-    from eigen_core.reporting.trackers import Tracking
+    from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.training.runs import Run, status_of
 
     console, run = display.console, Run(config.checkpoint, name)
     if is_finished(config, name):
         run.require_same(config)
         status = run.status()
-        with Tracking(config, run.location, say) as tracking:
+        with TrackerListener(config, run.location, say) as tracking:
             tracking.write(status.history, status.telemetry)
         print_ending(console, status, "is finished")
         return
@@ -379,7 +379,7 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
     """
     with _garbage_collection_off():
         from eigen_core.checkpoint.location import RunLocation
-        from eigen_core.reporting.trackers import Tracking
+        from eigen_core.reporting.trackers import TrackerListener
         from eigen_core.run import train_run
         from eigen_core.training.journals import forget_stops_and_attempts
     announce(observer.display, "reading the data")
@@ -388,7 +388,7 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
             location = RunLocation.of(config.checkpoint, name)
             if location.exists():
                 forget_stops_and_attempts(location)
-            with Tracking(config, location, logging.getLogger("eigen_core").warning) as tracking:
+            with TrackerListener(config, location, logging.getLogger("eigen_core").warning) as tracking:
                 train_run(config, name, listeners=[tracking])
 
 

@@ -25,7 +25,7 @@ from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE, machine_v
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
-from eigen_core.reporting.trackers import Tracking
+from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run
 from eigen_core.training.journals import (
     BlockedError,
@@ -316,7 +316,7 @@ def _train(run: ChosenRun) -> State[None] | None:
         run.attempt(),
         Reporter(run.name) as reporter,
         Cockpit(run.config, run.name, reporter) as cockpit,
-        Tracking(run.config, run.location, logger.warning) as tracking,
+        TrackerListener(run.config, run.location, logger.warning) as tracking,
         retry_once(),
         stop_requests_unmasked(STOP_REQUESTS),
     ):

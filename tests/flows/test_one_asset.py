@@ -6,7 +6,7 @@ import torch
 from trading_cases import panel_of
 
 from eigen_core.config import Config
-from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.market import MarketBacktest
 from eigen_core.judging.portfolio import PortfolioBacktest
 from eigen_core.judging.verdicts import verdict_on
@@ -23,7 +23,7 @@ CLOSES = 100.0 * np.exp(np.cumsum(RETURNS))[:, None]
 PANEL = panel_of(CLOSES, CLOSES, CLOSES)
 
 
-def played(scores: np.ndarray) -> PlayedSpan:
+def played(scores: np.ndarray) -> SpanResult:
     """A portfolio whose share of the asset follows scores, a day each."""
     weights = target_weights(torch.tensor(scores[:, None]), torch.ones(DAYS, 1, dtype=torch.bool)).numpy()
     market, own = PortfolioBacktest(CONFIG, PANEL, torch.device("cpu")), weights[None, SPAN.start : SPAN.stop]

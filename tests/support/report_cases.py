@@ -8,7 +8,7 @@ import pandas as pd
 from equity_cases import curve_of
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.judging.backtest import PlayedSpan
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walks import Days, Fold
 from eigen_core.reporting.compare import Comparison
@@ -48,7 +48,7 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
     spans = [Days(str(first.date()), str(last.date())) for first, last in pairwise(ends)]
     parts: tuple[tuple[type, dict[str, object]], ...] = (
         (
-            PlayedSpan,
+            SpanResult,
             {
                 "curve": curve,
                 "baselines": {name: curve_of(account(0.0 if name == "cash" else 1.0)) for name in BASELINES},
@@ -94,7 +94,7 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
         for kind, values in parts
     )
     assert not given, given
-    return Report(played=PlayedSpan(**played), verdict=Verdict(**verdict), **report)  # type: ignore[arg-type]
+    return Report(played=SpanResult(**played), verdict=Verdict(**verdict), **report)  # type: ignore[arg-type]
 
 
 def comparison_of(**given: object) -> Comparison:

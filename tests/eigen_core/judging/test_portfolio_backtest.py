@@ -7,7 +7,7 @@ import pytest
 from trading_cases import CPU, panel_of, prices_of, random_panel
 
 from eigen_core.config import Config
-from eigen_core.judging.backtest import NextOrders, PlayedSpan, decision_of
+from eigen_core.judging.backtest import NextOrders, SpanResult, decision_of
 from eigen_core.judging.portfolio import PortfolioBacktest, orders_of_days
 from eigen_core.market import Panel
 from eigen_core.trading.metrics import gain_by_asset, gain_by_month
@@ -23,7 +23,7 @@ def weights_of(agents: int, panel: Panel = PANEL, seed: int = 0) -> np.ndarray:
     return np.asarray(0.9 * drawn)
 
 
-def played(weights: np.ndarray, panel: Panel = PANEL, config: Config = CONFIG) -> PlayedSpan:
+def played(weights: np.ndarray, panel: Panel = PANEL, config: Config = CONFIG) -> SpanResult:
     market, agents = PortfolioBacktest(config, panel, CPU), len(weights)
     initial = market.accounts(weights, SPAN).together(1.0 / agents)
     return market.played(weights, agents, SPAN, initial, "champion", draws=40)

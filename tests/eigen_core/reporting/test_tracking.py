@@ -12,7 +12,7 @@ import eigen_core.reporting.trackers
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
-from eigen_core.reporting.trackers import TrackedRun, Tracking
+from eigen_core.reporting.trackers import TrackedRun, TrackerListener
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
@@ -45,10 +45,10 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return found
 
 
-def tracking(tmp_path: Path, warnings: list[str]) -> Tracking:
+def tracking(tmp_path: Path, warnings: list[str]) -> TrackerListener:
     """What follows a training."""
     config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": ["tensorboard"]})
-    return Tracking(config, RunLocation.of(config.checkpoint, "mine"), warnings.append)
+    return TrackerListener(config, RunLocation.of(config.checkpoint, "mine"), warnings.append)
 
 
 def test_all_generations_are_written_when_the_training_ends(tracker: Recorded, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_password_of_the_environment_is_in_no_warning_and_no_file(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     warnings: list[str] = []
     config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": ["mlflow"]})
-    with Tracking(config, RunLocation.of(config.checkpoint, "mine"), warnings.append) as process:
+    with TrackerListener(config, RunLocation.of(config.checkpoint, "mine"), warnings.append) as process:
         process.write(HISTORY, TELEMETRY)
     (warning,) = warnings
     assert "mlflow cannot be written to" in warning
