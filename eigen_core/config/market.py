@@ -27,7 +27,7 @@ class ColumnsConfig(Section):
     """Headings of a price file's columns, if they are not those of the long layout or of a known vendor."""
 
     date: Heading = None
-    """Heading of the column of dates or time stamps; empty: `date`, `datetime`, `timestamp` or `trade date`."""
+    """Heading of the column of dates or timestamps; empty: `date`, `datetime`, `timestamp` or `trade date`."""
     time: Heading = None
     """Heading of the column of times of day beside the dates; empty: `time`."""
     symbol: Heading = None

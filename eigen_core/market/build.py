@@ -87,8 +87,8 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     config.require_days(panel.days)
     if report.look_ahead and market.look_ahead == "refuse":
         raise InputError(
-            f"{report.look_ahead[0]} A feature may use no later day: correct the function (`eigen audit` tries all "
-            "features), or set market.look_ahead to allow to train nevertheless."
+            f"{report.look_ahead[0]} A feature must not use later days: correct the function (`eigen audit` tests all "
+            "features), or set market.look_ahead to allow."
         )
     return panel, replace(report, source=str(source.path), ignored_files=source.ignored)
 
@@ -118,7 +118,7 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
         rows = rows.between(first, last)
         if not len(rows.days):
             raise InputError(
-                f"{source.path} holds no day from {first or 'its first'} to {last or 'its last'}, but days from "
+                f"{source.path} has no day from {first or 'its first'} to {last or 'its last'}; its days are "
                 f"{days.min()} to {days.max()}: change market.first_date or market.last_date."
             )
     while market.suspicious == "drop":
@@ -128,7 +128,7 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
         if len(found) > _MOST_DROPPED * len(days):
             raise InputError(
                 f"{source.path} has {len(found):,} suspicious rows of {len(days):,}, so they are probably no "
-                f"prices. {sentences(found)[0]} Name the columns that are, or leave market.suspicious out."
+                f"prices. {sentences(found)[0]} Name the columns of prices, or do not set market.suspicious."
             )
         rows = rows.without(found)
     return rows
@@ -151,8 +151,8 @@ def _release_free_memory() -> None:
 def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
     if market.suspicious == "refuse" and (found := absurd(report.suspicious)):
         raise InputError(
-            f"{' '.join(sentences(found))} Such rows make figures absurd: correct them, or leave them out with "
-            "`--set market.suspicious=drop`, or train on them with `--set market.suspicious=keep`."
+            f"{' '.join(sentences(found))} Such rows distort all metrics: correct them, drop them with "
+            "`--set market.suspicious=drop`, or keep them with `--set market.suspicious=keep`."
         )
 
 

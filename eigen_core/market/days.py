@@ -34,14 +34,14 @@ _DAYS_AROUND, _FEWEST_DAYS_AROUND, _STALE_DAYS = 20, 5, 10
 _SPIKE, _BACK, _SPIKE_DAYS = 3.0, 1.5, 3
 _JUMP, _LARGE, _LAST_LOSS, _LATE_FACTOR = 5.0, 2.0, 0.99, 1.02
 _SENTENCES: dict[Kind, str] = {
-    "spike": "A price away by a factor of three or more from those around it",
-    "jump": "A jump that stays, as of a split that prices are not adjusted for, or by a factor of five or more",
+    "spike": "A price that differs by a factor of three or more from those around it",
+    "jump": "A permanent jump, like an unadjusted split or by a factor of five or more",
     "not positive": "A close of zero or below",
-    "twice": "A day twice, with other prices",
+    "twice": "A day twice, with different prices",
     "adjusted late": "Adjusted closes begin after closes, on another scale",
     "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
-    "move": "A change far beyond those of the days around it, which may be a split that prices are not adjusted for",
-    "stale": "The same close on ten days or more in succession, so that probably nothing was traded",
+    "move": "An unusually large change, perhaps an unadjusted split",
+    "stale": "The same close on ten or more consecutive days, probably without trading",
     "unfinished": "Bars of the last day end before the usual time",
 }
 _HARMLESS: frozenset[Kind] = frozenset(("move", "stale", "unfinished"))
@@ -153,8 +153,8 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
         unplaced = (rows["offset"] == 0.0) & (rows["local"] == rows["timestamp"]) & (rows["local"] != rows["day"])
         if unplaced.any() and market.time_zone is None:
             raise InputError(
-                f"{where} has stamps of days in UTC that are not at midnight, as "
-                f"{rows['local'][unplaced].iloc[0].isoformat()}, so nothing says which days they are of"
+                f"{where} has daily timestamps in UTC that are not at midnight, such as "
+                f"{rows['local'][unplaced].iloc[0].isoformat()}, so their days are ambiguous"
                 f"{settings_to_add({'time_zone': likely_time_zone(pd.DatetimeIndex(rows['utc'][zoned]))})}"
             )
         _refuse_shifted_weeks(rows["day"][zoned].to_numpy().astype("datetime64[D]"), market.time_zone, where)
@@ -213,19 +213,19 @@ def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
         found["time_zone"] = likely_time_zone(pd.DatetimeIndex(rows["utc"][in_utc]))
     if found:
         raise InputError(
-            f"{where} has bars within days: give daily bars, or have days formed of them, from midnight to midnight on "
-            f"the exchange's clock{settings_to_add(found)}"
+            f"{where} has intraday bars: give daily bars, or aggregate them to days from midnight to midnight in the "
+            f"exchange's time zone{settings_to_add(found)}"
         )
     if market.time_zone is not None and rows["offset"].isna().any():
         raise InputError(
-            f"{where} has bars within days without a time zone, which may be on the exchange's clock or in UTC: leave "
-            "market.time_zone out in the first case, and write the stamps with +00:00 in the second."
+            f"{where} has intraday bars without a time zone, which may be in the exchange's time zone or in UTC: do "
+            "not set market.time_zone in the first case, and add +00:00 to the timestamps in the second."
         )
     own = rows[["code", "utc", "day"]].drop_duplicates().groupby("code")
     if ((own.size() == own["day"].nunique()) & (own.size() >= _DAYS_TO_JUDGE_BY)).any():
         raise InputError(
-            f"{where} has symbols with one row a day beside others with bars within days: give one kind of them alone, "
-            "or name the symbols to be read in market.symbols."
+            f"{where} has daily rows of some symbols and intraday bars of others: give only one kind, or name the "
+            "symbols to read in market.symbols."
         )
 
 
@@ -243,7 +243,7 @@ def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tup
             symbol, instant = symbols[bars["code"].iloc[places[number]]], bars["local"].iloc[places[number]]
             raise InputError(
                 f"{where}: '{symbol}' has several bars at {instant}, with {name} {before[number]:g} and "
-                f"{own[number]:g}: leave one bar an instant, and write stamps with their time zone."
+                f"{own[number]:g}: keep one bar per timestamp, and write timestamps with their time zone."
             )
     rows = bars[~again]
     days = rows.groupby(["code", "day"])
@@ -268,8 +268,8 @@ def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
         if usual.size and 20 * own.size >= usual.size and 2 * np.median(own) < np.median(usual):
             raise InputError(
                 f"{where} has few bars on {name} ({int(np.median(own))}, {int(np.median(usual))} on other days), so "
-                "sessions go over midnight, or the stamps are on another clock than the exchange's: write them with "
-                "their time zone and name the exchange's in market.time_zone, or give daily bars."
+                "sessions span midnight, or the timestamps are not in the exchange's time zone: write them with their "
+                "time zone and set market.time_zone to the exchange's, or give daily bars."
             )
 
 
@@ -283,12 +283,12 @@ def _refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None
     if regular[SATURDAY] and not regular[_MONDAY] and not regular[_SUNDAY]:
         advice = "add `--set market.time_zone=America/New_York`" if time_zone is None else "leave market.time_zone out"
         raise InputError(
-            f"{where} has days from Tuesday to Saturday, so its stamps in UTC are those of the end of a day: {advice}."
+            f"{where} has days from Tuesday to Saturday, so its timestamps in UTC mark the end of a day: {advice}."
         )
     if time_zone is not None and regular[_SUNDAY] and not regular[_FRIDAY] and not regular[SATURDAY]:
         raise InputError(
-            f"{where} has days from Sunday to Thursday in {time_zone}, so its stamps are dates, or on another "
-            "exchange's clock: leave market.time_zone out, or name that exchange's."
+            f"{where} has days from Sunday to Thursday in {time_zone}, so its timestamps are dates, or of an exchange "
+            "in another time zone: do not set market.time_zone, or set it to that exchange's."
         )
 
 

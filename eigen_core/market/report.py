@@ -33,13 +33,13 @@ _SENTENCES: Mapping[str, str] = {
     "suspicious": "",
     "dropped_symbols": "No usable price, left out: {dropped_symbols}.",
     "ignored_columns": "Columns not used: {ignored_columns}.",
-    "ignored_files": "Not read, for they are no price files: {ignored_files}.",
-    "undated_rows": "{undated_rows:row} without a date or a symbol: left out.",
-    "duplicate_rows": "{duplicate_rows:row} again for a symbol and day, with the same prices: taken once.",
+    "ignored_files": "Ignored, since they are no price files: {ignored_files}.",
+    "undated_rows": "{undated_rows:row} without a date or a symbol: dropped.",
+    "duplicate_rows": "{duplicate_rows:row} repeated with the same prices: used once.",
     "unsorted_rows": "{unsorted_rows:row} out of order: sorted by day.",
-    "bars": "{formed_days:day} of symbols formed of {bars:bar} within days, from midnight to midnight {clock}: first "
+    "bars": "Aggregated {bars:intraday bar} to {formed_days:day} of symbols, from midnight to midnight {clock}: first "
     "open, highest high, lowest low, last close, summed volume.",
-    "empty_days": "{empty_days:day} without any price: left out.",
+    "empty_days": "{empty_days:day} without any price: dropped.",
     "gap_days": "{gap_days:day} without a price inside the histories of {gap_symbols:symbol}: no order is filled "
     "there, and a sale waits.",
     "suspended_days": "{suspended_days:day} of prices with a volume of zero: no order is filled there, and a sale "
@@ -56,13 +56,12 @@ _SENTENCES: Mapping[str, str] = {
     "prices are adjusted for splits.",
     "ended": "{ended:tradable symbol} without a price on the last day: a position in a symbol that has none for "
     "{delisting_days} days is booked at its last close less {delisting_loss}.",
-    "survivors": "No tradable symbol ends before the last day: they were probably chosen among those that survived. A "
-    "backtest on survivors earns more than trading would have: those that failed are missing.",
-    "unadjusted": "Adjusted closes contain splits but no dividend: gains leave dividends out, which is right only for "
+    "survivors": "No tradable symbol ends before the last day: probably only survivors were chosen. A backtest on "
+    "survivors earns more than trading would have, because failed symbols are missing.",
+    "unadjusted": "Adjusted closes contain splits but no dividends: gains exclude dividends, which is right only for "
     "symbols that pay none.",
-    "unknown": "Whether prices are adjusted for dividends cannot be known from closes alone: if they are not, gains "
-    "leave dividends out.",
-    "weekend_days": "{weekend_days:day} on a Saturday or Sunday: right where trading never stops, wrong dates on an "
+    "unknown": "Closes alone do not show whether prices are adjusted for dividends: if not, gains exclude dividends.",
+    "weekend_days": "{weekend_days:day} on a Saturday or Sunday: right for continuous trading, wrong dates for an "
     "exchange.",
     "missing_share": "{missing_share:.1%} of all days and symbols have no price.",
 }
@@ -180,7 +179,7 @@ class DataReport:
             "late": tuple(f"{one.symbol} ({one.first_day})" for one in self.symbols if one.first_day > self.first_day),
             "early": tuple(f"{one.symbol} ({one.last_day})" for one in self.symbols if one.last_day < self.last_day),
             "suspicious": sentences(self.suspicious),
-            "clock": f"in {self.time_zone}" if self.time_zone else "by their own clock",
+            "clock": f"in {self.time_zone}" if self.time_zone else "in their own time zone",
             "gap_days": self.gap_days,
             "gap_symbols": sum(history.gap_days > 0 for history in self.symbols),
             "derived": self.derived_highs + self.derived_lows,

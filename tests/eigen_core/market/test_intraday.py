@@ -117,16 +117,16 @@ def test_bars_within_days_in_all_forms(tmp_path: Path, zone: str) -> None:
     bars = hourly(zone)
     for form, path in write_forms(tmp_path, bars, zone).items():
         own = {"date_format": "s"} if form == "numbers" else {}
-        refused(path, r"has bars within days.*`--set market\.intraday=aggregate", **own)
+        refused(path, r"has intraday bars.*`--set market\.intraday=aggregate", **own)
         on_own_clock = form in ("own clock", "two columns", "offset", "zoned") and zone != "UTC"
         if form in ("own clock", "two columns"):
-            refused(path, "may be on the exchange's clock or in UTC: leave market.time_zone out", **formed(zone))
+            refused(path, "may be in the exchange's time zone or in UTC: do not set market.time_zone", **formed(zone))
             prices, report = cleaned(path, **FORMED)
         else:
             if on_own_clock:
                 assert_days(cleaned(path, **FORMED)[0], bars)
             else:
-                refused(path, "bars within days.*market.time_zone=", **FORMED, **own)
+                refused(path, "intraday bars.*market.time_zone=", **FORMED, **own)
             prices, report = cleaned(path, **formed(zone), **own)
         assert_days(prices, bars)
         assert (report.bars, report.formed_days) == (len(bars), len(days_of(bars)))
@@ -172,7 +172,7 @@ def test_a_live_row_beside_daily_ones_is_a_day_that_comes_twice(tmp_path: Path, 
 def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo", 120).sample(frac=0.2, random_state=1)
     path = write_csv(tmp_path / "p.csv", bars)
-    refused(path, "has bars within days")
+    refused(path, "has intraday bars")
     assert_days(cleaned(path, **FORMED)[0], bars)
 
 
@@ -183,7 +183,7 @@ def test_minutes_of_one_symbol(tmp_path: Path) -> None:
     bars = pd.DataFrame({"date": stamps, "symbol": "AAA", **dict.fromkeys(("open", "high", "low", "close"), 1.0)})
     bars = bars.assign(volume=generator.integers(0, 9, len(bars)).astype(float))
     path = write_csv(tmp_path / "AAA.csv", bars.drop(columns="symbol"))
-    refused(path, "has bars within days")
+    refused(path, "has intraday bars")
     prices, report = cleaned(path, **FORMED)
     assert_days(prices, bars)
     assert (report.rows, report.bars, report.formed_days, report.duplicate_rows) == (12 * 390, 12 * 390, 12, 0)
@@ -198,7 +198,7 @@ def test_wide_bars_and_times_in_a_column_of_their_own(tmp_path: Path) -> None:
     wide.assign(date=wide["date"].dt.strftime("%Y-%m-%d")).to_csv(tmp_path / "two.csv", index=False)
     for name in ("one.csv", "two.csv"):
         named = {"layout": "wide"} | ({} if name == "one.csv" else {"columns": {"time": "Time"}})
-        refused(tmp_path / name, "has bars within days", **named)
+        refused(tmp_path / name, "has intraday bars", **named)
         prices, _ = cleaned(tmp_path / name, **FORMED, **named)
         assert prices.symbols == ("AAA", "BBB")
         np.testing.assert_allclose(prices.close, last.to_numpy(), rtol=1e-14)
@@ -222,9 +222,9 @@ def test_sessions_over_midnight_are_refused(tmp_path: Path) -> None:
     sydney = in_utc(hourly("Australia/Sydney", 60), "Australia/Sydney")
     # In UTC the session of Monday begins on Sunday.
     path = write_csv(tmp_path / "naive.csv", sydney.assign(date=sydney["date"].dt.tz_localize(None)))
-    refused(path, r"few bars on Sundays \(\d+, \d+ on other days\), so sessions go over midnight", **FORMED)
+    refused(path, r"few bars on Sundays \(\d+, \d+ on other days\), so sessions span midnight", **FORMED)
     path = write_csv(tmp_path / "utc.csv", sydney)
-    refused(path, "sessions go over midnight", **formed("UTC"))
+    refused(path, "sessions span midnight", **formed("UTC"))
 
 
 def test_bars_that_come_again(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ def test_a_symbol_of_days_among_bars_is_refused(tmp_path: Path) -> None:
     bars = in_utc(hourly("America/New_York"), "America/New_York")
     days = bars.groupby(bars["date"].dt.normalize()).first().drop(columns="date").reset_index().assign(symbol="DAY")
     path = write_csv(tmp_path / "p.csv", pd.concat([bars, days]))
-    refused(path, "symbols with one row a day beside others with bars", **formed("America/New_York"))
+    refused(path, "daily rows of some symbols and intraday bars of others", **formed("America/New_York"))
 
 
 def test_a_day_whose_bars_are_in_several_files(tmp_path: Path) -> None:
@@ -275,13 +275,13 @@ def test_daily_rows_are_read_whatever_becomes_of_bars(tmp_path: Path) -> None:
 def test_the_panel_and_its_report(tmp_path: Path) -> None:
     bars = hourly("America/New_York", 40)
     path = write_csv(tmp_path / "p.csv", in_utc(bars, "America/New_York"))
-    with pytest.raises(InputError, match="bars within days"):
+    with pytest.raises(InputError, match="intraday bars"):
         build_panel(small_config(path), tmp_path / "cache")
     config = small_config(path, intraday="aggregate", time_zone="America/New_York")
     panel, report = build_panel(config, tmp_path / "cache")
     assert panel.days == 40
     sentence = (
-        f"80 days of symbols formed of {len(bars):,} bars within days, from midnight to midnight in America/New_York: "
+        f"Aggregated {len(bars):,} intraday bars to 80 days of symbols, from midnight to midnight in America/New_York: "
         "first open, highest high, lowest low, last close, summed volume."
     )
     assert sentence in report.lines()

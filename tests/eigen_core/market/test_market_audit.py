@@ -134,7 +134,7 @@ def test_training_refuses_functions_that_use_later_days(
     for leak in LEAKS:
         config = small_config(prices, own_features=["gap", leak])
         for _ in ("built", "from the cache"):
-            with pytest.raises(InputError, match=f"The {leak} of AAA on .* A feature may use no later day"):
+            with pytest.raises(InputError, match=f"The {leak} of AAA on .* A feature must not use later days"):
                 build_panel(config, tmp_path / "cache")
     allowed = small_config(prices, own_features=["next_return", "gap"], look_ahead="allow")
     panel, report = build_panel(allowed, tmp_path / "cache")

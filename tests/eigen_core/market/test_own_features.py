@@ -106,7 +106,7 @@ def test_columns_of_several_files(tmp_path: Path, bars: pd.DataFrame) -> None:
         (lambda frame: frame.assign(Mood=frame["Mood"].astype(object).mask(frame.index == 7, "good")), "line 9"),
         (
             lambda frame: pd.concat([frame, frame.iloc[:1].assign(Mood=5.0)]),
-            "A day twice, with other prices: AAA .*Mood",
+            "A day twice, with different prices: AAA .*Mood",
         ),
     ],
 )

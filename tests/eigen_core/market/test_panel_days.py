@@ -148,7 +148,7 @@ def test_each_choice_of_days_has_a_panel_of_its_own(tmp_path: Path) -> None:
 
 def test_dates_without_any_price_are_refused_with_those_there_are(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "prices.csv", random_bars(["AAA"], 60, seed=1))
-    with pytest.raises(InputError, match="no day from its first to 2019-05-01, but days from 2020-01-01 to 2020-03-24"):
+    with pytest.raises(InputError, match="no day from its first to 2019-05-01; its days are 2020-01-01 to 2020-03-24"):
         panel_of(path, tmp_path, last_date="2019-05-01")
     with pytest.raises(InputError, match="4 purged before each; the panel has 60"):
         panel_of(path, tmp_path, purge_days=4, window=50)

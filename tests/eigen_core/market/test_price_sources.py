@@ -147,7 +147,7 @@ def test_what_a_folder_holds_beside_price_files_is_reported(tmp_path: Path, bars
     write_text(folder / "BBB.txt", "Date,Close\n2020-01-02,1\n")
     _, report = build_panel(config, tmp_path / "cache")
     assert report.ignored_files == ("BBB.txt", "gone.csv", "sub")
-    assert "Not read, for they are no price files: BBB.txt, gone.csv, sub." in report.lines()
+    assert "Ignored, since they are no price files: BBB.txt, gone.csv, sub." in report.lines()
 
 
 def test_folder_files_with_a_symbol_column_or_an_unnamed_date(tmp_path: Path, bars: pd.DataFrame) -> None:

@@ -53,7 +53,7 @@ def test_bundled_prices() -> None:
     assert {row.symbol for row in report.suspicious if row.kind == "stale"} == {"RRC"}
     assert [(row.kind, row.symbol, row.day) for row in report.suspicious[:1]] == [("move", "AAPL", "2000-09-29")]
     assert report.universe.dividends == "unknown"
-    assert says(report, "chosen among those that survived")
+    assert says(report, "only survivors were chosen")
     assert not report.universe.weekend_days
     assert not report.universe.missing_share
 
@@ -114,15 +114,15 @@ def test_dividends() -> None:
 
 def test_symbols_that_end_and_short_data_are_no_survivors(tmp_path: Path) -> None:
     bars = random_bars(["AAA", "BBB"], DAYS, seed=6)
-    assert says(cleaned(write_csv(tmp_path / "all.csv", bars))[1], "survived")
+    assert says(cleaned(write_csv(tmp_path / "all.csv", bars))[1], "survivors")
     last_days = sorted(bars["date"].unique())[-30:]
     ended = bars[(bars["symbol"] == "AAA") | ~bars["date"].isin(last_days)]
     path = write_csv(tmp_path / "ended.csv", ended)
     report = cleaned(path)[1]
     assert report.universe.ended_symbols == 1
-    assert not says(report, "survived")
-    assert says(cleaned(path, context=("BBB",))[1], "survived")
-    assert not says(cleaned(write_csv(tmp_path / "short.csv", random_bars(["AAA"], 100, seed=7)))[1], "survived")
+    assert not says(report, "survivors")
+    assert says(cleaned(path, context=("BBB",))[1], "survivors")
+    assert not says(cleaned(write_csv(tmp_path / "short.csv", random_bars(["AAA"], 100, seed=7)))[1], "survivors")
 
 
 def test_weekends_stale_prices_and_missing_days(tmp_path: Path) -> None:
