@@ -1,5 +1,6 @@
 """Gymnasium environments as a task: episodes, what is stored of them, exact resume, errors."""
 
+import re
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -242,12 +243,8 @@ def test_rows_that_episodes_can_leave_are_taken_and_others_are_not() -> None:
     ):
         ring = ring_of(state)
         ring.columns[name][index] = value
-        assert check_rows(ring, 9) is not None, name
-        with pytest.raises(AssertionError, match=what):
-            assert check_rows(ring, 9) is None, check_rows(ring, 9)
-    longest = int(max(np.diff(np.flatnonzero(ring_of(state).columns["ends"].numpy()))))
+        assert re.search(what, str(check_rows(ring, 9))), name
     assert "more than 1 steps" in str(check_rows(ring_of(state), 1))
-    assert longest > 1
 
 
 @pytest.mark.parametrize(

@@ -14,24 +14,6 @@ from eigen_core.trading.environment import TradingEnvironment, trade_whole_episo
 from eigen_core.trading.orders import choose_assets
 
 
-def test_equals_are_those_within_the_bounds_that_can_be_bought() -> None:
-    close = np.full((8, 4), 10.0)
-    close[:, 0] = np.nan
-    close[0, 0] = 10.0
-    prices = prices_of(panel_of(close, close, close))
-    environment = TradingEnvironment(
-        prices,
-        TradingConfig(trading_days=1, settlement_days=2, holding_days=2, max_coefficient=2.5),
-        record_trades=True,
-    )
-    environment.reset(torch.tensor([1]))
-    for _ in range(3):
-        environment.step(torch.tensor([[3.0, 1.0, 2.5, 9.0]]), torch.zeros(1, 4))
-    table = environment.trades()
-    assert table["asset"].tolist() == [2 + int(prices.precedence[1, 2:].argmax())]
-    assert table["coefficient"].tolist() == [2.5]
-
-
 @pytest.mark.parametrize("among", [[0, 1], [2, 5, 6], list(range(7))])
 @pytest.mark.parametrize("apart", [1, 7])
 def test_no_column_is_favoured_where_coefficients_are_equal(among: list[int], apart: int) -> None:
@@ -88,14 +70,6 @@ def test_a_rank_that_is_not_a_number_is_named() -> None:
     ranks[0, 3] = torch.nan
     with pytest.raises(FloatingPointError, match="network has diverged"):
         trade_whole_episodes(prices, trading, torch.tensor([40]), coefficients, targets, ranks)
-
-
-def test_where_there_are_fewer_assets_than_purchases_the_rest_is_nothing() -> None:
-    close = np.full((5, 3), 10.0)
-    close[:, 1] = np.nan
-    trading = TradingConfig(purchases_per_day=4, buy_threshold=0.0)
-    _, coefficient = choose_assets(prices_of(panel_of(close, close, close)), trading, torch.arange(5), torch.ones(5, 3))
-    assert coefficient.tolist() == [[1.0, 1.0, -1.0, -1.0]] * 5
 
 
 @settings(max_examples=200, deadline=None)

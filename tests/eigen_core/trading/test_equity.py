@@ -94,12 +94,7 @@ def test_other_calendars_are_counted_as_they_are() -> None:
     assert 243 <= periods_per_year(days(WEEKDAYS[~rests]), FROM_DATA) <= 246
 
 
-def test_a_setting_goes_before_the_data_and_the_data_report_says_which() -> None:
-    coins = days(EVERY_DAY)
-    assert periods_per_year(coins, AccountConfig(periods_per_year=300)) == 300
-
-
-def test_the_data_report_says_how_many(tmp_path: Path) -> None:
+def test_a_setting_goes_before_the_data_and_the_data_report_says_how_many(tmp_path: Path) -> None:
     random = np.random.default_rng(0).normal(0.0, 0.02, (900, 2))
     table = pd.DataFrame(np.exp(np.cumsum(random, axis=0)), index=EVERY_DAY[:900], columns=["BTC", "ETH"])
     path = tmp_path / "coins.csv"

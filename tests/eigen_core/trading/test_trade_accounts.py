@@ -14,7 +14,14 @@ from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.metrics import compute_metrics
 from eigen_core.trading.orders import resolve_orders
 from eigen_core.trading.prices import Prices
-from eigen_core.trading.trades import ROUNDING, DecidedTrades, prices_of_span, trade_accounts, trade_day_by_day
+from eigen_core.trading.trades import (
+    ROUNDING,
+    DecidedTrades,
+    TradedAccounts,
+    prices_of_span,
+    trade_accounts,
+    trade_day_by_day,
+)
 
 
 def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders: int, seed: int) -> DecidedTrades:
@@ -196,11 +203,18 @@ def one_trade(**changes: Any) -> DecidedTrades:
     return DecidedTrades(**columns)
 
 
+def accounts_of(trades: DecidedTrades, closes: Any, purchases: int = 1, **settings: Any) -> TradedAccounts:
+    """Accounts without costs on days from 2020 on."""
+    trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0, purchases_per_day=purchases)
+    dates = np.datetime64("2020-01-01") + np.arange(len(closes))
+    return trade_accounts(trades, np.array(closes), dates, trading, AccountConfig(**settings))
+
+
+RISING = [[10.0], [11.0], [13.0], [14.0]]
+
+
 def test_a_position_takes_its_share_of_the_equity_and_gives_back_what_it_is_sold_for() -> None:
-    trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0)
-    closes = np.array([[10.0], [11.0], [13.0], [14.0]])
-    dates = np.datetime64("2020-01-01") + np.arange(4)
-    accounts = trade_accounts(one_trade(), closes, dates, trading, AccountConfig(capital=1_000.0))
+    accounts = accounts_of(one_trade(), RISING, capital=1_000.0)
     curve, table = accounts.curve(0), accounts.table(0, ("A",))
     np.testing.assert_allclose(curve.equity, [1_000.0, 1_005.0, 1_010.0, 1_010.0])
     np.testing.assert_allclose(curve.traded, [0.0, 50.0, 60.0, 0.0])
@@ -210,10 +224,7 @@ def test_a_position_takes_its_share_of_the_equity_and_gives_back_what_it_is_sold
 
 
 def test_what_is_still_held_on_the_last_day_counts_at_its_last_known_close() -> None:
-    trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0)
-    closes = np.array([[10.0], [11.0], [13.0], [14.0]])
-    dates = np.datetime64("2020-01-01") + np.arange(4)
-    accounts = trade_accounts(one_trade(exit_day=9), closes, dates, trading, AccountConfig(capital=1_000.0))
+    accounts = accounts_of(one_trade(exit_day=9), RISING, capital=1_000.0)
     table = accounts.table(0, ("A",))
     assert accounts.equity[0, -1] == pytest.approx(1_020.0)
     assert table["reason"].tolist() == ["held"]
@@ -246,12 +257,9 @@ def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
 
 
 @pytest.mark.parametrize(("shares", "bought"), [("fractional", 9.5), ("whole", 9.0)])
-def test_no_position_takes_more_than_the_cash(shares: Any, bought: float) -> None:
-    trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0)
-    settings = AccountConfig(capital=95.0, sizing="fixed", fixed_amount=1_000.0, shares=shares)
-    closes, dates = np.full((4, 1), 10.0), np.datetime64("2020-01-01") + np.arange(4)
-    accounts = trade_accounts(one_trade(), closes, dates, trading, settings)
-    assert accounts.shares[0, 0, 0] == bought
+def test_no_position_takes_more_than_the_cash(shares: str, bought: float) -> None:
+    settings = {"capital": 95.0, "sizing": "fixed", "fixed_amount": 1_000.0, "shares": shares}
+    assert accounts_of(one_trade(), np.full((4, 1), 10.0), **settings).shares[0, 0, 0] == bought
 
 
 def test_the_purchases_of_all_days_together_take_no_more_than_the_equity() -> None:
@@ -269,13 +277,11 @@ def test_the_purchases_of_all_days_together_take_no_more_than_the_equity() -> No
 
 
 def test_what_the_cash_does_not_pay_for_is_the_last_of_a_day() -> None:
-    trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0, purchases_per_day=3)
     trades = DecidedTrades.none(1, 4, 3)
     trades.asset[0, 0], trades.exit_day[0, 0], trades.entry[0, 0], trades.exit[0, 0] = [2, 0, 1], 3, 10.0, 10.0
     trades.coefficient[0, 0] = 3.0
-    settings = AccountConfig(capital=150.0, sizing="fixed", fixed_amount=100.0)
-    closes, dates = np.full((4, 3), 10.0), np.datetime64("2020-01-01") + np.arange(4)
-    accounts = trade_accounts(trades, closes, dates, trading, settings)
+    settings = {"capital": 150.0, "sizing": "fixed", "fixed_amount": 100.0}
+    accounts = accounts_of(trades, np.full((4, 3), 10.0), 3, **settings)
     assert accounts.shares[0, 0].tolist() == [10.0, 5.0, 0.0]
     table = accounts.table(0, ("A", "B", "C"))
     assert table["symbol"].tolist() == ["C", "A"]
