@@ -26,7 +26,7 @@ from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
 from eigen_core.task.environment import Environment, EnvironmentFacts, OpenedEnvironment, open_environment
-from eigen_core.task.interface import Rollout, TaskData, Transitions, joined_counts
+from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, joined_counts
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
 from eigen_core.task.replay import Column, Replay
 
@@ -60,12 +60,14 @@ class UniformSampler:
         return generator.integers(0, self.size, self.batch_size)
 
 
-class GymnasiumTask:
+class GymnasiumTask(Task[Tensor, VectorEncoding]):
     """Implements `Task`.
 
     Raises:
         InputError: the replay may not hold a generation, or the learner cannot choose among discrete actions.
     """
+
+    training_starts, validation_starts, holdout_starts = _TRAINING_SEEDS, _VALIDATION_SEEDS, _HOLDOUT_SEEDS
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
         set_cpu_mode(config.instructions, device)
@@ -85,9 +87,6 @@ class GymnasiumTask:
         self.columns: Mapping[str, Column] = gymnasium_columns(values, len(opened.low))
         self.episode_steps, self.min_episode_steps = opened.facts.episode_steps, 1
         self.episode_end = "ends"
-        self.training_starts = _TRAINING_SEEDS
-        self.validation_starts = _VALIDATION_SEEDS
-        self.holdout_starts = _HOLDOUT_SEEDS
         size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
         self.fingerprint = hashlib.sha256(repr(size).encode()).hexdigest()
         # A hidden layer of a batch, or what is observed; and all steps of the episodes of a generation.
@@ -114,14 +113,6 @@ class GymnasiumTask:
         opened = open_environment(config)
         require_capacity(config, opened.facts)
         return TaskData(opened, str(opened.facts), facts=opened.facts)
-
-    @staticmethod
-    def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:  # noqa: ARG004
-        raise InputError(f"task {config.task} is not played on a panel: leave out --days, --columns and --assets.")
-
-    @property
-    def holdout_days(self) -> None:
-        """None: episodes have no dates."""
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, self.episode_steps, len(self._opened.low))
@@ -170,9 +161,6 @@ class GymnasiumTask:
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return means over the episodes: reward, steps, share that terminated."""
         return {name: float(counts.mean()) for name, counts in joined_counts(rollouts).items()}
-
-    def excess(self, rollouts: Sequence[Rollout]) -> None:
-        """Return None: there is no market."""
 
     def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
         return UniformSampler(replay.size, batch_size)

@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from torch import Tensor
 
 from eigen_core.checkpoint.ring import Ring
+from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
 from eigen_core.config import Config
 from eigen_core.networks.encoders import FirstDay
@@ -131,6 +132,8 @@ class BatchSampler(Protocol):
 class Task(Protocol[Observed, Encoded]):
     """A task on a device. Parameters of networks are views into rows of a population, `[agents, ...]`.
 
+    A subclass inherits the methods of a task without data, prices and normalisation.
+
     Attributes:
         critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
         box: the actions.
@@ -156,20 +159,22 @@ class Task(Protocol[Observed, Encoded]):
     ) -> None: ...
 
     @staticmethod
-    def open_data(config: Config) -> TaskData:
-        """Open the data that the configuration names.
+    def open_data(config: Config) -> TaskData:  # noqa: ARG004
+        """Open the data that the configuration names; by default a task needs none.
 
         Raises:
             InputError: they cannot be used, or do not fit the configuration.
         """
+        return TaskData()
 
     @staticmethod
-    def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:
+    def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:  # noqa: ARG004
         """Return random data of the shape of a panel.
 
         Raises:
-            InputError: no run could be trained on it, or the task is not played on a panel.
+            InputError: no run could be trained on it, or the task is not played on a panel, as by default.
         """
+        raise InputError(f"task {config.task} is not played on a panel: leave out --days, --columns and --assets.")
 
     critic_layout: ParameterLayout
     actor_layout: ParameterLayout
@@ -198,6 +203,7 @@ class Task(Protocol[Observed, Encoded]):
     @property
     def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:
         """First and last day (YYYY-MM-DD) held out, and the traded symbols; None without such days."""
+        return None
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         """Return the shape of the exploration noise of one agent."""
@@ -220,14 +226,16 @@ class Task(Protocol[Observed, Encoded]):
             fixed: number of each agent's last episodes that are played without noise and not recorded.
         """
 
-    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
         """Return the next `state` after a generation's recorded transitions; this object stays as it is."""
+        return self.state
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         """Return statistics of the episodes for users, by name."""
 
-    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
+    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:  # noqa: ARG002
         """Return the excess of the trades over the market; None where there are too few, or no market."""
+        return None
 
     def sampler(self, replay: Replay, batch_size: int) -> BatchSampler | None:
         """Return a sampler of the replay as it is now; None while there are too few transitions for a batch."""
@@ -247,11 +255,13 @@ class Task(Protocol[Observed, Encoded]):
         float32 `[critics, agents, batch]`.
         """
 
-    def check_rows(self, ring: Ring) -> str | None:
+    def check_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
         """Return why the rows of a ring cannot be whole episodes, as the rest of a sentence; None if they can."""
+        return None
 
     def facts(self) -> dict[str, JsonValue]:
         """Return the facts that a user of an agent needs beside weights and configuration."""
+        return {}
 
 
 @runtime_checkable

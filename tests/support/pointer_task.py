@@ -6,30 +6,20 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import JsonValue
 from torch import Tensor
 
-from eigen_core.checkpoint.ring import Ring
-from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.networks import Box, Heads, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters, linear, linear_shapes
 from eigen_core.networks.policies import action_shapes, policy_of
-from eigen_core.task.interface import Rollout, TaskData, Transitions
+from eigen_core.task.gymnasium import UniformSampler
+from eigen_core.task.interface import Rollout, Task, Transitions
 from eigen_core.task.replay import Column, Replay
 
 _STEPS = 20
-_COLUMNS: Mapping[str, Column] = {
-    "shown": Column(torch.float32, (1,)),
-    "action": Column(torch.float32, (1,)),
-    "reward": Column(torch.float32),
-    "terminal": Column(torch.bool),
-}
-
-
-def _box(device: torch.device) -> Box:
-    return Box([-1.0], [1.0], device, steepness=1.0)
+_SHOWN, _REWARD = Column(torch.float32, (1,)), Column(torch.float32)
+_COLUMNS = {"shown": _SHOWN, "action": _SHOWN, "reward": _REWARD, "terminal": Column(torch.bool)}
 
 
 def _layouts(config: Config, heads: Heads, box: Box) -> tuple[ParameterLayout, ParameterLayout]:
@@ -52,22 +42,13 @@ class PointerEncoding:
         return PointerEncoding(self.hidden.detach())
 
 
-class _Uniform:
-    def __init__(self, replay: Replay, batch_size: int) -> None:
-        self._size, self._batch_size = replay.size, batch_size
-
-    def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:  # noqa: ARG002
-        return np.zeros(shape, dtype=np.int64)
-
-    def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:  # noqa: ARG002
-        return generator.integers(0, self._size, self._batch_size)
-
-
-class PointerTask:
+class PointerTask(Task[Tensor, PointerEncoding]):
     """Implements `Task`."""
 
+    training_starts, validation_starts, holdout_starts = range(1_000), range(1_000, 1_100), range(1_100, 1_200)
+
     def __init__(self, config: Config, data: object, device: torch.device, heads: Heads) -> None:  # noqa: ARG002
-        self.box = _box(device)
+        self.box = Box([-1.0], [1.0], device, steepness=1.0)
         self.critic_layout, self.actor_layout = _layouts(config, heads, self.box)
         self.columns = _COLUMNS
         self.episode_steps = self.min_episode_steps = _STEPS
@@ -75,25 +56,8 @@ class PointerTask:
         self.state: Mapping[str, Tensor] = {}
         self.fingerprint = "pointer"
         self.block_bytes = self.play_bytes = 4 * _STEPS * config.network.head_width
-        self.training_starts = range(1_000)
-        self.validation_starts = range(1_000, 1_100)
-        self.holdout_starts = range(1_100, 1_200)
         self._device = device
         self._heads = heads
-
-    @staticmethod
-    def open_data(config: Config) -> TaskData:  # noqa: ARG004
-        """There are none: the numbers are drawn."""
-        return TaskData()
-
-    @staticmethod
-    def data_of_shape(config: Config, days: int, columns: int, assets: int) -> TaskData:  # noqa: ARG004
-        """There are none."""
-        raise InputError("task pointer is not played on a panel: leave out --days and --columns.")
-
-    @property
-    def holdout_days(self) -> None:
-        """None: episodes have no dates."""
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, _STEPS, 1)
@@ -127,17 +91,11 @@ class PointerTask:
         totals = rewards.double().reshape(agents, episodes, _STEPS).sum(-1).cpu().numpy()
         return Rollout(totals, {"distance": -totals.flatten() / _STEPS}, rows)
 
-    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
-        return self.state
-
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
         return {"distance": float(np.concatenate([rollout.counts["distance"] for rollout in rollouts]).mean())}
 
-    def excess(self, rollouts: Sequence[Rollout]) -> None:
-        """Return None: there is no market."""
-
-    def sampler(self, replay: Replay, batch_size: int) -> _Uniform | None:
-        return _Uniform(replay, batch_size)
+    def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
+        return UniformSampler(replay.size, batch_size)
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[Tensor]:  # noqa: ARG002
         rows, stretches = replay.pick(slots), replay.stretches(slots, self._heads.return_steps, self.episode_end)
@@ -156,9 +114,3 @@ class PointerTask:
         inputs = encoding.hidden if actions is None else torch.cat([encoding.hidden, actions], dim=-1)
         hidden = [torch.relu(linear(critic, f"hidden{index}", inputs)) for index in range(self._heads.critics)]
         return torch.stack([linear(critic, f"value{index}", one)[..., 0] for index, one in enumerate(hidden)])
-
-    def check_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
-        return None
-
-    def facts(self) -> dict[str, JsonValue]:
-        return {}

@@ -137,18 +137,6 @@ def test_nothing_is_captured_unless_it_is_asked_for_and_there_is_a_gpu() -> None
     assert captured_graphs() == []
 
 
-def test_what_is_no_input_and_changes_would_be_seen() -> None:
-    step = 0
-
-    def count(given: Tensor) -> Tensor:
-        nonlocal step
-        step += 1
-        return given + step
-
-    repeated = CapturedStep(count, CUDA, captures=True)
-    assert [repeated(torch.zeros(1, device="cuda")).tolist() for _ in range(5)] == [[1.0], [2.0], [3.0], [3.0], [3.0]]
-
-
 @pytest.mark.parametrize(
     "work",
     [

@@ -1,6 +1,6 @@
-"""Fitness without noise, and the champion chosen by a lower confidence bound, against plain code."""
+"""Fitness without noise, the champion chosen by a lower confidence bound, and its excess, against plain code."""
 
-from itertools import product
+from itertools import pairwise, product
 from math import sqrt
 from statistics import fmean
 from typing import Any
@@ -13,6 +13,7 @@ from science_cases import small_config
 from training_cases import advance, content_of, small_state
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.records import Excess
 from eigen_core.generation import TrainingState, evaluate, evolve, train
 from eigen_core.generation.phases import fitness_slices, validation_slices
 from eigen_core.learning.method import standard_errors
@@ -121,3 +122,34 @@ def test_one_agent_that_earns_the_same_everywhere_has_no_error() -> None:
     assert standard_errors(rewards, np.array([0, 30, 60]), 17).tolist() == [0.0, pytest.approx(1.0 / sqrt(3.0))]
     assert standard_errors(rewards, np.array([5, 5, 5]), 17).tolist() == [0.0, 0.0]
     assert standard_errors(rewards[:, :1], np.array([5]), 17).tolist() == [0.0, 0.0]
+
+
+def played_again(state: TrainingState) -> Excess | None:
+    assert state.champion is not None
+    rollout = state.task.roll_out(state.champion.weights[None], validation_slices(state)[None])
+    return state.task.excess([rollout])
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 0])
+def test_the_record_holds_the_champions_excess(group_size: int) -> None:
+    state = advance(small_state(population={"group_size": group_size}), 4)
+    found = state.history[-1].champion_excess
+    assert found is not None
+    again = played_again(state)
+    assert again is not None
+    assert found.trades == again.trades
+    np.testing.assert_allclose([found.mean, found.standard_error], [again.mean, again.standard_error], rtol=1e-9)
+
+
+def test_it_stays_while_the_champion_does() -> None:
+    history = advance(small_state(population={"group_size": 2}), 6).history
+    for before, after in pairwise(history):
+        if after.champion_generation == before.champion_generation:
+            assert after.champion_excess == before.champion_excess
+    assert len({record.champion_generation for record in history}) < len(history)
+
+
+def test_one_asset_is_the_market_itself() -> None:
+    state = advance(small_state(assets=1), 2)
+    assert state.history[-1].trading["trades"] > 2
+    assert [record.champion_excess for record in state.history] == [None, None]

@@ -117,12 +117,6 @@ def test_fitness_and_validation_are_those_of_direct_rollouts() -> None:
         assert found.tolist() == mean_of_lowest(rewards, 2).tolist()
 
 
-def test_exploration_is_in_training_and_not_in_validation() -> None:
-    loud, still = (evaluate(small_state(exploration={"scale": scale, "minimum": 0.0})) for scale in (0.5, 0.0))
-    assert loud.validations.tolist() == still.validations.tolist()
-    assert loud.fitness.tolist() != still.fitness.tolist()
-
-
 @pytest.mark.parametrize("shared", [True, False])
 def test_training_slices_are_inside_the_training_days_and_new_in_each_generation(shared: bool) -> None:
     state = small_state(evaluation={"slices": 3, "shared_slices": shared})
@@ -137,14 +131,6 @@ def test_training_slices_are_inside_the_training_days_and_new_in_each_generation
         drawn.append(slices.tolist())
         advance(state, 1)
     assert len({str(slices) for slices in drawn}) == 3
-
-
-def test_validation_slices_are_inside_the_validation_days_and_the_same_in_each_generation() -> None:
-    state = small_state(evaluation={"validation_slices": 4})
-    first = validation_slices(state)
-    assert first[0] == market_of(state).panel.splits.validation.start
-    assert first[-1] + 17 == market_of(state).panel.splits.validation.stop
-    assert (validation_slices(advance(state, 1)) == first).all()
 
 
 def test_replayed_transitions_are_those_of_the_training_episodes() -> None:

@@ -1,12 +1,16 @@
-"""Products in bfloat16: near those in float32, learned by as usual, and the same bits for any group."""
+"""Products in bfloat16 and actions in float16: near float32, and the same bits for any group and resume."""
 
 from typing import Any
 
 import pytest
 import torch
-from training_cases import advance, content_of, small_state
+from training_cases import advance, content_of, market_of, saved_of, small_state
 
+from eigen_core.config import Config
+from eigen_core.generation import restore
 from eigen_core.networks.layout import product
+from eigen_core.planning import Sizes
+from eigen_core.task import TaskData
 
 SHORT: dict[str, Any] = {"trading_days": 5, "settlement_days": 3, "holding_days": 3}
 
@@ -59,3 +63,25 @@ def test_the_gradient_of_weights_is_float32_and_that_of_the_rounded_factors(prec
     assert weights.grad.dtype == torch.float32
     expected = rows.to(precision).float().sum(1)[:, :, None].expand(1, 4, 8)
     assert torch.allclose(weights.grad, expected, rtol=0.01 if precision == torch.bfloat16 else 1e-6, atol=1e-6)
+
+
+HALF = {"actions": "float16"}
+
+
+def test_actions_in_half_precision_are_planned_as_they_are_stored() -> None:
+    state = advance(small_state(replay=HALF), 1)
+    assert state.replay.tensors()["action"].dtype == torch.float16
+    sizes = Sizes.of(state.config, TaskData(market_of(state).panel))
+    assert sizes.row_bytes == state.replay.bytes_per_transition
+
+
+def test_a_run_with_them_goes_on_from_its_snapshot_with_the_same_bits() -> None:
+    state = advance(small_state(replay=HALF), 2)
+    other = small_state(replay=HALF)
+    restore(other, saved_of(state))
+    assert content_of(advance(other, 2)) == content_of(advance(state, 2))
+
+
+def test_without_a_bound_of_actions_they_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"replay\.actions float16 .* trading\.max_coefficient is empty"):
+        Config(replay=HALF, trading={"max_coefficient": None})

@@ -92,16 +92,6 @@ def test_long_trajectories_are_computed_as_short_ones_are() -> None:
     require_normalised(buffer, raw)
 
 
-def test_a_truncated_trajectory_goes_on_with_the_final_value_and_a_terminal_one_does_not() -> None:
-    for ends, expected in ((True, [1.0 + 0.5, 1.0]), (False, [1.0 + 0.5 * (1.0 + 0.5 * 8.0), 1.0 + 0.5 * 8.0])):
-        buffer = buffer_of(3, 1, 1)
-        buffer.update([{**trajectory_of(2, terminal=ends), "reward": torch.ones(2)}])
-        buffer.column("value")[:3, 0] = torch.tensor([2.0, 4.0, 8.0])
-        buffer.estimate_advantages(discount=0.5, trace_decay=1.0)
-        assert buffer.column("return")[:2, 0].tolist() == expected
-        assert buffer.column("advantage")[:2, 0].tolist() == [expected[0] - 2.0, expected[1] - 4.0]
-
-
 @settings(deadline=None)
 @given(EPISODES)
 def test_agents_are_normalised_by_their_own_steps(episodes: list[tuple[int, bool, int]]) -> None:

@@ -1,6 +1,5 @@
 """The learner of stacked agents equals a plain one for each agent; targets, delay, accumulation, bounds."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -144,61 +143,6 @@ def test_the_days_after_a_blocks_last_day_are_seen(n_step: int, batch_size: int)
     first_days = torch.tensor(few.blocks)[:, :, None]
     assert ((days >= first_days) & (days < first_days + 9)).all()
     assert_equals_plain_learner(case, few)
-
-
-def slots_where(case: Case, chosen: Tensor, count: int) -> BatchPlan:
-    """A plan of one batch with the first `count` of the chosen transitions that are of different days."""
-    days = stored_days(case.replay)
-    slots: list[int] = []
-    for slot in chosen.nonzero()[:, 0].tolist():
-        if days[slot] not in [days[taken] for taken in slots]:
-            slots.append(slot)
-    assert len(slots) >= count
-    picked = torch.tensor(slots[:count]).expand(case.population.size, 1, 1, count)
-    return BatchPlan(picked, ((0,),))
-
-
-def test_the_last_training_day_is_learned_from() -> None:
-    """Its transition ends an episode, and nothing of the day after it, which validates, is used."""
-    case = Case()
-    last = torch.tensor(stored_days(case.replay)) == case.last_day - 1
-    plan = slots_where(case, last, 1)
-    assert case.replay.ring().columns["terminal"][plan.slots].all()
-    assert_equals_plain_learner(case, plan)
-
-
-@pytest.mark.parametrize(("delay", "earlier_steps"), [(1, 0), (2, 0), (3, 0), (2, 5), (3, 7)])
-def test_actor_and_targets_move_only_every_nth_step(delay: int, earlier_steps: int) -> None:
-    case = Case(learner={"policy_delay": delay, "twin_critics": True})
-    case.population.state["critic_steps"].copy_(torch.tensor([10, 0, 7]))
-    case.population.state["actor_steps"].copy_(torch.tensor([5, 0, 7]))
-    size, steps = case.network.critic_layout.size, 5
-    seen = [case.population.clone()]
-    plan = replace(case.plan(steps, 2, 5), earlier_steps=earlier_steps)
-    curves = case.learner.learn(case.population, plan, case.replay, lambda: seen.append(case.population.clone())).curves
-    assert len(seen) == steps + 1
-    for step in range(1, steps + 1):
-        before, after = seen[step - 1], seen[step]
-        actor_moves = (earlier_steps + step) % delay == 0
-        assert (before.weights[:, :size] != after.weights[:, :size]).any(dim=1).all()
-        for name, columns in (
-            ("weights", slice(size, None)),
-            ("targets", slice(None)),
-            ("first_moment", slice(size, None)),
-        ):
-            moved = (before.tensors()[name][:, columns] != after.tensors()[name][:, columns]).any(dim=1)
-            assert (moved == actor_moves).all(), name
-        for curve in (curves["actor_loss"], curves["actor_gradient_norm"]):
-            assert (curve[:, step - 1].isnan() != actor_moves).all()
-    for name in CURVES:
-        curve = curves[name]
-        assert curve.shape == (3, steps)
-        assert curve.dtype == torch.float64
-    for name in ("critic_loss", "value", "critic_gradient_norm"):
-        assert curves[name].isfinite().all()
-    assert case.population.state["critic_steps"].tolist() == [10 + steps, steps, 7 + steps]
-    moves = (earlier_steps + steps) // delay - earlier_steps // delay
-    assert case.population.state["actor_steps"].tolist() == [5 + moves, moves, 7 + moves]
 
 
 @pytest.mark.parametrize(

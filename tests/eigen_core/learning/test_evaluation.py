@@ -119,22 +119,6 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
     assert traded > 20
 
 
-@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
-@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
-def test_shared_and_own_slices_give_equal_results_for_equal_starts(rules: dict[str, Any], encoder: str) -> None:
-    table = Table(trading=rules, network={"encoder": encoder})
-    together = table.play(shared())
-    starts = shared()
-    starts[-1, -1] += 5
-    apart = table.play(starts)
-    rows = [(agent, place) for agent in range(AGENTS) for place in range(len(STARTS))][:-1]
-    for agent, place in rows:
-        episode = agent * len(STARTS) + place
-        assert apart.rewards[agent, place] == together.rewards[agent, place]
-        assert torch.equal(recorded(apart).actions[episode], recorded(together).actions[episode])
-    assert not torch.equal(recorded(apart).actions[-1], recorded(together).actions[-1])
-
-
 def copied(source: ParameterLayout, target: ParameterLayout, rows: Tensor, inputs: dict[str, slice]) -> Tensor:
     """Rows of `target` with the parameters of `source`, zero where it has inputs that `source` lacks."""
     new = torch.zeros(len(rows), target.size)
@@ -212,18 +196,6 @@ def test_each_step_takes_the_noise_of_its_own_place() -> None:
         assert not moved[episode, :9].any()
         moved[episode] = False
         assert not moved.any()
-
-
-@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
-def test_what_is_not_recorded_is_not_kept_and_changes_nothing(rules: dict[str, Any]) -> None:
-    table = Table(trading=rules)
-    before = table.weights.clone()
-    silent = table.evaluator.roll_out(table.weights, shared())
-    assert silent.episodes is None
-    assert np.array_equal(silent.rewards, table.play(shared()).rewards)
-    assert silent.rewards.shape == (AGENTS, len(STARTS))
-    assert silent.rewards.dtype == np.float64
-    assert torch.equal(table.weights, before)
 
 
 @pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])

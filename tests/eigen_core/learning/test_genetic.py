@@ -126,20 +126,6 @@ def test_every_agent_is_what_its_descent_says(
             assert torch.equal(child["weights"], champion.weights)
 
 
-def test_children_share_no_memory_with_their_parents() -> None:
-    population = agents_that_have_learned(8)
-    champion = champion_of(population)
-    before = population.clone()
-    children, _ = bred(population, np.arange(8.0), champion, elite_share=0.5)
-    for tensor in children.tensors().values():
-        tensor.zero_()
-    assert (champion.weights == 5.0).all()
-    for name, tensor in before.tensors().items():
-        assert torch.equal(population.tensors()[name], tensor)
-    targets = bred(population, np.arange(8.0), champion)[0].state["targets"]
-    assert targets.any()
-
-
 def descents(size: int, **settings: Any) -> tuple[Lineage, ...]:
     """Children of one elite and many others; the fitness of agent i is i."""
     population = agents_that_have_learned(size, parameters=1)

@@ -17,7 +17,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import PpoConfig, merge
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.learning.interface import learner_settings
-from eigen_core.learning.ppo import EpisodePlan, PpoLearner
+from eigen_core.learning.ppo import PpoLearner
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task import open_data
 from eigen_core.task.replay import Replay
@@ -239,41 +239,6 @@ def uneven_state(**sections: Any) -> TrainingState:
     }
     config = small_config(**merge(base, sections))
     return start_training(config, open_data(config).content)
-
-
-def test_episodes_of_unequal_length_are_found_and_what_follows_a_limit_is_valued() -> None:
-    state = advance(uneven_state(), 3)
-    evaluate(state)
-    learner: Any = state.learner
-    plan: EpisodePlan = learner.plan(state.replay, 5, 4)
-    assert plan.lengths.shape == (5, 2)
-    assert len(set(plan.lengths.flatten().tolist())) > 1
-    total = int(plan.lengths.sum())
-    assert plan.starts[0, 0] == (state.replay.written - total) % 95
-    buffer = learner._filled(state.population, plan, state.replay)
-    task, weights = state.task, state.population.weights
-    limits = ends = 0
-    for agent in range(5):
-        critic = task.critic_layout.views(weights[agent : agent + 1, : task.critic_layout.size])
-        for episode in range(2):
-            length = int(plan.lengths[agent, episode])
-            slots = torch.tensor((plan.starts[agent, episode] + np.arange(length)) % 95, device=state.device)
-            batch = task.transitions(state.replay, slots[None], 0)
-            assert state.replay.pick(slots)["ends"].tolist() == [False] * (length - 1) + [True]
-            values = task.values(critic, task.encode(critic, batch.observations), None)[0, 0].tolist()
-            after = task.values(critic, task.encode(critic, batch.next_observations), None)[0, 0].tolist()
-            later, terminal = 0.0, bool(batch.terminal[0, -1])
-            ends, limits = ends + terminal, limits + (not terminal)
-            advantages = np.zeros(length)
-            for step in reversed(range(length)):
-                following = 0.0 if step == length - 1 and terminal else after[step]
-                reward = float(batch.rewards[0, step, 0]) * learner_settings(state.config, PpoConfig).reward_scale
-                later = reward + 0.99 * following - values[step] + 0.99 * 0.95 * later
-                advantages[step] = later
-            found = buffer.by_agent("return")[agent, episode, :length].cpu().numpy()
-            np.testing.assert_allclose(found, advantages + np.array(values), rtol=1e-4, atol=1e-5)
-    assert limits
-    assert ends
 
 
 @pytest.mark.parametrize("environment", ["UnevenEnvironment", "DiscreteEnvironment"])

@@ -78,10 +78,6 @@ def test_dilations_cover_the_window_without_a_hole(window: int) -> None:
     assert reach == window
 
 
-def test_the_reference_window_has_the_known_dilations() -> None:
-    assert receptive_dilations(504) == (1, 2, 4, 8, 16, 32, 64, 128, 248)
-
-
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.integers(0, 2**31))
 def test_filters_are_moving_means_scaled_by_training_days(scales: list[int], seed: int) -> None:

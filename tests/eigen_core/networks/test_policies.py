@@ -73,18 +73,6 @@ def test_actions_and_densities_equal_torchs_distributions(
     torch.testing.assert_close(policy.entropy.double(), entropy, rtol=1e-5, atol=1e-5)
 
 
-def test_densities_in_natural_units_differ_by_the_ranges() -> None:
-    policy = SquashedGaussian(draw("mean")[..., :1], draw("log std", 0.3)[..., :1], Box([0.1], [0.5], CPU))
-    assert policy.log_std is not None
-    raw = policy.sample(draw("noise")[..., :1])
-    normal = Normal(policy.mean.double(), policy.log_std.double().exp())
-    natural: Any = TransformedDistribution(normal, [SigmoidTransform(), AffineTransform(0.1, 0.4)])
-    expected = natural.log_prob(policy.box.actions(raw.double())).flatten(2).sum(-1)
-    # Four values with a range of 0.4 instead of 2.
-    shifted = policy.log_prob(raw).double() - 4 * math.log(0.4 / 2.0)
-    torch.testing.assert_close(shifted, expected, rtol=1e-4, atol=1e-4)
-
-
 def test_densities_are_finite_where_actions_reach_their_bounds() -> None:
     for box in (Box([-1.0], [1.0], CPU, steepness=1.0), Box([0.0], [math.inf], CPU)):
         raw = torch.tensor([-80.0, -30.0, 0.0, 30.0, 80.0]).reshape(1, 5, 1).requires_grad_()
@@ -94,18 +82,6 @@ def test_densities_are_finite_where_actions_reach_their_bounds() -> None:
         assert log_prob.isfinite().all()
         assert raw.grad is not None
         assert raw.grad.isfinite().all()
-
-
-@pytest.mark.parametrize("box", [box for box, _, _ in BOXES])
-def test_the_bits_of_an_agent_do_not_depend_on_the_others(box: Box) -> None:
-    noise, together = draw("noise"), gaussian(box)
-    raw = together.sample(noise)
-    for agents in (slice(0, 1), slice(1, 3)):
-        alone = gaussian(box, agents)
-        assert torch.equal(alone.sample(noise[agents]), raw[agents])
-        assert torch.equal(alone.play(noise[agents]).actions, together.play(noise).actions[agents])
-        assert torch.equal(alone.log_prob(raw[agents]), together.log_prob(raw)[agents])
-        assert torch.equal(alone.entropy, together.entropy[agents])
 
 
 def test_a_deterministic_policy_explores_within_the_bounds_and_has_no_density() -> None:
@@ -150,17 +126,6 @@ def test_choices_are_drawn_by_their_probabilities() -> None:
     shares = policy.sample(draw("many", shape=(1, 40_000, 4)))[0].mean(0)
     # Three standard deviations of a share are 0.0075.
     torch.testing.assert_close(shares, torch.softmax(logits[0, 0], 0), rtol=0.0, atol=0.01)
-
-
-def test_the_bits_of_an_agents_choice_do_not_depend_on_the_others() -> None:
-    logits, noise = draw("logits", 2.0, (3, 7, 5)), draw("noise", shape=(3, 7, 5))
-    together = Categorical(logits)
-    for agents in (slice(0, 1), slice(1, 3)):
-        alone = Categorical(logits[agents])
-        chosen = alone.sample(noise[agents])
-        assert torch.equal(chosen, together.sample(noise)[agents])
-        assert torch.equal(alone.log_prob(chosen), together.log_prob(together.sample(noise))[agents])
-        assert torch.equal(alone.entropy, together.entropy[agents])
 
 
 @pytest.mark.parametrize(
