@@ -62,7 +62,7 @@ READS = (
     Read("evolve", "generation/phases.py", 1, "actions of all agents: their distance is computed on the host"),
     Read("evolve", "learning/cem.py", 1, "mean deviation of the weights, for the record", ("cem",)),
     Read("evolve", "learning/pbt.py", 10, "each gene, to be perturbed on the host and for the record", ("pbt",)),
-    Read("evolve", "checkpoint/integrity.py", 7, "weights and each of 6 columns of the replay, for their digests"),
+    Read("evolve", "checkpoint/tensors.py", 7, "weights and each of 6 columns of the replay, for their digests"),
 )
 
 _SMALL = {"device": "cuda", "threads": 1, "replay": {"minimum": 1}, "learner": {"gradient_steps": 2}}
