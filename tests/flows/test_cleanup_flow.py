@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from fault_proxy import Fault, FaultProxy
 from flow_cases import NoDrawing, small_flow_config
@@ -14,7 +13,6 @@ from store_cases import locked_by_another_process, objects_of, run_config, save_
 from upload_cases import whole_generations
 
 import eigen_core.run
-import flows.server.reporter
 import tasks.phases
 from eigen_core import generation
 from eigen_core.checkpoint.location import RunLocation
@@ -113,18 +111,6 @@ def test_a_bucket_that_is_missing_fails_the_flow_with_a_sentence(gcs_bucket: str
     error = ended.result(raise_on_failure=False)
     assert isinstance(error, InputError)
     assert "there is no bucket" in str(error)
-
-
-def test_a_server_that_takes_no_artifacts_does_not_stop_the_cleaning(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def failing(**options: object) -> None:  # noqa: ARG001
-        raise httpx.ConnectError("no server")
-
-    monkeypatch.setattr(flows.server.reporter, "create_table_artifact", failing)
-    assert cleanup_flow(str(store), 0.0) > 0
-    location = RunLocation.of(run_config(store, tmp_path).checkpoint, "first")
-    assert whole_generations(location.local) == [3, 4]
 
 
 @pytest.fixture

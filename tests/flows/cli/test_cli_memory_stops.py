@@ -1,49 +1,30 @@
-"""Trainings that memory ends, as a user sees them: exit code 3, why, where the report is, what is safe, what next."""
+"""Trainings that memory or lost workers end, as a user sees them: exit code, why, what is safe, what next."""
 
-import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_cases import eigen_environment, small_settings
+import typer
+from flow_cases import small_flow_config
 from memory_cases import bare_report
+from rich.console import Console
 from store_cases import run_config, save_generations
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint.location import RunLocation
+from eigen_core.common.errors import SchedulerLostError, WorkerLostError
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError, plan_run
 from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, write_memory_report
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
+from flows.cli.common import EXIT_OTHER, sentences
+from flows.cli.display import LineDisplay, StopSignals
+from flows.cli.training import StoppableObserver, explained
 
 # A training whose memory grows by 20 MB every 20 ms once its second generation is saved.
-LEAKING = """
-import sys, threading, time
-from pathlib import Path
-import torch
-from flows.cli.app import app
-
-class Hoard:
-    def __init__(self):
-        self.tensors = []
-
-    def grow(self):
-        while not list(Path("runs/run/manifests").glob("000002-*")):
-            time.sleep(0.01)
-        # Python waits for this thread, as it is no daemon: one that is inside of torch at the end aborts the process.
-        while len(self.tensors) < 400 and threading.main_thread().is_alive():
-            self.tensors.append(torch.ones(20_000_000, dtype=torch.uint8))
-            time.sleep(0.02)
-
-hoard = Hoard()
-threading.Thread(target=hoard.grow).start()
-app()
-"""
 
 
 @pytest.fixture
@@ -133,33 +114,20 @@ def test_memory_that_cannot_be_had_to_prepare_a_run_is_a_sentence(
     assert "in start of generation 3." in ended.stderr
 
 
-@pytest.mark.thorough
-def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
-    session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api_url: str
+@pytest.mark.parametrize("error", [SchedulerLostError, WorkerLostError])
+def test_workers_that_are_lost_end_a_training_with_a_sentence(
+    error: type[RuntimeError], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
-    (tmp_path / "leaking.py").write_text(LEAKING)
-    command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
-    ended = subprocess.run(
-        [*command, "--set", "memory.limit_gb=2.5"],
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert ended.returncode == 3, ended.stderr
-    (said,) = [line for line in ended.stderr.splitlines() if line.startswith("eigen: ")]
-    assert "Traceback" not in ended.stderr
-    assert "The largest part is tensors of no known owner" in said
-    assert "Go on with: eigen resume run" in said
-    (report,) = (tmp_path / "runs" / "run" / "memory").glob("*.md")
-    assert str(report) in said
-    monkeypatch.chdir(tmp_path)
-    shown = json.loads(CliRunner().invoke(app, ["memory", "run", "--json"]).stdout)
-    assert shown["report"]["parts"][0]["name"] == "tensors of no known owner"
-    assert len(shown["files"]) == 3
-    assert CliRunner().invoke(app, ["verify", "run", "--deep"]).exit_code == 0
-    status = status_of("runs", "run")
-    assert status.generation >= 2
-    assert f"The last checkpoint is generation {status.generation} in " in said
+    observer = StoppableObserver(LineDisplay(Console()), StopSignals(), small_flow_config(tmp_path), "run")
+
+    @sentences
+    def command() -> None:
+        with explained(observer):
+            raise error("scheduler tcp://host:8786 has no workers: start some.")
+
+    with pytest.raises(typer.Exit) as ended:
+        command()
+    assert ended.value.exit_code == EXIT_OTHER
+    said = capsys.readouterr().err
+    assert said.startswith("eigen: scheduler tcp://host:8786 has no workers: start some. There is no checkpoint in ")
+    assert "eigen resume run" in said
