@@ -4,13 +4,13 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 from rich.console import Console
@@ -18,7 +18,7 @@ from rich.console import Console
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.store import ANOTHER_STORE, StoreUnavailableError, is_remote, run_root, within
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import nearest_there
+from eigen_core.common.files import explained, nearest_there
 from eigen_core.common.text import DISTRIBUTION, size
 from flows.cli.common import (
     EXIT_OTHER,
@@ -37,17 +37,58 @@ if TYPE_CHECKING:
     from eigen_core.task import TaskData
 
 Status = Literal["ok", "warning", "failed"]
+Found = tuple[Status, str, str]
+"""Status, finding and advice of a check."""
 
 _PYTHON_FIRST, _PYTHON_LAST = (3, 11), (3, 13)
 _API_SECONDS = 15.0
 _SHOWN_WORKERS = 3
+_CHECK_WIDTH = 15
 _SEE_DATA = "Correct the data first."
+_INSTALL = "Install it again: make setup."
+_ADDRESSES = "Raise the limit, such as ulimit -v."
 _DRIVER = Path("/proc/driver/nvidia/version")
+
+
+@sentences
+@run_options("preset", "assignments", "data", "store", "device")
+def doctor(*, options: RunOptions, as_json: Json = False) -> None:
+    """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
+    from flows.server.environment import prepare_environment
+    from flows.server.servers import server_for_training
+    from flows.server.state_directory import StateDirectory
+
+    config = options.config()
+    prepare_environment()
+    # The server that a training would use is checked: that of `eigen up`, if one runs here.
+    os.environ.update(server_for_training(StateDirectory.of(os.environ), os.environ))
+    console = output_console()
+    findings = []
+    for finding in Doctor(config).findings():
+        findings.append(finding)
+        if not as_json:
+            _print_finding(console, finding)
+    bad = Counter(finding.status for finding in findings)
+    if as_json:
+        print_json({"healthy": not bad["failed"], "checks": [asdict(finding) for finding in findings]})
+    elif bad["failed"] or bad["warning"]:
+        print_line(console, f"{bad['failed']} failed, {bad['warning']} with a warning, of {len(findings)} checks.")
+    else:
+        print_line(console, f"All {len(findings)} checks passed: train with `eigen train`.")
+    if bad["failed"]:
+        raise typer.Exit(EXIT_OTHER)
+
+
+def _print_finding(console: Console, finding: "Finding") -> None:
+    style = {"ok": "green", "warning": "yellow", "failed": "bold red"}[finding.status]
+    print_line(console, (f"{finding.status:<9}", style), f"{finding.check:<{_CHECK_WIDTH}}{finding.found}")
+    if finding.advice:
+        print_line(console, f"{'':<{9 + _CHECK_WIDTH}}{finding.advice}")
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Finding of one check.
+    """Result of one check.
 
     Attributes:
         check: its name.
@@ -63,15 +104,14 @@ class Finding:
 
 
 class Doctor:
-    """Checks this machine for a run.
-
-    Args:
-        config: the run: its store, device, memory limit, scale and scheduler.
-    """
+    """Checks this machine for a run with a configuration."""
 
     def __init__(self, config: "Config") -> None:
         self._config = config
-        self._checks: dict[str, Callable[[], Finding]] = {
+
+    def findings(self) -> Iterator[Finding]:
+        """Run one check after the other. What a check raises is its finding."""
+        checks = {
             "python": self._python,
             "torch": self._torch,
             "device": self._device,
@@ -86,31 +126,33 @@ class Doctor:
             "disk": self._disk,
             "workers": self._workers,
         }
+        for name, check in checks.items():
+            try:
+                status, found, advice = check()
+            except (InputError, StoreUnavailableError) as error:
+                status, found, advice = "failed", str(error), ""
+            except ImportError as error:
+                status, found, advice = "failed", f"it cannot be loaded: {_first_line(error)}", _INSTALL
+            except MemoryError:
+                status, found, advice = "failed", "there is not enough memory to look", _ADDRESSES
+            except Exception as error:  # noqa: BLE001 - whatever is wrong is what the check is for
+                status, found, advice = "failed", f"{type(error).__name__}: {_first_line(error)}", ""
+            yield Finding(name, status, found, advice)
 
-    @property
-    def checks(self) -> tuple[str, ...]:
-        """The names of the checks, in order."""
-        return tuple(self._checks)
-
-    def findings(self) -> Iterator[Finding]:
-        """Run one check after the other. Nothing is raised: what goes wrong is what was found."""
-        for name, check in self._checks.items():
-            yield _looked(name, check)
-
-    def _python(self) -> Finding:
+    def _python(self) -> Found:
         have = ".".join(map(str, sys.version_info[:3]))
         found = f"Python {have} at {sys.executable}"
         if not _PYTHON_FIRST <= sys.version_info[:2] <= _PYTHON_LAST:
-            return Finding("python", "failed", found, "Make the environment anew with Python 3.11 to 3.13: make setup.")
-        return Finding("python", "ok", found)
+            return "failed", found, "Make the environment anew with Python 3.11 to 3.13: make setup."
+        return "ok", found, ""
 
-    def _torch(self) -> Finding:
+    def _torch(self) -> Found:
         import torch
 
         build = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "built for the CPU"
-        return _versioned("torch", "torch", f"torch {torch.__version__}, {build}", torch.__version__.partition("+")[0])
+        return _versioned("torch", f"torch {torch.__version__}, {build}", torch.__version__.partition("+")[0])
 
-    def _device(self) -> Finding:
+    def _device(self) -> Found:
         import torch
 
         from eigen_core.generation import resolve_device
@@ -121,56 +163,58 @@ class Doctor:
         limit = device_limit(device)
         if limit is not None:
             free, _ = torch.cuda.mem_get_info(device)
-            found = f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now"
-            return Finding("device", "ok", f"{found}; {_driver()}")
+            return (
+                "ok",
+                f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now; {_driver()}",
+                "",
+            )
         found = f"cpu (device={self._config.device}), {usable_cores()} of {os.cpu_count()} cores"
         if self._config.device == "cpu":
-            return Finding("device", "ok", found)
+            return "ok", found, ""
         if _DRIVER.exists() and torch.version.cuda is None:
             found = f"{found}; {_driver()}, but torch is built for the CPU"
-            return Finding("device", "warning", found, "Install torch's build for CUDA to use the GPU.")
+            return "warning", found, "Install torch's build for CUDA to use the GPU."
         if torch.version.cuda is not None:
             found = f"{found}; torch is built for CUDA and finds no GPU; {_driver()}"
-            return Finding("device", "warning", found, "Look at nvidia-smi; in a container, start it with --gpus all.")
-        return Finding("device", "ok", f"{found}; {_driver()}")
+            return "warning", found, "Look at nvidia-smi; in a container, start it with --gpus all."
+        return "ok", f"{found}; {_driver()}", ""
 
-    def _ta_lib(self) -> Finding:
+    def _ta_lib(self) -> Found:
         import talib
 
         library = getattr(talib, "__ta_version__", b"?").decode(errors="replace").partition(" ")[0]
-        return Finding("TA-Lib", "ok", f"TA-Lib {talib.__version__}, C library {library}")
+        return "ok", f"TA-Lib {talib.__version__}, C library {library}", ""
 
-    def _data(self) -> Finding:
+    def _data(self) -> Found:
         from eigen_core.config.values import has_prices
 
         task = self._config.task
         source = (self._config.market.data or "the bundled prices") if has_prices(task) else task
-        return Finding("data", "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}")
+        return "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}", ""
 
-    def _memory_limits(self) -> Finding:
+    def _memory_limits(self) -> Found:
         from eigen_core.generation import resolve_device
         from eigen_core.machine import headroom_bytes, host_limits
 
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory).limits))
         headroom = headroom_bytes(memory, resolve_device("cpu"))
-        free = f"{size(headroom)} can be taken now before the guard's line at {memory.hard:.0%}"
-        return Finding("memory limits", "ok", f"{limits}; {free}")
+        return "ok", f"{limits}; {size(headroom)} can be taken now before the guard's line at {memory.hard:.0%}", ""
 
-    def _memory(self) -> Finding:
+    def _memory(self) -> Found:
         run_plan = self._run_plan
         if run_plan is None:
-            return Finding("memory", "warning", "what the run takes is not known", _SEE_DATA)
+            return "warning", "what the run takes is not known", _SEE_DATA
         if run_plan.fits_memory:
-            return Finding("memory", "ok", run_plan.memory_sentence())
+            return "ok", run_plan.memory_sentence(), ""
         advice = "Free memory, raise the limit, or change the settings as `eigen plan` says."
-        return Finding("memory", "failed", run_plan.memory_sentence(), advice)
+        return "failed", run_plan.memory_sentence(), advice
 
-    def _prefect(self) -> Finding:
+    def _prefect(self) -> Found:
         have = version("prefect")
-        return _versioned("Prefect", "prefect", f"Prefect {have}", have)
+        return _versioned("prefect", f"Prefect {have}", have)
 
-    def _api(self) -> Finding:
+    def _api(self) -> Found:
         from flows.server.servers import configured_api, require_answer, require_database, require_home
 
         if not os.environ.get("PREFECT_API_URL"):
@@ -182,64 +226,59 @@ class Doctor:
         if url is not None:
             silent = f"Prefect's API did not answer within {_API_SECONDS:.0f} seconds."
             within(_API_SECONDS, partial(require_answer, url), silent)
-            return Finding("Prefect's API", "ok", f"{url} answers")
+            return "ok", f"{url} answers", ""
         require_database()
-        return Finding("Prefect's API", "ok", "none is configured: trainings are no flow runs; `eigen up` starts one")
+        return "ok", "none is configured: trainings are no flow runs; `eigen up` starts one", ""
 
-    def _store(self) -> Finding:
-        from eigen_core.checkpoint.location import open_store
-
+    def _store(self) -> Found:
         url = self._config.checkpoint.store
         if is_remote(url):
+            from eigen_core.checkpoint.location import open_store
+
             store = open_store(url)
             store.check()
-            return Finding("store", "ok", f"{store.url} answers; objects can be written, read and listed there")
-        folder = run_root(url, self._config.checkpoint.local)
-        _require_usable(folder)
-        there = "" if folder.is_dir() else ", made by the first training"
-        return Finding("store", "ok", f"the folder {folder}{there}")
+            return "ok", f"{store.url} answers; objects can be written, read and listed there", ""
+        _require_usable(self._folder)
+        there = "" if self._folder.is_dir() else ", made by the first training"
+        return "ok", f"the folder {self._folder}{there}", ""
 
-    def _run_folder(self) -> Finding:
-        settings = self._config.checkpoint
-        folder = run_root(settings.store, settings.local)
-        _require_usable(folder)
-        return Finding("run folder", "ok", f"{folder} can be written to, with hard links, locks and fsync")
+    def _run_folder(self) -> Found:
+        _require_usable(self._folder)
+        return "ok", f"{self._folder} can be written to, with hard links, locks and fsync", ""
 
-    def _disk(self) -> Finding:
-        settings = self._config.checkpoint
-        folder = run_root(settings.store, settings.local)
-        free = shutil.disk_usage(nearest_there(folder)).free
-        found = f"{size(free)} free at {folder}"
+    def _disk(self) -> Found:
+        found = f"{size(shutil.disk_usage(nearest_there(self._folder)).free)} free at {self._folder}"
         if self._run_plan is None:
-            return Finding("disk", "warning", f"{found}; what the run takes is not known", _SEE_DATA)
-        disk, room = self._run_plan.plan.disk, self._run_plan.disk
-        whole = disk.local_bytes or disk.most_bytes
-        found = (
-            f"{found}; preset {self._config.preset} takes {size(disk.checkpoint_bytes)} a checkpoint and "
-            f"{size(whole)} at most"
-        )
-        if not room.fits:
+            return "warning", f"{found}; what the run takes is not known", _SEE_DATA
+        disk = self._run_plan.plan.disk
+        takes = f"{size(disk.checkpoint_bytes)} a checkpoint and {size(disk.local_bytes or disk.most_bytes)} at most"
+        found = f"{found}; preset {self._config.preset} takes {takes}"
+        if not self._run_plan.disk.fits:
             from eigen_core.planning.run_plan import DISK_ADVICE
 
-            return Finding("disk", "failed", found, DISK_ADVICE)
-        return Finding("disk", "ok", found)
+            return "failed", found, DISK_ADVICE
+        return "ok", found, ""
 
-    def _workers(self) -> Finding:
+    def _workers(self) -> Found:
         scheduler = self._config.scheduler
         if scheduler is None:
-            return Finding("workers", "ok", f"none of a scheduler (workers={self._config.workers})")
+            return "ok", f"none of a scheduler (workers={self._config.workers})", ""
         from eigen_core.workers import unreachable, worker_command, workers_of
 
         workers = workers_of(scheduler)
         found = f"{scheduler} has {len(workers)} workers with {sum(worker.threads for worker in workers)} threads"
         if not workers:
-            return Finding("workers", "failed", found, f"Start some: {worker_command(scheduler)}")
+            return "failed", found, f"Start some: {worker_command(scheduler)}"
         lost = unreachable([worker.address for worker in workers])
         if lost:
             status: Status = "failed" if len(lost) == len(workers) else "warning"
             found = f"{found}; {len(lost)} cannot be reached from here: {', '.join(lost[:_SHOWN_WORKERS])}"
-            return Finding("workers", status, found, "Open their ports to this machine: --worker-port says which.")
-        return Finding("workers", "ok", f"{found}, and all can be reached")
+            return status, found, "Open their ports to this machine: --worker-port says which."
+        return "ok", f"{found}, and all can be reached", ""
+
+    @property
+    def _folder(self) -> Path:
+        return run_root(self._config.checkpoint.store, self._config.checkpoint.local)
 
     @cached_property
     def _opened(self) -> "TaskData":
@@ -259,38 +298,21 @@ class Doctor:
         return plan_run(self._config, data, measured=False)
 
 
-def _looked(name: str, check: Callable[[], Finding]) -> Finding:
-    try:
-        return check()
-    except (InputError, StoreUnavailableError) as error:
-        return Finding(name, "failed", str(error), "")
-    except ImportError as error:
-        return Finding(name, "failed", f"it cannot be loaded: {_first_line(error)}", "Install it again: make setup.")
-    except MemoryError:
-        return Finding(name, "failed", "there is not enough memory to look", "Raise the limit, such as ulimit -v.")
-    except Exception as error:  # noqa: BLE001 - whatever is wrong is what the check is for, and none stops another
-        return Finding(name, "failed", f"{type(error).__name__}: {_first_line(error)}", "")
-
-
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no more is known"])[0]
 
 
-def _versioned(check: str, package: str, found: str, have: str) -> Finding:
-    """Compare a version with the one that Eigen is tried with, if it is tried with one alone."""
-    pinned = _pinned(package)
-    if pinned is None or pinned == have:
-        return Finding(check, "ok", found)
-    advice = f"Eigen was tried with {package} {pinned}: with another, equal runs may end differently or not at all."
-    return Finding(check, "warning", found, advice)
-
-
-def _pinned(package: str) -> str | None:
+def _versioned(package: str, found: str, have: str) -> Found:
+    """Compare a version with the one that Eigen is tested with, if that is pinned."""
     try:
         needed = requires(DISTRIBUTION) or []
     except PackageNotFoundError:
-        return None
-    return next((line.removeprefix(f"{package}==") for line in needed if line.startswith(f"{package}==")), None)
+        needed = []
+    pinned = next((line.removeprefix(f"{package}==") for line in needed if line.startswith(f"{package}==")), have)
+    if pinned == have:
+        return "ok", found, ""
+    advice = f"Eigen was tried with {package} {pinned}: with another, equal runs may end differently or not at all."
+    return "warning", found, advice
 
 
 def _driver() -> str:
@@ -305,7 +327,7 @@ def _driver() -> str:
 
 
 def _require_usable(folder: Path) -> None:
-    """Try in a folder whatever a store does; one that is missing is tried above it, and not made.
+    """Try all that a store does in a folder, or above one that is missing, which is not made.
 
     Raises:
         InputError, StoreUnavailableError: it cannot be used.
@@ -313,75 +335,8 @@ def _require_usable(folder: Path) -> None:
     if folder.is_dir():
         LocalStore(folder).check()
         return
-    with _folder_in(nearest_there(folder)) as scratch:
-        LocalStore(scratch).check()
-
-
-@contextmanager
-def _folder_in(parent: Path) -> Iterator[Path]:
-    """Give a folder that is gone afterwards.
-
-    Raises:
-        InputError: there can be none.
-    """
-    try:
+    parent = nearest_there(folder)
+    with explained("make a folder in", parent, ANOTHER_STORE):
         made = tempfile.TemporaryDirectory(prefix=".eigen-doctor-", dir=parent)
-    except OSError as error:
-        raise InputError(
-            f"No folder can be made in {parent}: {error.strerror}. Change its permissions or {ANOTHER_STORE}."
-        ) from error
-    with made as name:
-        yield Path(name)
-
-
-_FINDING_STYLES: "dict[Status, str]" = {"ok": "green", "warning": "yellow", "failed": "bold red"}
-_CHECK_WIDTH = 15
-
-
-def print_findings(console: Console, findings: "Iterable[Finding]") -> "list[Finding]":
-    """Print each finding of `eigen doctor` as it comes, then how many were bad, and return them."""
-    printed = []
-    for finding in findings:
-        status = (f"{finding.status:<9}", _FINDING_STYLES[finding.status])
-        print_line(console, status, f"{finding.check:<{_CHECK_WIDTH}}{finding.found}")
-        if finding.advice:
-            print_line(console, f"{'':<{9 + _CHECK_WIDTH}}{finding.advice}")
-        printed.append(finding)
-    failed = sum(finding.status == "failed" for finding in printed)
-    warnings = sum(finding.status == "warning" for finding in printed)
-    if failed or warnings:
-        print_line(console, f"{failed} failed, {warnings} with a warning, of {len(printed)} checks.")
-    else:
-        print_line(console, f"All {len(printed)} checks passed: train with `eigen train`.")
-    return printed
-
-
-def is_healthy(findings: "Sequence[Finding]") -> bool:
-    """Whether nothing failed."""
-    return all(finding.status != "failed" for finding in findings)
-
-
-def findings_document(findings: "Sequence[Finding]") -> dict[str, Any]:
-    """Return what `eigen doctor --json` prints. Its keys are a contract."""
-    return {"healthy": is_healthy(findings), "checks": [asdict(finding) for finding in findings]}
-
-
-@sentences
-@run_options("preset", "assignments", "data", "store", "device")
-def doctor(*, options: RunOptions, as_json: Json = False) -> None:
-    """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
-    from flows.server.environment import prepare_environment
-    from flows.server.servers import server_for_training
-    from flows.server.state_directory import StateDirectory
-
-    config = options.config()
-    prepare_environment()
-    # What is checked is the server that a training would use: that of `eigen up`, if one runs here.
-    os.environ.update(server_for_training(StateDirectory.of(os.environ), os.environ))
-    if as_json:
-        findings = list(Doctor(config).findings())
-        print_json(findings_document(findings))
-    else:
-        findings = print_findings(output_console(), Doctor(config).findings())
-    if not is_healthy(findings):
-        raise typer.Exit(EXIT_OTHER)
+    with made as scratch:
+        LocalStore(Path(scratch)).check()

@@ -26,6 +26,7 @@ from flows.cli.common import (
     Styled,
     output_console,
     print_fact,
+    print_json,
     print_line,
     print_result,
     run_options,
@@ -38,10 +39,10 @@ from flows.server.environment import HOST, Component, Stopped, api_at, own_envir
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
-    from flows.server.launching import Launched
+    from flows.server.launching import LaunchedRun
     from flows.server.state_directory import ProcessRecord, StateDirectory
-    from flows.server.status import FlowRunStatus, LogLine, ScheduleStatus, Status
-    from flows.server.up import Down, Up
+    from flows.server.status import FlowRunStatus, ScheduleStatus, Status
+    from flows.server.up import DownResult, UpResult
 
 _DAY_SECONDS = 86_400.0
 _print_fact = partial(print_fact, width=15)
@@ -50,8 +51,8 @@ Fact = str | Sequence[Styled] | None
 """Text, with styles or without; None: it is not printed."""
 
 
-def print_up(console: Console, home: "StateDirectory", brought: "Up", resumed: str | None = None) -> None:
-    """Print what runs, where its pages and logs are, and what to do next."""
+def print_up(console: Console, home: "StateDirectory", brought: "UpResult", resumed: str | None = None) -> None:
+    """Print the processes, their pages and logs, and what to do next."""
     _print_fact(console, "pages", (ui_of(brought.api), "bold"))
     _print_fact(console, "API", f"{brought.api}  ({_how(brought.server, 'server' in brought.began)})")
     if brought.worker is not None:
@@ -67,9 +68,13 @@ def print_up(console: Console, home: "StateDirectory", brought: "Up", resumed: s
 
 
 def print_down(
-    console: Console, home: "StateDirectory", stopped: "Down", run: "RunStatus | None", removed_from: str | None = None
+    console: Console,
+    home: "StateDirectory",
+    stopped: "DownResult",
+    run: "RunStatus | None",
+    removed_from: str | None = None,
 ) -> None:
-    """Print what was stopped, what is safe of the training, and what stays on a server elsewhere or was removed."""
+    """Print what was stopped, the last checkpoint, and what stays on a server elsewhere or was removed."""
     if removed_from is not None:
         _print_fact(console, "removed", f"deployments, schedules, automations and work pool, from {removed_from}")
     if stopped.worker is None and stopped.server is None:
@@ -92,8 +97,8 @@ def print_down(
             _print_fact(console, "go on", "eigen up: it is resumed by itself")
 
 
-def print_launched(console: Console, launched: "Launched", lines: Sequence[str]) -> None:
-    """Print what was found in the checks, and where the launched run is seen."""
+def print_launched(console: Console, launched: "LaunchedRun", lines: Sequence[str]) -> None:
+    """Print the results of the checks, and the page of the launched run."""
     for line in lines:
         print_line(console, line, style="dim")
     _print_fact(console, "run", (launched.run, "bold"))
@@ -104,7 +109,7 @@ def print_launched(console: Console, launched: "Launched", lines: Sequence[str])
 
 
 def print_status(console: Console, status: "Status") -> None:
-    """Print what runs, and how far it is."""
+    """Print what runs, and its progress."""
     for label, fact in (
         ("server", _server(status)),
         ("worker", _worker(status)),
@@ -191,20 +196,6 @@ def print_run_page(console: Console, run: str) -> None:
             print_fact(console, "page", page)
 
 
-def print_log_line(console: Console, line: "LogLine") -> None:
-    """Print a line of a flow run's log."""
-    print_line(console, f"{line.moment.astimezone():%Y-%m-%d %H:%M:%S}  {line.level:<8}{line.message}")
-
-
-def print_flow_run_of(console: Console, line: "LogLine", api: str) -> None:
-    """Print which flow run has logged the lines that follow."""
-    from flows.server.launching import page_of
-
-    found = line.flow_run
-    state = "" if found.state_name is None else f", {found.state_name}"
-    print_line(console, (found.name, "bold"), f"{state}  {page_of(api, str(found.id))}")
-
-
 def _last_checkpoint(run: "RunStatus") -> str:
     where = f"{run.store.rstrip('/')}/{run.run}"
     if run.generation == 0:
@@ -219,7 +210,7 @@ def _how(record: "ProcessRecord | None", began: bool) -> str:
 
 
 def _when(moment: datetime) -> str:
-    """Return how long ago a moment is, or in how long, if that is not days."""
+    """Return how long ago or in how long a moment is; the moment itself if that is days."""
     seconds = (moment - datetime.now(UTC)).total_seconds()
     if abs(seconds) >= _DAY_SECONDS:
         return f"{moment.astimezone():%Y-%m-%d %H:%M}"
@@ -227,7 +218,7 @@ def _when(moment: datetime) -> str:
 
 
 def _how_long(moment: datetime) -> str:
-    """Return for how long something has lasted; since when, if that is days."""
+    """Return how long something has lasted; since when, if that is days."""
     seconds = (datetime.now(UTC) - moment).total_seconds()
     if seconds >= _DAY_SECONDS:
         return f"since {moment.astimezone():%Y-%m-%d %H:%M}"
@@ -288,7 +279,7 @@ def up(
     if not os.environ.get("PREFECT_API_URL"):
         require_home(os.environ)
     from flows.server.launching import resume as go_on
-    from flows.server.servers import Listening
+    from flows.server.servers import ListenOptions
     from flows.server.supervisor import stop_event
     from flows.server.up import bring_down, bring_up, watch
 
@@ -298,7 +289,7 @@ def up(
         brought = bring_up(
             home,
             environment,
-            Listening(host, port, without_password),
+            ListenOptions(host, port, without_password),
             _Progress(),
             only=only,
             waits=foreground,
@@ -453,17 +444,15 @@ def logs(
     store: Store = None,
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
-    from flows.server.state_directory import StateDirectory
-
     _environment()
     from flows.server.deploying import client_of
-    from flows.server.servers import known_server
+    from flows.server.launching import page_of
     from flows.server.status import RunLogs
 
     check_run_name(name)
     console = output_console()
     try:
-        api = known_server(StateDirectory.of(os.environ), os.environ)
+        api = _known_server()
     except InputError as error:
         if follow:
             raise
@@ -474,10 +463,12 @@ def logs(
         run_logs = RunLogs(client, name)
         while True:
             for line in run_logs.new_lines():
-                if line.flow_run.id != last:
-                    print_flow_run_of(console, line, api)
-                last = line.flow_run.id
-                print_log_line(console, line)
+                found = line.flow_run
+                if found.id != last:
+                    state = "" if found.state_name is None else f", {found.state_name}"
+                    print_line(console, (found.name, "bold"), f"{state}  {page_of(api, str(found.id))}")
+                last = found.id
+                print_line(console, f"{line.moment.astimezone():%Y-%m-%d %H:%M:%S}  {line.level:<8}{line.message}")
             if not follow:
                 break
             time.sleep(_FOLLOW_SECONDS)
@@ -497,15 +488,12 @@ def alerts(
 
     The request is JSON: text (a sentence, as Slack shows it), flow_run, state and page.
     """
-    from flows.server.state_directory import StateDirectory
-
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
     _environment()
     from flows.server.deploying import client_of, find_deployment, remove_alert, set_alert
-    from flows.server.servers import known_server
 
-    with client_of(known_server(StateDirectory.of(os.environ), os.environ)) as client:
+    with client_of(_known_server()) as client:
         deployment = find_deployment(client).id
         if url is None:
             remove_alert(client, deployment)
@@ -520,21 +508,24 @@ def alerts(
 @sentences
 def deploy() -> None:
     """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
+    _environment()
+    from flows.server import deploying
+
+    api = _known_server()
+    _Progress()("creating the deployments")
+    deploying.deploy(api)
+    print_line(output_console(), f"{' and '.join(deploying.DEPLOYMENTS)} are at {api}.")
+
+
+def _known_server() -> str:
+    from flows.server.servers import known_server
     from flows.server.state_directory import StateDirectory
 
-    _environment()
-    from flows.server.deploying import DEPLOYMENTS
-    from flows.server.deploying import deploy as bring
-    from flows.server.servers import known_server
-
-    api = known_server(StateDirectory.of(os.environ), os.environ)
-    _Progress()("bringing the deployments")
-    bring(api)
-    print_line(output_console(), f"{' and '.join(DEPLOYMENTS)} are at {api}.")
+    return known_server(StateDirectory.of(os.environ), os.environ)
 
 
 def _print_kept(console: Console, store: str | None, name: str, reason: str) -> None:
-    """Print what a run itself keeps of its past, after why there is no more."""
+    """Print the events that a run itself keeps, after the reason why there is no log."""
     from flows.server.status import kept_events
 
     events = kept_events(store_of(store), name)
@@ -544,14 +535,14 @@ def _print_kept(console: Console, store: str | None, name: str, reason: str) -> 
 
 
 def _environment() -> dict[str, str]:
-    """Set what Prefect needs before it is imported, and return the environment for what is started."""
+    """Set the environment that Prefect needs before its import, and return the former one, for processes."""
     given = dict(os.environ)
     os.environ.update(own_environment(given))
     return given
 
 
 def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
-    """Refuse to launch with settings that only the machine of a worker elsewhere can give."""
+    """Refuse settings that a worker on another machine takes from its own environment."""
     from eigen_core.config.explain import flatten
     from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE
 
@@ -565,7 +556,7 @@ def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
 
 
 class _Progress:
-    """Prints what is being done on standard error, each thing once."""
+    """Prints steps on standard error, without repetition."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -592,20 +583,14 @@ def workers(
     as_json: Json = False,
 ) -> None:
     """Show the workers of a Dask scheduler: where they are, what they use, and which runs they compute."""
-    print_result(as_json, _document, _print, scheduler)
-
-
-def _document(scheduler: str) -> list[dict[str, Any]]:
-    from eigen_core.workers import workers_of
-
-    return [asdict(worker) for worker in workers_of(scheduler)]
-
-
-def _print(console: Console, scheduler: str) -> None:
     from eigen_core.common.text import duration, size
     from eigen_core.workers import worker_command, workers_of
 
     listed = workers_of(scheduler)
+    if as_json:
+        print_json([asdict(worker) for worker in listed])
+        return
+    console = output_console()
     table = PlainTable("worker", "threads", "CPU", "memory", "last seen", "runs", left=("worker", "runs"))
     for worker in listed:
         table.add_row(

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.progress import progress_to
 from eigen_core.common.text import rough_duration, size
 from flows.cli.common import (
     EXIT_MEMORY,
@@ -26,7 +25,7 @@ from flows.cli.common import (
     run_options,
     sentences,
 )
-from flows.cli.display import display_on
+from flows.cli.display import progress_shown
 from flows.server.environment import prepare_environment, require_addresses
 
 if TYPE_CHECKING:
@@ -44,27 +43,48 @@ PLAN_EXAMPLES = """[bold]Examples[/]
 """
 
 
-@dataclass(frozen=True)
-class PlannedRun:
-    """Result of `eigen plan`.
+@sentences
+@run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
+def plan(
+    *,
+    options: RunOptions,
+    days: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: days of the panel.", metavar="N")
+    ] = None,
+    columns: Annotated[
+        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: columns of the panel.", metavar="N")
+    ] = None,
+    assets: Annotated[
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Tradable columns among them.", show_default="all", metavar="N"),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show how the size of each part is known.", metavar="")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
+    prepare_environment()
+    config = options.config()
+    shape = _shape_of(days, columns, assets, config.market.data)
+    require_addresses()
+    with progress_shown() as display:
+        from eigen_core.planning import ProbeResult, worker_plans
+        from eigen_core.planning.run_plan import plan_run
+        from eigen_core.task import open_data, task_class
 
-    Attributes:
-        config: the run that was planned.
-        run_plan: what it takes, and whether that fits.
-        workers: what one of its scheduler takes, by their number; none if it has no scheduler or was not measured.
-    """
+        data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
+        display.waiting_for("measuring a piece")
+        run_plan = plan_run(config, data, shape=shape)
+        measured = run_plan.plan.measured
+        workers = worker_plans(config, run_plan.sizes, measured) if isinstance(measured, ProbeResult) else []
+    print_result(as_json, plan_document, partial(_print_whole_plan, explained=explain), config, run_plan, workers)
+    if not run_plan.fits:
+        raise typer.Exit(EXIT_MEMORY)
 
-    config: "Config"
-    run_plan: "RunPlan"
-    workers: "Sequence[WorkerPlan]" = ()
 
-
-def shape_of(days: int | None, columns: int | None, assets: int | None, data: str | None) -> "Shape | None":
-    """Return the shape that was given; None if none was.
-
-    Raises:
-        InputError: it is incomplete, has more tradable columns than columns, or data was given too.
-    """
+def _shape_of(days: int | None, columns: int | None, assets: int | None, data: str | None) -> "Shape | None":
+    """Return the shape of a panel without data; None if none was given."""
     if days is None and columns is None and assets is None:
         return None
     if days is None or columns is None:
@@ -76,49 +96,14 @@ def shape_of(days: int | None, columns: int | None, assets: int | None, data: st
     return days, columns, columns if assets is None else assets
 
 
-def planned_run(config: "Config", console: Console, shape: "Shape | None" = None) -> PlannedRun:
-    """Plan a run, and measure it. Nothing is written but the cache of its panel, and that of what was measured.
-
-    Args:
-        config: the run.
-        console: where progress is shown if it is a terminal.
-        shape: the size of its panel; None: that of its data, which is read.
-
-    Raises:
-        InputError: the data cannot be used, the run could not be trained with this configuration, or a limit of this
-            machine cannot be read.
-        StoppedByMemory: not even the planning fits.
-    """
-    prepare_environment()
-    require_addresses()
-    with display_on(console) as display:
-        display.waiting_for("reading the data")
-        with progress_to(display):
-            from eigen_core.planning import ProbeResult, worker_plans
-            from eigen_core.planning.run_plan import plan_run
-            from eigen_core.task import open_data, task_class
-
-            data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
-            display.waiting_for("measuring a piece")
-            run_plan = plan_run(config, data, shape=shape)
-            measured = run_plan.plan.measured
-            workers = worker_plans(config, run_plan.sizes, measured) if isinstance(measured, ProbeResult) else []
-    return PlannedRun(config, run_plan, workers)
-
-
-def print_planned(console: Console, planned: PlannedRun, *, explained: bool = False) -> None:
-    """Print a plan: memory by part and phase, disk, uploads, time, limits, and the verdict.
-
-    Args:
-        console: where to.
-        planned: what to print.
-        explained: say of each part how its size is computed.
-    """
-    print_plan(console, planned.config, planned.run_plan, explained=explained)
-    _print_time(console, planned.run_plan.plan.measured, planned.config.generations)
-    if planned.workers:
-        _print_workers(console, planned.workers)
-    print_line(console, planned.run_plan.sentence())
+def _print_whole_plan(
+    console: Console, config: "Config", run_plan: "RunPlan", workers: "Sequence[WorkerPlan]", *, explained: bool
+) -> None:
+    print_plan(console, config, run_plan, explained=explained)
+    _print_time(console, run_plan.plan.measured, config.generations)
+    if workers:
+        _print_workers(console, workers)
+    print_line(console, run_plan.sentence())
 
 
 def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, explained: bool = False) -> None:
@@ -137,22 +122,21 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, expla
         _print_fact(console, "", str(run_plan.device_limit))
 
 
-def planned_document(planned: PlannedRun) -> dict[str, Any]:
+def plan_document(config: "Config", run_plan: "RunPlan", workers: "Sequence[WorkerPlan]") -> dict[str, Any]:
     """Return what `eigen plan --json` prints. Its keys are a contract."""
-    generations = planned.config.generations
-    measured = planned.run_plan.measured
+    measured = run_plan.measured
     return {
-        "preset": planned.config.preset,
-        "generations": generations,
-        **planned.run_plan.document(),
+        "preset": config.preset,
+        "generations": config.generations,
+        **run_plan.document(),
         "calibration": measured
         and {
             **{f"{phase}_seconds": seconds for phase, seconds in measured.seconds.items()},
             "piece_seconds": measured.probe_seconds,
             "generation_seconds": measured.generation_seconds,
-            "run_seconds": measured.generation_seconds * generations,
+            "run_seconds": measured.generation_seconds * config.generations,
         },
-        "workers": [asdict(plan) for plan in planned.workers],
+        "workers": [asdict(plan) for plan in workers],
     }
 
 
@@ -253,13 +237,16 @@ def presets(
 
 def presets_document() -> list[dict[str, Any]]:
     """Return what `eigen presets --json` prints: each preset, what it is for, and what it overrides."""
-    from eigen_core.config import PRESET_NAMES
+    from eigen_core.config import PRESET_NAMES, preset_values
     from eigen_core.config.explain import flatten
 
-    return [
-        {"preset": name, "description": _description(name), "overrides": flatten(_overrides(name))}
-        for name in PRESET_NAMES
-    ]
+    documents = []
+    for name in PRESET_NAMES:
+        text = (files("eigen_core.config") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
+        description = " ".join(re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE))
+        overrides = {key: value for key, value in preset_values(name).items() if key != "preset"}
+        documents.append({"preset": name, "description": description, "overrides": flatten(overrides)})
+    return documents
 
 
 def print_presets(console: Console) -> None:
@@ -320,43 +307,3 @@ def print_settings(console: Console, config: "Config") -> None:
 
 def _value(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def _overrides(preset: str) -> dict[str, Any]:
-    from eigen_core.config import preset_values
-
-    return {key: value for key, value in preset_values(preset).items() if key != "preset"}
-
-
-def _description(preset: str) -> str:
-    text = (files("eigen_core.config") / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
-    return " ".join(re.findall(r"^# ?(.*)$", text, flags=re.MULTILINE))
-
-
-@sentences
-@run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
-def plan(
-    *,
-    options: RunOptions,
-    days: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: days of the panel.", metavar="N")
-    ] = None,
-    columns: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: columns of the panel.", metavar="N")
-    ] = None,
-    assets: Annotated[
-        int | None,
-        typer.Option(min=1, max=LARGEST, help="Tradable columns among them.", show_default="all", metavar="N"),
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show how the size of each part is known.", metavar="")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
-    config = options.config()
-    shape = shape_of(days, columns, assets, config.market.data)
-    planned = planned_run(config, Console(stderr=True), shape)
-    print_result(as_json, planned_document, partial(print_planned, explained=explain), planned)
-    if not planned.run_plan.fits:
-        raise typer.Exit(EXIT_MEMORY)

@@ -30,10 +30,10 @@ PLAN_NAME = "MemoryPlan"
 BLOCKED_NAME = "Blocked"
 
 SCHEDULED_TAG = "auto-scheduled"
-"""Prefect's own tag of a flow run that was created by a schedule: those here resume."""
+"""Prefect's tag of a flow run that was created by a schedule; ours resume."""
 
 SUSPENDED_EVENT = "eigen.flow-run.suspended"
-"""The process of a suspended flow run ends."""
+"""Event: the process of a suspended flow run ends."""
 
 _RUN = "run:"
 
@@ -49,7 +49,7 @@ def tagged_run(tags: Iterable[str]) -> str | None:
 
 
 def default_run_name(preset: str, moment: datetime | None = None) -> str:
-    """Return a name for a run that was given none: its preset and the time, which is now unless another is given."""
+    """Return a name for a run without one: its preset and the time (now if None)."""
     return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
@@ -101,7 +101,7 @@ def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def set_umask(environ: Mapping[str, str]) -> None:
-    """Let only the owner read what this process and its children write, or others too as EIGEN_UMASK says.
+    """Let only the owner read files of this process and its children, unless EIGEN_UMASK allows others.
 
     Raises:
         InputError: EIGEN_UMASK is no umask.
@@ -121,28 +121,28 @@ def free_port() -> int:
 
 
 HOST = "127.0.0.1"
-"""Where the server listens by default, and where it is asked on its own machine."""
+"""Address at which the server listens by default."""
 CORS_VARIABLE = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
-"""Prefect's setting of the pages that a browser lets ask the server, by their origins."""
+"""Prefect's setting of the origins whose pages may call the server."""
 VARIABLE = "EIGEN_FOLDER"
-"""Names the folder in which the flows of a worker work."""
+"""Variable with the working directory of a worker's flows."""
 POOL = "eigen-gpu"
-"""A name that no pool has which a user has made for other flows."""
+"""The work pool."""
 DEPLOYMENT = "train/gpu"
 """The flow and the deployment that trains."""
 POLL_SECONDS = 2.0
-"""How often the worker asks for work; half of it passes, on average, before a launched run begins."""
+"""Interval in which the worker asks for work."""
 
 _SERVICES = ("SCHEDULER", "LATE_RUNS", "TRIGGERS", "FOREMAN", "TASK_RUN_RECORDER", "EVENT_PERSISTER", "REPOSSESSOR")
 
 
 def api_at(port: int) -> str:
-    """Return the URL of the API of a server of our own, wherever else it listens."""
+    """Return the URL of the API of a server on this machine."""
     return f"http://{HOST}:{port}/api"
 
 
 def ui_of(api: str) -> str:
-    """Return the address of the pages that belong to an API."""
+    """Return the address of the pages of an API."""
     return api.rstrip("/").removesuffix("/api")
 
 
@@ -152,14 +152,14 @@ def server_command(port: int, host: str = HOST) -> list[str]:
 
 
 def own_origins(environ: Mapping[str, str], port: int) -> str:
-    """Return the origins of the pages of a server of our own, separated by commas."""
+    """Return the origins of the pages of a server on this machine, separated by commas."""
     here = [f"http://{name}:{port}" for name in (HOST, "localhost", "[::1]")]
     named = [urlsplit(environ.get(name, "")) for name in ("PREFECT_UI_API_URL", "PREFECT_UI_URL")]
     return ",".join(dict.fromkeys([*here, *(f"{url.scheme}://{url.netloc}" for url in named if url.netloc)]))
 
 
 def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
-    """Return the environment of the server: no telemetry, leases that outlive it, every service that healing needs."""
+    """Return the environment of the server: no telemetry, leases that outlive it, all services that resumes need."""
     kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
     return {
         # Prefect's pages draw a flow run's tasks on a time line, and do not respond while they draw thousands.
@@ -182,19 +182,19 @@ def worker_command(name: str) -> list[str]:
 
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that asks an API: the password of a server of our own is known here."""
+    """Return the environment of a process that calls an API, with the password of a server on this machine."""
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING")
     given = {} if password is None else {"PREFECT_API_AUTH_STRING": password}
     return {**given, **flow_environment(environ)}
 
 
 def client_environment(environ: Mapping[str, str], api: str) -> dict[str, str]:
-    """Return the environment of a process that asks the API at `api`."""
+    """Return the environment of a process that calls the API at `api`."""
     return {"PREFECT_UI_URL": ui_of(api), **own_environment(environ), "PREFECT_API_URL": api}
 
 
 def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> dict[str, str]:
-    """Return the environment of the worker and, with it, of the flows that it starts; they work in `folder`."""
+    """Return the environment of the worker and of its flows, which run in `folder`."""
     return {
         "PREFECT_WORKER_QUERY_SECONDS": f"{POLL_SECONDS:g}",
         **client_environment(environ, api),
@@ -207,19 +207,15 @@ _LEAST_ADDRESSES = 1_200_000_000
 
 
 class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
-    """A training ended before its last generation. The message says why, what is safe and how to go on."""
+    """A training ended before its last generation; the message says why, what is safe and how to continue."""
 
 
 class StoppedByMemory(Stopped):
-    """A training was not begun, or ended, because it would have run out of memory."""
+    """A training was refused, or ended, because it would have run out of memory."""
 
 
 def require_addresses() -> None:
-    """Refuse a limit on addresses under which not even torch and Prefect can be loaded: it would be a traceback.
-
-    Raises:
-        StoppedByMemory: RLIMIT_AS is so low.
-    """
+    """Raise `StoppedByMemory` if RLIMIT_AS is too low to load torch and Prefect, which would be a traceback."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY and soft < _LEAST_ADDRESSES:
         raise StoppedByMemory(

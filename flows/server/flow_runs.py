@@ -9,23 +9,11 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import psutil
-from prefect import runtime
+from prefect import Flow, runtime
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import (
-    DeploymentFilter,
-    DeploymentFilterName,
-    FlowFilter,
-    FlowFilterName,
-    FlowRunFilter,
-    FlowRunFilterCreatedBy,
-    FlowRunFilterDeploymentId,
-    FlowRunFilterExpectedStartTime,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-    FlowRunFilterTags,
-    WorkerFilter,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter, WorkerFilter
+from prefect.client.schemas.objects import DeploymentSchedule, FlowRun, State, StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.sorting import FlowRunSort
 from prefect.context import FlowRunContext
 from prefect.events import emit_event
@@ -52,11 +40,6 @@ from flows.server.reporter import Reporter, require_server, server_asked, server
 from flows.server.state_directory import ProcessRecord
 
 if TYPE_CHECKING:
-    from prefect import Flow
-    from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import DeploymentSchedule, FlowRun, State
-    from prefect.client.schemas.responses import DeploymentResponse
-
     from eigen_core.training.journals import Start
 
 # More than any process takes to begin, and as long as the server keeps a slot for it.
@@ -65,7 +48,7 @@ _WORKER_LABEL = "prefect.worker.name"
 _VARIABLE = "PREFECT__FLOW_RUN_ID"
 _ENGINE = "prefect.engine"
 _FLOW, _DEPLOYMENT = DEPLOYMENT.split("/")
-TRAININGS = FlowFilter(name=FlowFilterName(any_=[_FLOW]))
+TRAININGS = FlowFilter.model_validate({"name": {"any_": [_FLOW]}})
 
 
 def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
@@ -83,10 +66,8 @@ def active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
 
 def begun_by_hand(client: SyncPrefectClient) -> list[FlowRun]:
     """Return the flow runs of `eigen train` that the server takes for running."""
-    without_deployment = FlowRunFilter(
-        deployment_id=FlowRunFilterDeploymentId(is_null_=True), state=_in_state(StateType.RUNNING)
-    )
-    return list(client.read_flow_runs(flow_filter=TRAININGS, flow_run_filter=without_deployment, limit=10))
+    of_commands = _filter(StateType.RUNNING, deployment_id={"is_null_": True})
+    return list(client.read_flow_runs(flow_filter=TRAININGS, flow_run_filter=of_commands, limit=10))
 
 
 def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
@@ -184,8 +165,10 @@ def is_beginning(pending: FlowRun) -> bool:
     return (datetime.now(UTC) - pending.state.timestamp).total_seconds() < _PENDING_SECONDS
 
 
-def _in_state(*types: StateType) -> FlowRunFilterState:
-    return FlowRunFilterState(type=FlowRunFilterStateType(any_=list(types)))
+def _filter(*types: StateType, **conditions: object) -> FlowRunFilter:
+    """Return a filter for flow runs in states of these types, or in any."""
+    state = {"state": {"type": {"any_": types}}} if types else {}
+    return FlowRunFilter.model_validate({**conditions, **state})
 
 
 def _flow_runs(
@@ -195,8 +178,8 @@ def _flow_runs(
     return list(
         client.read_flow_runs(
             flow_filter=TRAININGS,
-            deployment_filter=DeploymentFilter(name=DeploymentFilterName(any_=[_DEPLOYMENT])),
-            flow_run_filter=FlowRunFilter(state=_in_state(*types)),
+            deployment_filter=DeploymentFilter.model_validate({"name": {"any_": [_DEPLOYMENT]}}),
+            flow_run_filter=_filter(*types),
             sort=sort,
             limit=10,
         )
@@ -224,7 +207,7 @@ class TrainingRequest:
     """
 
     run: str
-    flow_run: "FlowRun"
+    flow_run: FlowRun
     parameters: Mapping[str, Any] | None
     begun: bool
     stopped: str | None
@@ -232,7 +215,7 @@ class TrainingRequest:
     @property
     def is_suspended(self) -> bool:
         """Whether it can be resumed in its page."""
-        return _state(self.flow_run).is_paused()
+        return self.flow_run.state is not None and self.flow_run.state.is_paused()
 
     @property
     def waits(self) -> bool:
@@ -251,12 +234,7 @@ def is_automatic() -> bool:
     """Return whether the schedule or an automation has created this flow run, not a user."""
     context = FlowRunContext.get()
     created_by = None if context is None or context.flow_run is None else context.flow_run.created_by
-    return SCHEDULED_TAG in runtime.flow_run.tags or (created_by is not None and created_by.type == _AUTOMATION)
-
-
-def own_run() -> str | None:
-    """Return the run that this flow run trained before it was suspended and resumed in its page."""
-    return tagged_run(runtime.flow_run.tags)
+    return is_scheduled() or (created_by is not None and created_by.type == _AUTOMATION)
 
 
 def own_run_name(config: Config) -> str:
@@ -300,11 +278,8 @@ def last_request(run: str | None = None) -> TrainingRequest | None:
         )
 
 
-def _requests(client: "SyncPrefectClient", deployment: UUID) -> Iterator["FlowRun"]:
-    due = FlowRunFilter(
-        deployment_id=FlowRunFilterDeploymentId(any_=[deployment]),
-        expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
-    )
+def _requests(client: SyncPrefectClient, deployment: UUID) -> Iterator[FlowRun]:
+    due = _filter(deployment_id={"any_": [deployment]}, expected_start_time={"before_": datetime.now(UTC)})
     for page in range(_MOST_PAGES):
         found = client.read_flow_runs(
             flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_PAGE, offset=page * _PAGE
@@ -314,7 +289,7 @@ def _requests(client: "SyncPrefectClient", deployment: UUID) -> Iterator["FlowRu
             break
 
 
-def _is_request(flow_run: "FlowRun") -> bool:
+def _is_request(flow_run: FlowRun) -> bool:
     state = flow_run.state
     if state is None or not (_names_its_run(flow_run) or tagged_run(flow_run.tags)):
         return False
@@ -324,13 +299,13 @@ def _is_request(flow_run: "FlowRun") -> bool:
     return not (state.is_cancelled() and str(state.message or "").startswith(LIMIT_REACHED))
 
 
-def _names_its_run(flow_run: "FlowRun") -> bool:
+def _names_its_run(flow_run: FlowRun) -> bool:
     """Return whether the parameters say what to train."""
     parameters = flow_run.parameters
     return bool(parameters.get("run")) or not (parameters.get("resume") or SCHEDULED_TAG in flow_run.tags)
 
 
-def _run_of(flow_run: "FlowRun") -> str:
+def _run_of(flow_run: FlowRun) -> str:
     named = tagged_run(flow_run.tags) or flow_run.parameters.get("run")
     if named:
         return str(named)
@@ -339,15 +314,16 @@ def _run_of(flow_run: "FlowRun") -> str:
     return default_run_name(preset if isinstance(preset, str) else Config().preset, flow_run.created)
 
 
-def _moment(flow_run: "FlowRun") -> float:
+def _moment(flow_run: FlowRun) -> float:
     """Return when a flow run was due or, if it was suspended, has begun (seconds since 1970)."""
     due = 0.0 if flow_run.expected_start_time is None else flow_run.expected_start_time.timestamp()
     begun = flow_run.labels.get(BEGUN_LABEL)
     return max(due, float(begun)) if isinstance(begun, int | float) else due
 
 
-def _stopped(client: "SyncPrefectClient", flow_run: "FlowRun", run: str) -> str | None:
-    state = _state(flow_run)
+def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | None:
+    state = flow_run.state
+    assert state is not None
     go_on = f"`eigen launch --run {run}` continues it."
     if state.is_paused():
         end = state.state_details.pause_timeout
@@ -360,11 +336,6 @@ def _stopped(client: "SyncPrefectClient", flow_run: "FlowRun", run: str) -> str 
         if before and before[-1].is_paused():
             return f"Run '{run}' was suspended, and not resumed in its page in time: {go_on}"
     return None
-
-
-def _state(flow_run: "FlowRun") -> "State[Any]":
-    assert flow_run.state is not None
-    return flow_run.state
 
 
 def own_deployment() -> UUID | None:
@@ -413,13 +384,21 @@ def remove_needless_resumes() -> None:
     if deployment is None or not server_is_there():
         return
     with server_asked("Flow runs that never began are still listed", logger) as client:
-        for due in _due(deployment):
+        for created in ({"tags": {"all_": [SCHEDULED_TAG]}}, {"created_by": {"type_": [_AUTOMATION]}}):
+            due = _filter(
+                StateType.SCHEDULED,
+                StateType.CANCELLED,
+                deployment_id={"any_": [deployment]},
+                expected_start_time={"before_": datetime.now(UTC)},
+                **created,
+            )
             for waiting in client.read_flow_runs(flow_run_filter=due):
+                # The number of its processes shows whether one has ever begun: all that end have times.
                 if waiting.run_count == 0 and not waiting.parameters.get("run"):
                     client.delete_flow_run(waiting.id)
 
 
-def stop_resuming(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any]") -> None:  # noqa: ARG001 - what Prefect calls a hook with
+def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - what Prefect calls a hook with
     """Switch the schedule off after a cancellation, and record it with the run, which only its name continues."""
     if flow_run.deployment_id is not None:
         _switch(flow_run.deployment_id, False)
@@ -431,12 +410,12 @@ def stop_resuming(flow: "Flow[..., Any]", flow_run: "FlowRun", state: "State[Any
         keep_stop(run)
 
 
-def schedule_of(found: "DeploymentResponse") -> "DeploymentSchedule | None":
+def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:
     """Return the schedule of a deployment that resumes runs, None if it has none."""
     return next((schedule for schedule in found.schedules if schedule.slug == RESUME), None)
 
 
-def set_schedule(client: "SyncPrefectClient", found: "DeploymentResponse", active: bool) -> bool:
+def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: bool) -> bool:
     """Switch the schedule of a deployment on or off, and return whether it has one."""
     schedule = schedule_of(found)
     if schedule is not None and (schedule.active, schedule.parameters) != (active, _PARAMETERS):
@@ -450,19 +429,6 @@ def _switch(deployment_id: UUID, active: bool) -> None:
     with server_asked(failure, logger) as client:
         require_server()
         set_schedule(client, client.read_deployment(deployment_id), active)
-
-
-def _due(deployment_id: UUID) -> list[FlowRunFilter]:
-    """Return filters for the flow runs of a deployment, due or cancelled, that the schedule or the trigger created."""
-    due = FlowRunFilter(
-        deployment_id=FlowRunFilterDeploymentId(any_=[deployment_id]),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.SCHEDULED, StateType.CANCELLED])),
-        expected_start_time=FlowRunFilterExpectedStartTime(before_=datetime.now(UTC)),
-    )
-    return [
-        due.model_copy(update={"tags": FlowRunFilterTags(all_=[SCHEDULED_TAG])}),
-        due.model_copy(update={"created_by": FlowRunFilterCreatedBy(type_=["AUTOMATION"])}),
-    ]
 
 
 # How long the end of a training waits for a server that is unavailable.

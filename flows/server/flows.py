@@ -32,13 +32,10 @@ if TYPE_CHECKING:
 
 
 class _Form:
-    """The schema of a configuration without values of its own.
+    """The schema of a configuration without defaults and without settings of a machine.
 
-    A form sends every value that it shows. Were the defaults shown, a user who chose another preset would get them
-    under that preset's name; so descriptions say what a setting is that is left alone.
-
-    It has no settings that are a machine's own: a worker takes them from its own environment alone, and the server
-    refuses parameters that its form does not have.
+    A form sends every value that it shows: shown defaults would override another preset, so descriptions name them. A
+    worker takes settings of a machine from its own environment, and the server refuses parameters that the form lacks.
     """
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
@@ -66,10 +63,10 @@ class _Form:
 
 
 def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-    """Return the schemas of all algorithms, or methods, as one: one of them must have all settings that are given.
+    """Return the schemas of all algorithms, or methods, as one, with the rule that one has all settings that are given.
 
     Prefect's pages choose among several schemas by the names of the values that were entered, and algorithms share
-    most of them. The pages do not show `then`; the server reads it.
+    most of them. The server reads `then`, the pages do not.
     """
     key, common, models = VARIANTS[section]
     properties: dict[str, Any] = {}
@@ -128,7 +125,7 @@ def _without_value(setting: dict[str, Any], path: tuple[str, ...], presets: Mapp
 
 
 def _values_at(path: tuple[str, ...], preset: Any) -> list[Any]:  # noqa: ANN401 - sections, or a value
-    """Return the value that a preset gives a setting, as a list of one; of none if it leaves it alone."""
+    """Return the value of a setting in a preset as a list of one, empty if the preset has none."""
     found = preset
     for key in path:
         if key not in found:

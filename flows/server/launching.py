@@ -10,7 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import ArtifactCollectionFilter, ArtifactCollectionFilterKey
+from prefect.client.schemas.filters import ArtifactCollectionFilter
 from prefect.client.schemas.objects import FlowRun
 from prefect.exceptions import PrefectHTTPStatusError
 
@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Launched:
+class LaunchedRun:
     """A flow run that was created: its id in Prefect, the run that it trains, and the address of its page."""
 
     id: str
@@ -53,7 +53,7 @@ def launch(
     *,
     as_configured: bool = False,
     remembering: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it does nothing, and can be shared
-) -> Launched:
+) -> LaunchedRun:
     """Let the worker train `run`, and have it resumed until it is finished.
 
     Flow runs that are being cancelled, or only look for something to resume, are waited for.
@@ -77,7 +77,7 @@ def launch(
         with remembering:
             flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)
-    return Launched(str(flow_run.id), run, page_of(api, str(flow_run.id)))
+    return LaunchedRun(str(flow_run.id), run, page_of(api, str(flow_run.id)))
 
 
 def resume(api: str, *, always: bool = True) -> str | None:
@@ -130,7 +130,7 @@ def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
 
     from flows.server.reporter import artifact_key
 
-    wanted = ArtifactCollectionFilter(key=ArtifactCollectionFilterKey(any_=[artifact_key(run)]))
+    wanted = ArtifactCollectionFilter.model_validate({"key": {"any_": [artifact_key(run)]}})
     found = client.read_latest_artifacts(artifact_filter=wanted, limit=1)
     return f"{ui_of(api)}/artifacts/artifact/{found[0].latest_id}" if found else None
 

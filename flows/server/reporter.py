@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from eigen_core.reporting.report_page import WrittenReport
 
 KINDS = ("data", "memory", "plan", "population", "progress", "report", "summary", "uploads")
-"""The pages that a run has beside its own."""
+"""The artifacts of a run beside its own page."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
-"""Errors of a server that accepts no artifact. None of them may stop a training."""
+"""Errors of a server that accepts no artifact; they must not stop a training."""
 
 _NOT_FOUND = 404
 
@@ -57,24 +57,21 @@ def artifact_key(run: str, kind: str = "") -> str:
 
 
 class Pages:
-    """The artifacts of one flow run: one of each key, renewed in place.
-
-    A resume is another flow run, whose artifacts are new versions. All methods may raise one of `REFUSALS`.
-    """
+    """The artifacts of one flow run: one of each key, updated in place; methods may raise one of `REFUSALS`."""
 
     def __init__(self) -> None:
         self._ids: dict[str, UUID] = {}
 
     def show_markdown(self, key: str, markdown: str, description: str) -> None:
-        """Show a text."""
+        """Create or update a text."""
         self._show(key, markdown, description, partial(create_markdown_artifact, markdown=markdown))
 
     def show_table(self, key: str, rows: list[Row], description: str) -> None:
-        """Show rows that can be searched."""
+        """Create or update a table."""
         self._show(key, json.dumps(rows), description, partial(create_table_artifact, table=rows))
 
     def show_progress(self, key: str, percent: float, description: str) -> None:
-        """Show how much of something is done."""
+        """Create or update a progress bar."""
         self._show(key, percent, description, partial(create_progress_artifact, progress=percent))
 
     def _show(self, key: str, data: str | float, description: str, create: Callable[..., object]) -> None:
@@ -85,7 +82,7 @@ class Pages:
 
 
 def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
-    """Whether an artifact could be replaced; false if it was removed."""
+    """Update an artifact, and return whether it still exists."""
     client = get_client(sync_client=True)
     try:
         # `update_artifact` would send the content, pictures and all, a second time as an event, which the server keeps.
@@ -103,25 +100,19 @@ def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
 
 
 def show_memory(pages: Pages, run: str, markdown: str, headline: str, pictures: Sequence[Path]) -> None:
-    """Show what takes the memory of a run."""
+    """Show a memory report of a run."""
     text = "\n\n".join([markdown, plots_markdown(pictures)] if pictures else [markdown])
     key = artifact_key(run, "memory")
     _guarded(key, lambda: pages.show_markdown(key, text, f"Memory of run {run}: {headline}"))
 
 
 def publish_cleaning(store: str, rows: list[Row]) -> None:
-    """Show what was removed from the runs of a store."""
+    """Show which files were removed from the runs of a store."""
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
 
 
 def publish_report(run: str, markdown: str, headline: str) -> str:
-    """Show the report of a run, from outside a flow run too; return the artifact's key.
-
-    Prefect's pages show no HTML file: they show its verdict and figures, and name the file.
-
-    Raises:
-        httpx.HTTPError, prefect.exceptions.PrefectException, OSError: the server does not accept it.
-    """
+    """Show verdict and path of a run's report; return the artifact's key, or raise one of `REFUSALS`."""
     key = artifact_key(run, "report")
     create_markdown_artifact(key=key, markdown=markdown, description=f"Report of run {run}: {headline}")
     return key
@@ -143,13 +134,9 @@ _silent_until = 0.0
 
 
 def require_server() -> None:
-    """Refuse to ask a server that is unavailable: Prefect's client would try for a minute, at each call.
+    """Raise `httpx.ConnectError` if the server is unavailable: Prefect's client would try for a minute, at each call.
 
-    After a server that does not refuse but stays silent, which takes five seconds to find out, none is asked for a
-    minute.
-
-    Raises:
-        httpx.ConnectError: it is unavailable.
+    A server that stays silent takes five seconds to find out; it is then not asked again for a minute.
     """
     global _silent_until
     asked = time.monotonic()
@@ -162,7 +149,7 @@ def require_server() -> None:
 
 
 def server_is_there() -> bool:
-    """Whether the server answers, found out within five seconds."""
+    """Return within five seconds whether the server answers."""
     try:
         require_server()
     except httpx.ConnectError:
@@ -172,12 +159,7 @@ def server_is_there() -> bool:
 
 @contextmanager
 def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
-    """Ask the server inside the block. What it refuses or does not answer is a warning: it must not stop a training.
-
-    Args:
-        failure: how the warning begins.
-        logger: where it is logged.
-    """
+    """Open a client; an error of the server inside the block is a warning that begins with `failure`."""
     try:
         # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
         with get_client(sync_client=True) as client:
@@ -187,10 +169,9 @@ def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iter
 
 
 def retry_once() -> AbstractContextManager[Settings]:
-    """Let each request to the server inside the block be tried twice, for ten seconds each, not for minutes.
+    """Try each request to the server inside the block twice, for ten seconds each, instead of for minutes.
 
-    That is for a server that becomes unavailable meanwhile, and for one that says that it is well but answers nothing
-    else.
+    This bounds the wait for a server that becomes unavailable, or that reports to be healthy but answers nothing else.
     """
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: _CALL_SECONDS})
 
@@ -212,13 +193,10 @@ _EVERY_SECONDS = 5.0
 
 
 class Reporter:
-    """Sends reports in a thread of its own, at most every few seconds; a context manager that sends the last ones.
+    """Context manager that sends reports in a thread, at most every few seconds, and the last ones at its end.
 
-    Of reports of the same kind only the newest is sent. What the server does not accept is logged; that it does not
-    answer is logged once, and what was to be sent then is lost.
-
-    Args:
-        run: name of the run, for the log.
+    Of each kind only the newest report is sent. A refusal is logged; an unavailable server is logged once, and the
+    reports of that time are lost.
     """
 
     def __init__(self, run: str) -> None:
@@ -245,10 +223,7 @@ class Reporter:
             self._raise()
 
     def report(self, kind: str, send: Callable[[], None]) -> None:
-        """Let `send` be called soon, instead of what is waiting of the same kind.
-
-        It is called in the reporter's thread, and may raise one of `REFUSALS`.
-        """
+        """Call `send` soon in the reporter's thread, instead of a waiting one of this kind; it may raise `REFUSALS`."""
         self._raise()
         with self._changed:
             self._waiting.pop(kind, None)
@@ -256,7 +231,6 @@ class Reporter:
             self._changed.notify_all()
 
     def _raise(self) -> None:
-        """Raise what ended the thread, if anything did."""
         if self._sender is not None and self._sender.done():
             self._sender.result()
 
@@ -267,7 +241,7 @@ class Reporter:
                 self._send(reports)
 
     def _next(self) -> list[Callable[[], None]]:
-        """Wait until there are reports to send, and return them; none: the end."""
+        """Wait for reports, and return them; none at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             reports, self._waiting = list(self._waiting.values()), {}
@@ -296,10 +270,7 @@ logger = logging.getLogger(__name__)
 
 
 def publish(written: "WrittenReport") -> str | None:
-    """Show the verdict and figures of a report as an artifact; return its key, None without a server.
-
-    A server that refuses it or does not answer is a warning: the report is written.
-    """
+    """Show a report as an artifact; return its key, None without a server or if that does not accept it."""
     prepare_environment()
     if configured_api(os.environ) is None:
         return None

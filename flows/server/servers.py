@@ -148,7 +148,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True)
-class Listening:
+class ListenOptions:
     """Options of `eigen up`: the address and port (None: not given) at which its server listens.
 
     `without_password`: other machines may reach it though it has no password.
@@ -159,7 +159,7 @@ class Listening:
     without_password: bool = False
 
 
-_HERE = Listening()
+_HERE = ListenOptions()
 
 
 def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
@@ -249,7 +249,7 @@ def wanted_port(
 
 
 def start_server(
-    home: StateDirectory, environ: Mapping[str, str], port: int, listening: Listening = _HERE
+    home: StateDirectory, environ: Mapping[str, str], port: int, listening: ListenOptions = _HERE
 ) -> ProcessRecord:
     """Start a server at a port of this machine, record it, and return when it answers.
 
@@ -271,7 +271,7 @@ def start_server(
 
 
 def require_startable(
-    home: StateDirectory, environ: Mapping[str, str], port: int, listening: Listening = _HERE
+    home: StateDirectory, environ: Mapping[str, str], port: int, listening: ListenOptions = _HERE
 ) -> None:
     """Refuse to start a server that would not work or would not be safe; nothing is written.
 

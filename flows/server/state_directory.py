@@ -91,7 +91,7 @@ def wait_until(condition: Callable[[], bool], seconds: float, every: float = _PO
     return True
 
 
-def start(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> "Started":
+def start(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> "ChildProcess":
     """Start a process that outlives this one: in a session of its own, its output appended to a file.
 
     Raises:
@@ -107,10 +107,10 @@ def start(command: Sequence[str], environment: Mapping[str, str], log: Path, fol
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-    return Started(process, log)
+    return ChildProcess(process, log)
 
 
-class Started:
+class ChildProcess:
     """A child process; `process`: its identity."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -210,7 +210,7 @@ class StateDirectory:
         api: str,
         store: str | None = None,
         host: str | None = None,
-    ) -> tuple[ProcessRecord, Started]:
+    ) -> tuple[ProcessRecord, ChildProcess]:
         """Start a process in the working directory, and record it; the other arguments are those of the record."""
         folder, log = Path.cwd(), self.log(name)
         started = start(command, environment, log, folder)

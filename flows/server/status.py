@@ -32,7 +32,7 @@ Moment = Annotated[
 
 
 class _Document(BaseModel):
-    """A part of what `eigen status --json` prints: the names of fields are a contract. What is not known is None."""
+    """A part of the JSON of `eigen status`: the names of fields are a contract. None: not known."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
@@ -41,15 +41,14 @@ class ServerStatus(_Document):
     """The server."""
 
     api: str
-    """URL of its API."""
     ui: str
     """Address of the pages."""
     answers: bool
-    """Whether it says that it is well."""
+    """It reports that it is healthy."""
     version: str | None = None
-    """Of Prefect; None if it does not answer."""
+    """Of Prefect."""
     pid: int | None = None
-    """Its process, if `eigen up` has started it here and it has not ended."""
+    """Of the process that `eigen up` has started here."""
     log: Path | None = None
 
 
@@ -57,13 +56,12 @@ class WorkerStatus(_Document):
     """The worker of this folder."""
 
     name: str
-    """Its name at the server."""
     running: bool = False
     pid: int | None = None
     folder: Path | None = None
     log: Path | None = None
     heard_of: Moment | None = None
-    """When the server has heard of it last; None if it never has, or cannot be asked."""
+    """Last heartbeat at the server."""
 
 
 class SupervisorStatus(_Document):
@@ -80,15 +78,15 @@ class FlowRunStatus(_Document):
     id: str
     name: str
     run: str | None
-    """The run that it trains, if that is known."""
+    """The run that it trains."""
     store: str | None = Field(default=None, exclude=True)
-    """The store that it was given; None: the default."""
+    """The store with which it was launched; None: the default."""
     state: str
-    """The name of its state, such as Running or AlreadyFinished."""
+    """Name of its state, such as Running or AlreadyFinished."""
     message: str | None = None
-    """Message of the state, if there is one."""
+    """Of the state."""
     since: Moment
-    """When it entered that state."""
+    """When it entered the state."""
     active: bool = False
     """It trains, or is about to."""
     waiting: bool = False
@@ -96,44 +94,40 @@ class FlowRunStatus(_Document):
     suspended: bool = False
     """It waits to be resumed, or cancelled, in its page."""
     page: str
-    """Address of its page."""
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is in its last state."""
         return not (self.active or self.waiting or self.suspended)
 
 
 class ScheduleStatus(_Document):
-    """The schedule that resumes."""
+    """The schedule that resumes runs."""
 
     active: bool
     next: Moment | None
-    """When it, or a user, has asked for the next flow run."""
+    """When the next flow run is due."""
 
 
 class Status(_Document):
     """Processes and runs here."""
 
     server: ServerStatus | None
-    """None if there is none: `eigen up` has started none here and PREFECT_API_URL names none."""
+    """None if `eigen up` has started none here and PREFECT_API_URL names none."""
     worker: WorkerStatus
     supervisor: SupervisorStatus | None = None
     """None if none was started here."""
     flow_run: FlowRunStatus | None = None
-    """The one that trains, else the one that waits for a worker, else the one that is suspended, else the one that has
-    ended last."""
+    """The first of: one that trains, that waits for a worker, that is suspended, that ended last."""
     schedule: ScheduleStatus | None = None
     run: InstanceOf[RunStatus] | None = None
-    """The run that the flow run trains, as its store knows it; None if it is yet to begin."""
+    """The run that the flow run trains; None if it has not begun."""
     problem: str | None = None
-    """Why the run is not known, as a sentence."""
+    """Why the run is not known."""
     run_page: str | None = Field(default=None, exclude=True)
-    """Address of the page of the run that the flow run trains."""
 
     @property
     def up(self) -> bool:
-        """Whether the server answers, the worker runs, and what restarts them has not ended."""
+        """Whether the server answers, the worker runs, and their supervisor has not ended."""
         supervised = self.supervisor is None or self.supervisor.running
         return self.server is not None and self.server.answers and self.worker.running and supervised
 
@@ -157,10 +151,10 @@ class Status(_Document):
 
 
 def status_here(home: StateDirectory) -> Status:
-    """Return what runs here, and how far it is.
+    """Return the status of processes and runs here.
 
     Raises:
-        InputError: what `eigen up` has recorded cannot be read.
+        InputError: a record of `eigen up` cannot be read.
     """
     worker, supervisor = home.running("worker"), home.read("supervisor")
     server = _server(home, worker)
@@ -265,10 +259,7 @@ def last_trained(home: StateDirectory, worker: ProcessRecord | None) -> RunStatu
 
 
 def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
-    """Return the run that a flow run trains, else the one that was trained last; or why that is not known.
-
-    One that is yet to be begun is none: another run of the store says nothing about it.
-    """
+    """Return the run of a flow run (None: it has not begun), else the one trained last; or why it is unknown."""
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run
@@ -280,12 +271,7 @@ def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[
 
 
 def newest_run(store: str) -> str | None:
-    """Return the run of a store that was trained last, None if it has none.
-
-    Raises:
-        InputError: the store cannot be used.
-        StoreUnavailableError: it does not answer.
-    """
+    """Return the run of a store that was trained last, None if it has none."""
     written = []
     for name in runs_in(store):
         newest = Run(CheckpointConfig(store=store), name).newest
@@ -302,14 +288,7 @@ _LATE = timedelta(minutes=1)
 
 @dataclass(frozen=True)
 class LogLine:
-    """A line of a flow run's log.
-
-    Attributes:
-        moment: when it was logged.
-        flow_run: the flow run, as the server knew it when the line was read.
-        level: its level, such as INFO.
-        message: what it says.
-    """
+    """A line of a flow run's log; `level`: such as INFO."""
 
     moment: datetime
     flow_run: "FlowRun"
@@ -318,12 +297,7 @@ class LogLine:
 
 
 class RunLogs:
-    """The logs of a run's flow runs, on the worker and by `eigen train`.
-
-    Args:
-        client: of the server.
-        run: the name of the run.
-    """
+    """The logs of all flow runs of a run, on the worker and by `eigen train`."""
 
     def __init__(self, client: "SyncPrefectClient", run: str) -> None:
         self._client = client
@@ -331,17 +305,15 @@ class RunLogs:
         self._seen: dict[UUID, datetime] = {}
 
     def new_lines(self) -> Iterator[LogLine]:
-        """Yield what was logged since the last call, oldest first."""
-        from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId, LogFilterTimestamp
+        """Yield the lines since the last call, oldest first."""
+        from prefect.client.schemas.filters import LogFilter
 
         flow_runs = {found.id: found for found in self._flow_runs()}
         since = max(self._seen.values(), default=None)
         after = None if since is None else since - _LATE
         self._seen = {number: moment for number, moment in self._seen.items() if after is None or moment > after}
-        wanted = LogFilter(
-            flow_run_id=LogFilterFlowRunId(any_=list(flow_runs)),
-            timestamp=None if after is None else LogFilterTimestamp(after_=after),
-        )
+        conditions = {"flow_run_id": {"any_": list(flow_runs)}, "timestamp": after and {"after_": after}}
+        wanted = LogFilter.model_validate(conditions)
         for log in _all(partial(self._client.read_logs, wanted)) if flow_runs else ():
             if log.id not in self._seen and log.flow_run_id is not None:
                 self._seen[log.id] = log.timestamp
@@ -360,7 +332,7 @@ class RunLogs:
 
 
 def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
-    """Yield what the server has, page by page."""
+    """Yield all results of a request, which the server returns in pages."""
     offset = 0
     while page := read(limit=_PAGE, offset=offset):
         offset += len(page)
@@ -368,7 +340,7 @@ def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
 
 
 def kept_events(store: str, run: str) -> list[tuple[str, str]]:
-    """Return what a run keeps of its past: moments (ISO 8601, UTC) and what happened, oldest first.
+    """Return the events that a run keeps, oldest first: moments (ISO 8601, UTC) and descriptions.
 
     Raises:
         InputError: there is no such run, or it cannot be read.

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
+from prefect import runtime
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
@@ -37,7 +38,6 @@ from eigen_core.training.journals import (
 )
 from eigen_core.training.runs import Run, require_named, require_store, runs_in
 from eigen_core.training.stop_requests import stop_requests_unmasked
-from flows.server.cockpit import Cockpit
 from flows.server.environment import (
     BLOCKED_NAME,
     FINISHED_NAME,
@@ -47,6 +47,7 @@ from flows.server.environment import (
     RUNNING_NAME,
     SUSPENDED_NAME,
     set_umask,
+    tagged_run,
 )
 from flows.server.flow_runs import (
     CancellationError,
@@ -57,11 +58,11 @@ from flows.server.flow_runs import (
     last_request,
     name_flow_run,
     own_deployment,
-    own_run,
     own_run_name,
     report_suspension,
     switch_schedule,
 )
+from flows.server.pages import RunPages
 from flows.server.reporter import Reporter, retry_once, server_is_there
 from flows.server.state_directory import StateDirectory
 from tasks.phases import TASKS
@@ -69,18 +70,12 @@ from tasks.phases import TASKS
 logger = logging.getLogger(__name__)
 
 STOP_REQUESTS = (TerminationSignal, Pause)
-"""Exceptions of a user's request to stop: SIGTERM, or a suspension in Prefect's pages, noticed between two phases."""
+"""Exceptions of a request to stop: SIGTERM, or a suspension in Prefect's pages, which is noticed between phases."""
 
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run to train.
-
-    Attributes:
-        name: the run.
-        config: the configuration with which it is trained.
-        unnamed: it was not named but found, to be resumed.
-    """
+    """A run to train; `unnamed`: it was not named but found, to be resumed."""
 
     name: str
     config: Config
@@ -88,7 +83,7 @@ class ChosenRun:
 
     @property
     def location(self) -> RunLocation:
-        """Where it is kept."""
+        """Location of the run."""
         return RunLocation.of(self.config.checkpoint, self.name)
 
     @contextmanager
@@ -96,7 +91,7 @@ class ChosenRun:
         """Count the block as an attempt to resume the run, if it was not named.
 
         Raises:
-            BlockedError: enough attempts have begun with this generation.
+            BlockedError: there were too many attempts at this generation.
         """
         if not self.unnamed:
             yield
@@ -114,9 +109,9 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     """Return the run to train, or the flow's end state if there is none.
 
     Args:
-        config: of a new run; of one that is resumed, only what is this machine's own counts.
-        run: its name; None: a new one, or with `resume` the one that was asked for last; if that is complete, or none
-            was, and a user asks: the newest unfinished one of the store.
+        config: of a new run; for one that is resumed, only this machine's own settings count.
+        run: its name; None: a new one, or with `resume` the one that was requested last; if that is complete or there
+            is no request, and a user asks: the newest unfinished one of the store.
         resume: the run must exist.
 
     Raises:
@@ -137,9 +132,9 @@ def _named(config: Config, run: str, *, resume: bool) -> ChosenRun:
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
-    """Return the run that was asked for last, if that is neither complete nor stopped; else, for a user, another one.
+    """Return the run that was requested last, if that is neither complete nor stopped; else, for a user, another one.
 
-    What nobody has asked for is not trained because a schedule looks for something to resume.
+    A schedule resumes no run that was not requested.
     """
     request = last_request()
     if request is not None and request.stopped is None and not request.is_complete:
@@ -161,7 +156,7 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
 
 
 def _requested_run(config: Config, request: TrainingRequest) -> ChosenRun | State[None]:
-    """Return the run of a request whose process has ended: as it was asked for, until that is known in its store."""
+    """Return the run of a request whose process has ended: as requested, until its configuration is in its store."""
     if request.waits:
         return Completed(name=RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it.")
     asked = request.parameters or {}
@@ -183,12 +178,8 @@ def _resumed_config(given: Config, run: str) -> Config:
 def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[ChosenRun]:
     """Return the runs of a store that are not complete and were not cancelled or suspended, the one trained last first.
 
-    The configurations are those that they had last, with this machine's locations for them (`configured_location`).
-    Runs whose configuration cannot be read are logged and passed over.
-
-    Raises:
-        InputError: the store cannot be used.
-        StoreUnavailableError: it does not answer.
+    Their configurations are the last ones, with this machine's locations. Runs whose configuration cannot be read are
+    logged and passed over.
     """
     candidates = []
     for name in runs_in(store):
@@ -207,7 +198,7 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[C
 
 
 def keep_stop(run: str) -> None:
-    """Keep in its store that a user has cancelled a run, which a worker of this machine has trained."""
+    """Record in its store that a user has cancelled a run of a worker of this machine."""
     own = merge(values_of_environment(os.environ), _without_task(StateDirectory.of(os.environ).launched(run)))
     config = _with_store_of_environment(config_from_values(merge(Config().model_dump(), own)))
     location = RunLocation.of(config.checkpoint, run)
@@ -218,16 +209,12 @@ def keep_stop(run: str) -> None:
 def with_own_settings(config: Config, run: str | None) -> Config:
     """Return the configuration of a flow run with this machine's own settings.
 
-    The parameters of a flow run that a worker was given are foreign: anyone who reaches the server gives them. Its own
-    settings are those of the worker's environment, and those with which `eigen launch` named the run on this machine.
-
-    Args:
-        config: as the flow was given it.
-        run: the run's name; None: it is not known yet.
+    The parameters of a worker's flow run are foreign: anyone who reaches the server gives them. The machine's settings
+    come from the worker's environment, and from `eigen launch` of the run `run` (None: not known yet) here.
 
     Raises:
-        InputError: a parameter gives a setting of this machine, or a task of a module that it does not name; or the
-            environment's variables are at odds with each other.
+        InputError: a parameter gives a setting of this machine, or a task of a module that the machine does not name;
+            or the environment's variables contradict each other.
     """
     if own_deployment() is not None:
         launched = {} if run is None else _launched(run)
@@ -240,7 +227,6 @@ def with_own_settings(config: Config, run: str | None) -> Config:
 
 
 def _require_parameters_of_a_run(config: Config) -> None:
-    """Refuse parameters that give a setting of this machine."""
     given, usual = (flatten(machine_values(one.model_dump(mode="json"))) for one in (config, Config()))
     foreign = [key for key, value in given.items() if key != "task" and value != usual[key]]
     if foreign:
@@ -253,7 +239,7 @@ def _require_parameters_of_a_run(config: Config) -> None:
 
 
 def _launched(run: str) -> dict[str, Any]:
-    """Return what `eigen launch` was given of this machine's own settings for a run that this flow run trains."""
+    """Return the machine's own settings with which `eigen launch` launched the run of this flow run."""
     return StateDirectory.of(os.environ).launched(run) if own_deployment() is not None else {}
 
 
@@ -278,7 +264,8 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
     """Train as `train_flow` describes, and return the end state; None: all generations are trained."""
     set_umask(os.environ)
     resume = resume or (run is None and is_scheduled())
-    run = run or (own_run() if resume else None)
+    # One that was suspended has trained a run before, which its page resumes.
+    run = run or (tagged_run(runtime.flow_run.tags) if resume else None)
     chosen: ChosenRun | State[None] | None = None
     try:
         chosen = choose_run(with_own_settings(config, run), run, resume=resume)
@@ -315,21 +302,21 @@ def _train(run: ChosenRun) -> State[None] | None:
     with (
         run.attempt(),
         Reporter(run.name) as reporter,
-        Cockpit(run.config, run.name, reporter) as cockpit,
+        RunPages(run.config, run.name, reporter) as pages,
         TrackerListener(run.config, run.location, logger.warning) as tracking,
         retry_once(),
         stop_requests_unmasked(STOP_REQUESTS),
     ):
-        listeners = (OwnFlowRun(run.config, run.name, reporter), cockpit, tracking)
+        listeners = (OwnFlowRun(run.config, run.name, reporter), pages, tracking)
         try:
             trained = train_run(
                 run.config, run.name, run_phase=_run_phase, listeners=listeners, stop_requests=STOP_REQUESTS
             )
         except RunTooLargeError as error:
-            cockpit.refused(error.run_plan)
+            pages.refused(error.run_plan)
             return Failed(name=PLAN_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
-            cockpit.ended(str(error))
+            pages.ended(str(error))
             return Failed(name=GUARD_NAME, message=str(error), data=error)
     if trained:
         return None

@@ -16,7 +16,7 @@ from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
 from flows.server.flow_runs import begun_by_hand, last_heartbeat, report_lost, running_flow_run
 from flows.server.servers import (
-    Listening,
+    ListenOptions,
     answers,
     configured_api,
     known_server,
@@ -36,7 +36,7 @@ _POLL_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Up:
+class UpResult:
     """Result of `eigen up`.
 
     Attributes:
@@ -61,13 +61,13 @@ class Up:
 def bring_up(
     home: StateDirectory,
     environ: Mapping[str, str],
-    listening: Listening,
+    listening: ListenOptions,
     say: Say,
     *,
     only: Component | None = None,
     waits: bool = False,
     supervised: bool = False,
-) -> Up:
+) -> UpResult:
     """Start server, deployments and worker, as far as they are missing, and return when all are ready.
 
     Args:
@@ -96,8 +96,8 @@ def bring_up(
 
 
 def _brought(
-    home: StateDirectory, environ: Mapping[str, str], listening: Listening, say: Say, only: Component | None
-) -> Up:
+    home: StateDirectory, environ: Mapping[str, str], listening: ListenOptions, say: Say, only: Component | None
+) -> UpResult:
     began: tuple[Component, ...] = ()
     port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
     if port is not None:
@@ -107,16 +107,16 @@ def _brought(
     api, server = known_server(home, environ), home.running("server")
     server = server if server is not None and server.api == api else None
     if only == "server":
-        return Up(api, server, None, began)
+        return UpResult(api, server, None, began)
     with client_of(api) as client:
         worker = home.running("worker")
         if worker is None:
-            return Up(api, server, _start_worker(client, home, environ, api, say), (*began, "worker"))
+            return UpResult(api, server, _start_worker(client, home, environ, api, say), (*began, "worker"))
         # A server that is busy with a training is not sent again what it has.
         if not is_deployed(client):
-            say("bringing the deployments")
+            say("creating the deployments")
             deploy(api)
-        return Up(api, server, worker, began)
+        return UpResult(api, server, worker, began)
 
 
 def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Callable[[], bool]) -> None:
@@ -143,7 +143,7 @@ def _start_worker(
 ) -> ProcessRecord:
     """Start a worker whose flows run in the working directory, and return when the server has its heartbeat."""
     up_to_date = is_up_to_date(client)
-    say("starting the worker" + ("" if up_to_date else ", bringing the deployments"))
+    say("starting the worker" + ("" if up_to_date else ", creating the deployments"))
     # All that the worker needs: it starts while Prefect loads the flows for the rest.
     require_pool(client)
     name = home.worker_name
@@ -181,7 +181,7 @@ _ENGINE = "prefect.engine"
 
 
 @dataclass(frozen=True)
-class Down:
+class DownResult:
     """Result of `eigen down`.
 
     Attributes:
@@ -204,7 +204,7 @@ def bring_down(
     grace_seconds: float = GRACE_SECONDS,
     components: Collection[Component] = COMPONENTS,
     before_server: Callable[[], None] = lambda: None,
-) -> Down:
+) -> DownResult:
     """Stop components that `bring_up` has started here, trainings first.
 
     Args:
@@ -219,7 +219,7 @@ def bring_down(
     """
     if not home.path.is_dir():
         before_server()
-        return Down(None, None, 0, ())
+        return DownResult(None, None, 0, ())
     with home.alone():
         recorded = home.read("worker") if "worker" in components else None
         worker = recorded if recorded is not None and recorded.process.is_alive() else None
@@ -240,7 +240,7 @@ def bring_down(
             killed += ["server"] * server.process.stop(_END_SECONDS)
         for component in components:
             home.forget(component)
-        return Down(worker, server, trainings, tuple(killed), by_hand)
+        return DownResult(worker, server, trainings, tuple(killed), by_hand)
 
 
 def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:

@@ -15,7 +15,7 @@ from distributed.cli import dask_scheduler, dask_worker
 from eigen_core.common.errors import InputError
 from eigen_core.workers import worker_command
 from flows.server.environment import own_environment
-from flows.server.servers import Listening, start_server
+from flows.server.servers import ListenOptions, start_server
 from flows.server.state_directory import StateDirectory
 
 ROOT = Path(__file__).parents[2]
@@ -151,7 +151,7 @@ def test_compose_asks_for_the_password_without_which_its_server_would_not_start(
     # This far the server's start comes only with a password: the port is taken.
     monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
     with pytest.raises(InputError, match="is taken"):
-        start_server(StateDirectory(tmp_path), container, 4200, Listening("0.0.0.0"))
+        start_server(StateDirectory(tmp_path), container, 4200, ListenOptions("0.0.0.0"))
 
 
 def test_in_compose_only_what_runs_eigens_server_is_asked_for_its_health() -> None:

@@ -17,7 +17,7 @@ from prefect.client.schemas.objects import Artifact as StoredArtifact
 
 import eigen_core.memory_watch
 import eigen_core.run
-import flows.server.cockpit
+import flows.server.pages
 from eigen_core import generation as phases
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.progress import report_progress
@@ -117,7 +117,7 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
 ) -> None:
     config = small_flow_config(tmp_path)
     published: list[str] = []
-    monkeypatch.setattr(flows.server.cockpit, "show_memory", lambda *shown: published.append(f"{shown}"))
+    monkeypatch.setattr(flows.server.pages, "show_memory", lambda *shown: published.append(f"{shown}"))
     with monkeypatch.context() as patch:
         hoarding(patch, phase)
         ended = train(limited(config))

@@ -29,7 +29,7 @@ from flows.cli.operations import (
     print_up,
 )
 from flows.server import launching
-from flows.server.launching import Launched
+from flows.server.launching import LaunchedRun
 from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees, store_here
 from flows.server.status import (
     FlowRunStatus,
@@ -41,7 +41,7 @@ from flows.server.status import (
     newest_run,
     status_here,
 )
-from flows.server.up import Down, Up
+from flows.server.up import DownResult, UpResult
 
 FLOW_RUN_KEYS = [
     "id", "name", "run", "state", "message", "since", "active", "waiting", "suspended", "page"
@@ -136,10 +136,10 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         *,
         as_configured: bool,
         remembering: AbstractContextManager[None],
-    ) -> Launched:
+    ) -> LaunchedRun:
         with remembering:
             launches.append((api, values, run, as_configured))
-        return Launched("1", run, f"{api}/1")
+        return LaunchedRun("1", run, f"{api}/1")
 
     monkeypatch.setattr("flows.server.launching.launch", remember)
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
@@ -188,7 +188,7 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(
         with remembering:
             if refusing:
                 raise InputError("The server refuses the run.")
-        return Launched("1", run, f"{api}/1")
+        return LaunchedRun("1", run, f"{api}/1")
 
     monkeypatch.setattr("flows.server.launching.launch", launch)
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
@@ -376,19 +376,19 @@ def test_a_second_launch_is_told_of_the_first_before_anything_is_checked(
 def test_up_down_and_launch_are_shown(home: StateDirectory) -> None:
     with sleeping() as process:
         record = a_record(home, process.pid)
-    text = printed(print_up, home, Up(record.api, record, record, ("server",)), "http://page")
+    text = printed(print_up, home, UpResult(record.api, record, record, ("server",)), "http://page")
     for said in ("(started, process", "runs already", "http://page", f"export PREFECT_API_URL={record.api}"):
         assert said in text
-    text = printed(print_up, home, Up("http://far/api", None, record, ("worker",)))
+    text = printed(print_up, home, UpResult("http://far/api", None, record, ("worker",)))
     assert "a server elsewhere" in text
     assert "PREFECT_API_URL" not in text
-    text = printed(print_down, home, Down(record, record, 1, ("worker",)), None)
+    text = printed(print_down, home, DownResult(record, record, 1, ("worker",)), None)
     assert "killed: it did not stop in time" in text
     assert "server         stopped" in text
     assert "mine gen 1-3, of `eigen train`" in printed(
-        print_down, home, Down(None, record, 0, (), ("mine gen 1-3",)), None
+        print_down, home, DownResult(None, record, 0, (), ("mine gen 1-3",)), None
     )
-    text = printed(print_launched, Launched("1", "mine", "http://page"), ["[a line]"])
+    text = printed(print_launched, LaunchedRun("1", "mine", "http://page"), ["[a line]"])
     assert "[a line]" in text
     assert re.findall(r"http\S*", text) == ["http://page"]
 
@@ -404,14 +404,14 @@ def test_a_training_tells_its_page_if_there_is_a_server_to_show_it(monkeypatch: 
 def test_down_says_what_stays_on_a_server_elsewhere(home: StateDirectory) -> None:
     with sleeping() as process:
         record = record_of(home, process.pid, "http://far/api")
-    down = Down(record, None, 0, ())
+    down = DownResult(record, None, 0, ())
     stays = "server         http://far/api keeps deployments and schedules; eigen down --remove removes them"
     assert stays in printed(print_down, home, down, None)
     text = printed(print_down, home, down, None, "http://far/api")
     assert stays not in text
     assert "removed        deployments, schedules, automations and work pool, from http://far/api" in text
     home.remember_port(4200)
-    assert "--remove" not in printed(print_down, home, Down(a_record(home, 1), None, 0, ()), None)
+    assert "--remove" not in printed(print_down, home, DownResult(a_record(home, 1), None, 0, ()), None)
 
 
 def test_without_a_server_the_logs_are_what_the_run_keeps(folder: Path) -> None:

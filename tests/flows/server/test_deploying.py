@@ -60,7 +60,7 @@ from flows.server.launching import launch, require_free, resume, run_page_of
 from flows.server.reporter import artifact_key
 from flows.server.state_directory import StateDirectory
 from flows.server.status import RunLogs, status_here
-from flows.server.up import Down, bring_down
+from flows.server.up import DownResult, bring_down
 
 
 @pytest.fixture(scope="module")
@@ -426,7 +426,7 @@ def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
         home.write("worker", record_of(home, process.pid, deployed))
     mine, others = (create(client, {"run": name}, state=Running()) for name in ("mine", "others"))
     client.update_flow_run_labels(mine.id, {"prefect.worker.name": home.worker_name})
-    assert bring_down(home, print) == Down(None, None, 0, ())
+    assert bring_down(home, print) == DownResult(None, None, 0, ())
     assert client.read_flow_run(mine.id).state_type == StateType.CRASHED
     assert client.read_flow_run(others.id).state_type == StateType.RUNNING
     assert home.read("worker") is None

@@ -18,7 +18,7 @@ from flows.server.environment import (
 )
 from flows.server.launching import folder_of
 from flows.server.servers import (
-    Listening,
+    ListenOptions,
     answers,
     is_taken,
     is_up,
@@ -200,12 +200,12 @@ def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
     with pytest.raises(
         InputError, match=r"set PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password"
     ):
-        start_server(StateDirectory(tmp_path), {}, 4300, Listening(host))
+        start_server(StateDirectory(tmp_path), {}, 4300, ListenOptions(host))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
     for environ, listening in (
-        ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, Listening(host)),
-        ({}, Listening(host, without_password=True)),
+        ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, ListenOptions(host)),
+        ({}, ListenOptions(host, without_password=True)),
     ):
         with pytest.raises(InputError, match="Port 4300 is taken"):
             start_server(StateDirectory(tmp_path), environ, 4300, listening)

@@ -50,15 +50,10 @@ _RECENT = 5
 _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
 
-class Cockpit(Listener):
-    """Shows in Prefect's pages how one training goes; a context manager that also shows how it ended.
+class RunPages(Listener):
+    """Listener that shows a training in Prefect's pages; a context manager that also shows how it ended.
 
     It holds texts and numbers, nothing of the training's state.
-
-    Args:
-        config: the run's.
-        run: its name.
-        reporter: sends the pages.
     """
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
@@ -87,7 +82,7 @@ class Cockpit(Listener):
         self._show_plan(run_plan)
 
     def begun(self, training: Training, starts: Sequence[Start]) -> None:
-        """Show that training begins or continues, with its data and its plan."""
+        """Show the beginning of a training, its data and its plan."""
         self._starts = starts
         self._stamps.append(time.monotonic())
         session, state = training.session, training.state
@@ -103,7 +98,7 @@ class Cockpit(Listener):
         self._show_plan(training.plan)
 
     def checkpointed(self, training: Training) -> None:
-        """Show how the newest generation went."""
+        """Show the newest generation."""
         if self._overview is None:
             return
         state = training.state
@@ -116,18 +111,18 @@ class Cockpit(Listener):
         self._show_uploads(training)
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
-        """Show the plots that were drawn after a generation."""
+        """Show the plots of a generation."""
         if self._overview is None or not paths:
             return
         self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
         self._show_overview()
 
     def uploaded(self, training: Training) -> None:
-        """Show how far the uploads are, at the end."""
+        """Show the uploads at the end."""
         self._show_uploads(training)
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:
-        """Show that the run has all its generations, and what came of it."""
+        """Show that the run is complete, and its summary."""
         if self._overview is None:
             return
         state, now = training.state, self._now()
@@ -143,7 +138,7 @@ class Cockpit(Listener):
         self._overview = None
 
     def ended(self, reason: str) -> None:
-        """Show why the training ended before the run had all its generations."""
+        """Show why the training ended before the run was complete."""
         if self._overview is None:
             return
         progress = replace(self._overview.progress, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
@@ -152,12 +147,12 @@ class Cockpit(Listener):
         self._show_progress()
 
     def memory_reported(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
-        """Show a report of the memory guard at once: the training may be about to end."""
+        """Show a memory report at once: the training may be about to end."""
         if server_is_there():
             show_memory(Pages(), self._run, report_markdown(report), report.headline, list(pictures))
 
     def _renew(self, training: Training, *, is_complete: bool = False) -> None:
-        """Take over what the newest generation has shown."""
+        """Update the overview from the newest generation."""
         assert self._overview is not None
         state, uploads = training.state, training.session.uploads()
         telemetry = state.telemetry[-SHOWN_GENERATIONS:]
@@ -175,7 +170,7 @@ class Cockpit(Listener):
         return link_to_run(training.session.location.store.url, self._run)
 
     def _card(self, state: TrainingState) -> Row:
-        """The champion's card. Its line, which goes back to the first generation, is followed once."""
+        """Return the champion's card; its ancestors, back to the first generation, are looked up once."""
         if not state.history:
             return {}
         newest = state.history[-1]
@@ -186,7 +181,7 @@ class Cockpit(Listener):
         return {**self._champion, "age (generations)": age}
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
-        """Return whether the memory suffices: its use against the nearest limit, and that of this training."""
+        """Return memory use against the nearest limit, and that of this training."""
         pressure, lines = guard.pressure(), self._config.memory
         verdict = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} a phase is ended"
         facts = [("Memory", f"{verdict}: {pressure} are taken")]
@@ -221,7 +216,7 @@ class Cockpit(Listener):
         )
 
     def _seconds_each(self, state: TrainingState) -> float | None:
-        """The time of a generation with all that comes with it; at the beginning, of those of an earlier process."""
+        """Return the whole time of a generation, at the beginning that of an earlier process."""
         if len(self._stamps) > 1:
             return (self._stamps[-1] - self._stamps[0]) / (len(self._stamps) - 1)
         earlier = state.telemetry[-_RECENT:]
@@ -233,10 +228,8 @@ class Cockpit(Listener):
         self._markdown("", overview.page, overview.line())
 
     def _show_population(self, state: TrainingState) -> None:
-        newest, title = (
-            state.history[-2:],
-            f"Generation {state.generation}: the agents, the fittest first (run {self._run})",
-        )
+        newest = state.history[-2:]
+        title = f"Generation {state.generation}: the agents, the fittest first (run {self._run})"
 
         def show() -> None:
             rows = readable(population_table(newest))
@@ -263,12 +256,12 @@ class Cockpit(Listener):
             self._markdown("uploads", lambda: uploads_page(status), f"Uploads of run {self._run}")
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
-        """Show a text, which is made when it is sent."""
+        """Show a text; `page` is called when it is sent."""
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show_markdown(key, page(), description))
 
     def _with_earlier_plots(self, overview: Overview, folder: Path) -> Overview:
-        """The page with the plots that an earlier process of the run has left on this machine."""
+        """Add the plots that an earlier process of the run has left on this machine."""
         paths = sorted(folder.glob("*.png"))
         if not paths:
             return overview
@@ -290,12 +283,11 @@ class Cockpit(Listener):
 
 
 def _reason(error: BaseException) -> str:
-    """Why a training ended, as a sentence."""
     if isinstance(error, TerminationSignal | KeyboardInterrupt):
         return "It was stopped."
     return f"{type(error).__name__}: {error}".rstrip(": .") + "."
 
 
 def _says_more_than_completed(record: logging.LogRecord) -> bool:
-    """Whether a line of a task's log is more than Prefect's "Finished in state Completed()", after each phase's own."""
+    """Filter Prefect's line "Finished in state Completed()", which follows each phase's own."""
     return not record.getMessage().startswith("Finished in state Completed")
