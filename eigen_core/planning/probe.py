@@ -324,9 +324,9 @@ class _Piece:
         def stop() -> None:
             moments.append(self._now())
             if len(moments) > steps:
-                raise _ProbeComplete
+                raise _ProbeCompleteError
 
-        with suppress(_ProbeComplete), checked_by(stop):
+        with suppress(_ProbeCompleteError), checked_by(stop):
             population = state.population.clone()
             state.executor.learn(population, self._groups[:1], self._plan, state.replay, state.learning_task_state)
         return moments
@@ -352,7 +352,7 @@ class _Piece:
         return Peak(max(peak.host - stored, 0), peak.device)
 
 
-class _ProbeComplete(Exception):
+class _ProbeCompleteError(Exception):
     """Ends the probe's learning."""
 
 
