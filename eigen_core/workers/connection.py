@@ -16,13 +16,12 @@ from distributed.comm.addressing import get_address_host_port, parse_address
 from distributed.protocol.serialize import Serialize
 
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
-from eigen_core.machine import SharedTensor
 from eigen_core.workers.messages import RemoteError, array_bytes
 
 LOOK_SECONDS = 0.5
 """Time between two looks at which workers are still there, while they compute."""
-OWN_MACHINE = 0
-"""Number of the machine of the process that leads."""
+OWN_MACHINE = ""
+"""Machine of workers that read the memory of the leading process."""
 OWN_SECURITY: dict[str, Security] = {}
 """Certificates of the schedulers of this process, by address; only this process and its workers have them."""
 
@@ -40,7 +39,7 @@ def connected(scheduler: str) -> Client:
     Raises:
         InputError: it cannot be reached.
     """
-    # A lost scheduler is an error that says what to do: Dask would print tracebacks of its reconnecting beside it.
+    # A lost scheduler raises an error that says what to do: Dask would print tracebacks of its reconnecting beside it.
     for handler in logging.getLogger("distributed").handlers:
         handler.setLevel(logging.CRITICAL)
     try:
@@ -155,8 +154,7 @@ class Worker:
     Attributes:
         address: of the worker.
         actor: Dask's future of its `ResidentAgents`, which keeps them alive; None: they were released.
-        machine: number of its machine, whose workers read one replay; `OWN_MACHINE`: that of the leading process.
-        probe: shared memory of it that those on its machine can read; None where none is shared.
+        machine: name of its machine, whose workers read one replay (`ResidentAgents.open`).
         gpu: UUID of the GPU that it computes on; None: the processor.
         kept: digests of the agents that it has.
         written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
@@ -164,8 +162,7 @@ class Worker:
 
     address: str
     actor: distributed.Future[Any] | None
-    machine: int = OWN_MACHINE
-    probe: SharedTensor | None = None
+    machine: str = OWN_MACHINE
     gpu: str | None = None
     kept: set[str] = field(default_factory=set)
     written: int | None = None
@@ -264,7 +261,7 @@ class WorkerClient:
             reply = await self._client.rpc(worker.address).actor_execute(**asked)
             if reply["status"] != "OK":
                 raise reply["exception"]
-        # KeyError: the scheduler has lost this process, and has let the worker free what it had of the run.
+        # KeyError: the scheduler has lost this process, and has let the worker free its part of the run.
         except (OSError, KeyError) as error:
             raise worker.lost(work, error) from error
         if isinstance(reply["result"], RemoteError):

@@ -1,6 +1,5 @@
 """Agents of a run, computed by the workers of a Dask scheduler."""
 
-import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -8,7 +7,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import count, pairwise
+from itertools import pairwise
 from types import TracebackType
 from typing import Any, Self
 
@@ -181,7 +180,7 @@ class WorkerExecutor:
 
     def _share_replay(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
         """Send the replay to each other machine, once; return where each worker reads it. None: it shares it itself."""
-        sharing: dict[int, Worker] = {}
+        sharing: dict[str, Worker] = {}
         # One that shares it already goes on.
         for worker in sorted(workers, key=lambda one: one.written is None):
             sharing.setdefault(worker.machine, worker)
@@ -198,7 +197,7 @@ class WorkerExecutor:
         where: dict[str, SharedTransitions | None] = {}
         for worker in workers:
             shares_itself = sharing.get(worker.machine) is worker
-            # One that reads from another has no replay of its own any more.
+            # One that reads from another does not have its own replay any more.
             worker.written = replay.written if shares_itself else None
             where[worker.address] = None if shares_itself else shared[worker.machine]
         return where
@@ -262,7 +261,8 @@ class WorkerExecutor:
         self._before_phase()
         addresses = self.addresses()
         self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
-        self._startup.begin([address for address in addresses if address not in self._workers])
+        new = [address for address in addresses if address not in self._workers]
+        self._startup.begin(new, others=bool(self._workers))
         self._startup.join(self._workers)
         return bool(self._workers) and self._startup.timed_out
 
@@ -340,8 +340,6 @@ class WorkerStartup:
         self._client = client
         self._probe = shared_probe() if shares_memory(self._device.type) else None
         self._pending: dict[str, _Pending] = {}
-        self._placed: dict[str, Worker] = {}
-        self._machines = count(OWN_MACHINE + 1)
         self._lost: dict[str, WorkerLostError] = {}
 
     def __len__(self) -> int:
@@ -357,18 +355,18 @@ class WorkerStartup:
         """Reason why a worker that is there could not begin; None: there is none."""
         return next(iter(self._lost.values()), None)
 
-    def begin(self, addresses: Collection[str]) -> None:
-        """Let the workers at `addresses` begin, as far as they do not already; all others that do are left out.
+    def begin(self, addresses: Collection[str], *, others: bool) -> None:
+        """Let the workers at `addresses` begin, as far as they do not already; leave out those that are gone.
 
-        No phase waits for one that was lost before: it may be one that cannot be reached from here.
+        No phase waits for one that was lost before: it may be one that cannot be reached from here. `others`: whether
+        other workers have the run.
         """
         for address in [address for address in self._pending if address not in addresses]:
             pending = self._pending.pop(address)
-            self._leave_out(pending, pending.worker.lost(_STARTING))
+            self._leave_out(pending, pending.worker.lost(_STARTING), others=others or bool(self._pending))
         self._lost = {address: error for address, error in self._lost.items() if address in addresses}
         for address in addresses:
             if address not in self._pending:
-                self._placed.pop(address, None)
                 worker = self._client.make(ResidentAgents, self._run, address, *self._arguments)
                 pending = self._pending[address] = _Pending(worker, address in self._lost)
                 pending.begun = self._client.start(self._begin(pending))
@@ -391,6 +389,7 @@ class WorkerStartup:
                     del self._pending[address]
                     self._leave_out(pending, error, others=bool(workers or self._pending))
                 else:
+                    self._warn_of_shared_gpu(pending.worker, workers.values())
                     workers[address] = self._pending.pop(address).worker
                     self._lost.pop(address, None)
             if not self._pending or (workers and self.timed_out) or time.monotonic() > end:
@@ -403,12 +402,10 @@ class WorkerStartup:
         for pending in self._pending.values():
             self._forget(pending)
         self._pending.clear()
-        self._placed.clear()
 
     def _forget(self, pending: _Pending) -> None:
         pending.begun.cancel()
         pending.worker.actor = None
-        self._placed.pop(pending.worker.address, None)
 
     async def _begin(self, pending: _Pending) -> None:
         """Give the run to a worker: it opens the data, which it is sent if it does not find them."""
@@ -416,15 +413,14 @@ class WorkerStartup:
         await _made(worker)
         ask = partial(self._client.ask, worker, _STARTING)
         pending.step()
-        opened = await ask("open", 0)
+        probe = self._probe and self._probe[1]
+        opened = await ask("open", 0, probe)
         if opened is None:
             pending.step(sends_data=True)
-            opened = await ask("open", 0, self._content)
+            opened = await ask("open", 0, probe, self._content)
         if opened is None:
             raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
-        there, worker.gpu, worker.probe = opened
-        pending.step()
-        await self._place(worker)
+        there, worker.gpu, worker.machine = opened
         here = arithmetic_of(self._device)
         if there != here:
             logger.warning(
@@ -435,30 +431,13 @@ class WorkerStartup:
                 here,
             )
 
-    async def _place(self, worker: Worker) -> None:
-        """Find the machine of a worker by whose memory it can read."""
-        known: list[Worker] | None = None
-        # Others may be placed meanwhile.
-        while known != list(self._placed.values()):
-            known = list(self._placed.values())
-            others = [other for other in known if other.machine != OWN_MACHINE]
-            probes = [self._probe and self._probe[1], *(other.probe for other in others)]
-            own, *there = await self._client.ask(worker, _STARTING, "reads", 0, probes)
-            if own:
-                break
-            back = await asyncio.gather(
-                *(self._client.ask(other, _STARTING, "reads", 0, [worker.probe]) for other in others)
-            )
-            both = [reads and read for reads, [read] in zip(there, back, strict=True)]
-            machine = machine_of(others, both)
-            worker.machine = next(self._machines) if machine is None else machine
-        if worker.gpu is not None and worker.gpu in [other.gpu for other in self._placed.values()]:
+    def _warn_of_shared_gpu(self, worker: Worker, others: Iterable[Worker]) -> None:
+        if worker.gpu is not None and worker.gpu in [other.gpu for other in others]:
             logger.warning(
                 "Worker %s computes on the same GPU as another one: each has only a part of its time and memory. Start "
                 "one a GPU: on this machine by workers=auto, else each with CUDA_VISIBLE_DEVICES set to its own.",
                 worker.address,
             )
-        self._placed[worker.address] = worker
 
     def _name_late(self, *, others: bool) -> None:
         late = [each for each in self._pending.values() if each.is_late and not (each.is_named or each.was_lost)]
@@ -472,14 +451,12 @@ class WorkerStartup:
         for pending in late:
             pending.is_named = True
 
-    def _leave_out(self, pending: _Pending, error: WorkerLostError, *, others: bool = True) -> None:
+    def _leave_out(self, pending: _Pending, error: WorkerLostError, *, others: bool) -> None:
         self._forget(pending)
         address = pending.worker.address
-        # The error may also be that of another one, which was asked what it can read.
-        if error.address == address:
-            if address not in self._lost:
-                logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
-            self._lost[address] = error
+        if address not in self._lost:
+            logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
+        self._lost[address] = error
 
 
 async def _made(worker: Worker) -> None:
@@ -491,16 +468,3 @@ async def _made(worker: Worker) -> None:
         raise error
     if actor.status != "finished":
         raise worker.lost(_STARTING) from error
-
-
-def machine_of(others: Sequence[Worker], both_read: Sequence[bool]) -> int | None:
-    """Return the machine all of whose workers read the memory of a new worker, as it reads theirs; None: there is none.
-
-    Args:
-        others: workers on other machines than this process's.
-        both_read: whether the new worker and each of these read each other's memory.
-    """
-    machines: dict[int, bool] = {}
-    for other, reads in zip(others, both_read, strict=True):
-        machines[other.machine] = machines.get(other.machine, True) and reads
-    return next((machine for machine, all_read in machines.items() if all_read), None)

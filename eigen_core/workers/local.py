@@ -20,11 +20,11 @@ from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.runtime import stop_with_this_process
 from eigen_core.workers.connection import OWN_SECURITY
 
-# Dask looks a hundred times a second at what the threads compute, and fifty times at whether the event loop is late, in
-# the process that leads and in each worker. That takes several percent of the time.
+# Dask profiles the threads a hundred times a second, and checks the event loop fifty times, in the leading process and
+# in each worker. That takes several percent of the time.
 _WITHOUT_PROFILE = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1 s"}
 _TLS = "distributed.comm.tls"
-# A worker that computes ends only when it has done so, and the system may give the process that leads 30 s.
+# A worker that computes ends only when it has done so, and the system may give the leading process 30 s.
 _ENDING_SECONDS = 5
 _WITHOUT_SCHEDULER = "30 s"
 
@@ -40,7 +40,7 @@ class _Worker:
     release: Callable[[], None]
 
 
-class _Dropped(SchedulerPlugin):
+class _DroppedWorkers(SchedulerPlugin):
     """Names of the workers that the scheduler has known and dropped; its own thread calls this."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class LocalWorkers:
         self.count = count
         self._gpus = gpus
         self._workers: dict[int, _Worker] = {}
-        self._dropped = _Dropped()
+        self._dropped = _DroppedWorkers()
         self._names = (f"local-{number}" for number in count_from(1))
         security = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
         # Other users cannot read the environment of a process.
@@ -144,7 +144,7 @@ class LocalWorkers:
         command += ["--preload", "eigen_core.workers.resident"]
         environment = os.environ | self._environment | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         log = tempfile.TemporaryFile()  # noqa: SIM115 - the process writes to it
-        # In a session of its own: Ctrl-C stops the process that leads, which ends its phase first.
+        # In its own session: Ctrl-C stops the leading process, which ends its phase first.
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
         )

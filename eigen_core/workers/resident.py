@@ -1,9 +1,12 @@
 """The part of a run that lives in a worker: its task and learner, the replay, and the agents of last time."""
 
 import gc
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import torch
 from distributed import get_worker
@@ -22,6 +25,7 @@ from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import open_data
 from eigen_core.task.replay import Replay
+from eigen_core.workers.connection import OWN_MACHINE
 from eigen_core.workers.messages import (
     Arrays,
     RemoteError,
@@ -60,7 +64,7 @@ class ResidentAgents:
     def answer(self, method: str, generation: int, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
         """Call another method; return its result, or its error as `RemoteError`. Only this one is called from outside.
 
-        What belongs to a phase runs under the guard of this worker's memory, as long as the leading process waits.
+        Phases run under the guard of this worker's memory, as long as the leading process waits.
         """
         try:
             if method not in _PHASES:
@@ -81,13 +85,18 @@ class ResidentAgents:
 
     def open(
         self,
+        probe: SharedTensor | None,
         content: Any = None,  # noqa: ANN401 - the task's own
-    ) -> tuple[Arithmetic, str | None, SharedTensor | None] | None:
+    ) -> tuple[Arithmetic, str | None, str] | None:
         """Begin with the data, by default those that are found here; None if these are not the run's.
 
+        Args:
+            probe: memory of the leading process, if it shares any.
+            content: from which the task is built.
+
         Returns:
-            CPU or GPU and libraries that compute here; the UUID of the GPU, if it is one; and memory by which others
-            find out whether they can read that of this process, if it shares any.
+            CPU or GPU and libraries that compute here; the UUID of the GPU, if it is one; and the machine, whose
+            processes read each other's memory: `OWN_MACHINE` if the probe can be read here.
 
         Raises:
             InputError: other code runs here than in the leading process: it may compute other bits.
@@ -110,7 +119,8 @@ class ResidentAgents:
         self._computer = computer
         self._host_replay = self._empty_replay(_CPU)
         self._replay = self._host_replay if self._device.type == "cpu" else self._empty_replay(self._device)
-        return arithmetic_of(self._device), self._gpu(), self._probe and self._probe[1]
+        own = probe is not None and probe.opened() is not None
+        return arithmetic_of(self._device), self._gpu(), OWN_MACHINE if own else self._machine()
 
     def _prepare(self) -> None:
         torch.set_num_threads(1)
@@ -122,7 +132,7 @@ class ResidentAgents:
         self._device = resolve_device(self._config.device)
         self._kept: dict[str, Population] = {}
         self._mapped: Mapping[str, SharedTensor] = {}
-        self._probe = shared_probe()
+        self._shares = shared_probe() is not None
         memory = self._config.memory
         self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
 
@@ -132,9 +142,12 @@ class ResidentAgents:
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)
 
-    def reads(self, probes: Sequence[SharedTensor | None]) -> list[bool]:
-        """Return which shared memory of other processes can be read here."""
-        return [probe is not None and probe.opened() is not None for probe in probes]
+    def _machine(self) -> str:
+        """Return a name that only processes have in common that can open each other's descriptors in /proc."""
+        kernel = Path("/proc/sys/kernel/random/boot_id")
+        if self._shares and kernel.exists():
+            return f"{kernel.read_text().strip()} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
+        return uuid4().hex
 
     def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
         """Play the episodes of agents; return the results, and by themselves the transitions that were recorded.
@@ -164,12 +177,12 @@ class ResidentAgents:
             self._append(transitions)
         except OSError as error:
             raise RuntimeError(f"The replay cannot be shared with the workers of this machine: {error}.") from error
-        return None if self._probe is None else SharedTransitions(self._host_replay.share(), self._host_replay.written)
+        return SharedTransitions(self._host_replay.share(), self._host_replay.written) if self._shares else None
 
     def _append(self, transitions: SentTransitions) -> None:
         if transitions.before is None:
             self._host_replay = self._empty_replay(_CPU)
-            if self._probe is not None:
+            if self._shares:
                 self._host_replay.share()
             self._mapped = {}
             self._host_replay.written = transitions.written - len(next(iter(transitions.rows.values())))
@@ -220,7 +233,7 @@ class ResidentAgents:
             columns = {name: memory.opened() for name, memory in where.columns.items()}
             there = {name: column for name, column in columns.items() if column is not None}
             if len(there) < len(columns):
-                raise WorkerLostError("the worker that shares the replay of its machine was lost.")
+                raise WorkerLostError("the worker that shares the replay of its machine was lost, or cannot be read.")
             self._host_replay = Replay.from_ring(Ring(there, 0, 0), self._computer.task.columns, _CPU, take_memory=True)
             self._mapped = where.columns
         self._host_replay.written = where.written

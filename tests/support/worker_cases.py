@@ -92,3 +92,26 @@ def occupied(workers: LocalWorkers, end: Path, count: int, key: str | None = Non
             end.touch()
             for task in tasks:
                 task.result(timeout=20)
+
+
+@contextmanager
+def replaced(workers: LocalWorkers, method: str, other: Callable[..., object]) -> Iterator[None]:
+    """Let another function stand for a method of `ResidentAgents` in all workers."""
+
+    def replace(method: str, other: Callable[..., object]) -> None:
+        from eigen_core.workers.resident import ResidentAgents
+
+        setattr(ResidentAgents, f"real_{method}", getattr(ResidentAgents, method))
+        setattr(ResidentAgents, method, other)
+
+    def restore(method: str) -> None:
+        from eigen_core.workers.resident import ResidentAgents
+
+        setattr(ResidentAgents, method, getattr(ResidentAgents, f"real_{method}"))
+
+    with connected(workers.address) as client:
+        client.run(replace, method, other)
+        try:
+            yield
+        finally:
+            client.run(restore, method)

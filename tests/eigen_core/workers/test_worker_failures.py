@@ -3,8 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from science_cases import small_config
 from torch import Tensor
 from training_cases import advance, content_of
-from worker_cases import PENDULUM, alone, led, occupied, wait_for, wait_until_listed
+from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_for, wait_until_listed
 
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.generation import evaluate, evolve, train
@@ -21,29 +20,6 @@ from eigen_core.workers import LocalWorkers
 from eigen_core.workers.connection import WorkerClient, connected
 
 pytestmark = [pytest.mark.cpu, pytest.mark.thorough]
-
-
-@contextmanager
-def replaced(workers: LocalWorkers, method: str, other: Callable[..., object]) -> Iterator[None]:
-    """Let another function stand for a method of `ResidentAgents` in all workers."""
-
-    def replace(method: str, other: Callable[..., object]) -> None:
-        from eigen_core.workers.resident import ResidentAgents
-
-        setattr(ResidentAgents, f"real_{method}", getattr(ResidentAgents, method))
-        setattr(ResidentAgents, method, other)
-
-    def restore(method: str) -> None:
-        from eigen_core.workers.resident import ResidentAgents
-
-        setattr(ResidentAgents, method, getattr(ResidentAgents, f"real_{method}"))
-
-    with connected(workers.address) as client:
-        client.run(replace, method, other)
-        try:
-            yield
-        finally:
-            client.run(restore, method)
 
 
 def failing_with(error: str) -> Callable[..., object]:
@@ -144,7 +120,7 @@ def test_what_fails_while_it_begins_leaves_nothing_in_the_workers(workers: Local
     """Else the workers would have the run twice when it is tried again, as long as the failure is remembered."""
     with led(small_config(), workers) as (state, executor):
         wait_for(executor, 2)
-        with replaced(workers, "reads", failing_with("permission")):
+        with replaced(workers, "open", failing_with("permission")):
             with pytest.raises(OSError, match="of the game") as failed:
                 evaluate(state)
             wait_until_listed(workers, [(), ()])
@@ -224,7 +200,7 @@ def test_a_phase_waits_for_the_first_worker_that_is_free(
 def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
-    def open_together(self: Any, content: Any = None) -> Any:
+    def open_together(self: Any, probe: Any, content: Any = None) -> Any:
         import os
         import pathlib
         import time
@@ -235,7 +211,7 @@ def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path:
             while len(list(pathlib.Path(folder).iterdir())) < 2:
                 assert time.monotonic() < end, "the other is not sent the data"
                 time.sleep(0.02)
-        return self.real_open(content)
+        return self.real_open(probe, content)
 
     with led(small_config(), workers) as (state, executor):
         wait_for(executor, 2)
@@ -244,9 +220,8 @@ def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path:
         assert len(executor.workers) == 2
 
 
-@pytest.mark.parametrize("method", ["open", "reads"])
 def test_no_step_of_a_beginning_holds_a_phase_up(
-    workers: LocalWorkers, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workers: LocalWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = "eigen_core.workers.executor._PATIENCE_SECONDS"
     config, free = small_config(), tmp_path / "free"
@@ -265,12 +240,12 @@ def test_no_step_of_a_beginning_holds_a_phase_up(
             while not pathlib.Path(path).exists():
                 assert time.monotonic() < end, "a phase is held up"
                 time.sleep(0.02)
-        return getattr(self, f"real_{method}")(*arguments)
+        return self.real_open(*arguments)
 
     with led(config, workers) as (state, executor):
         wait_for(executor, 2)
         monkeypatch.setattr(patience, 1.0)
-        with replaced(workers, method, wait_in_one):
+        with replaced(workers, "open", wait_in_one):
             evaluate(state)
             first = executor.workers
             free.touch()

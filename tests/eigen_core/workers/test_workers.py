@@ -7,9 +7,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
-from itertools import count, permutations
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from science_cases import small_config
 from training_cases import advance, content_of
-from worker_cases import PENDULUM, alone, content_for, led, occupied, wait_for, wait_until_listed
+from worker_cases import PENDULUM, alone, content_for, led, occupied, replaced, wait_for, wait_until_listed
 
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
@@ -28,8 +27,8 @@ from eigen_core.generation import TrainingState, evaluate, evolve, start_trainin
 from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
-from eigen_core.workers.connection import Worker, connected, key_of
-from eigen_core.workers.executor import agent_shares, machine_of
+from eigen_core.workers.connection import connected, key_of
+from eigen_core.workers.executor import agent_shares
 from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
 
 pytestmark = pytest.mark.cpu
@@ -65,12 +64,6 @@ def reach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.workers.executor.shared_probe", lambda: (torch.zeros(1), nothing))
 
 
-def be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each worker be on a machine of its own."""
-    machines = count(1)
-    monkeypatch.setattr("eigen_core.workers.executor.machine_of", lambda *_: next(machines))
-
-
 @pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
 @pytest.mark.thorough
 def test_transitions_are_sent_to_each_other_machine_once(
@@ -79,9 +72,11 @@ def test_transitions_are_sent_to_each_other_machine_once(
     # Each generation writes over a part of the ring.
     config, generations, sent = small_config(replay={"capacity": 150}), 4, []
     expected = alone(config, generations)
-    for arrange in (lambda _: None, reach_nothing, be_apart):
-        arrange(monkeypatch)
-        with led(config, workers) as (state, executor):
+    for machines in (0, 1, 2):
+        if machines == 1:
+            reach_nothing(monkeypatch)
+        apart = replaced(workers, "_machine", lambda _: str(os.getpid())) if machines == 2 else nullcontext()
+        with apart, led(config, workers) as (state, executor):
             wait_for(executor, 2)
             assert content_of(advance(state, generations)) == content_of(expected)
             sent.append(executor.sent_bytes)
@@ -311,22 +306,6 @@ def test_workers_end_with_the_process_that_started_them(hangs: bool) -> None:
     finally:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-
-
-NAMES = ("a", "b", "c", "d")
-
-
-@given(st.sets(st.tuples(*[st.sampled_from(NAMES)] * 2)))
-def test_on_one_machine_each_worker_reads_what_the_others_share(reading: set[tuple[str, str]]) -> None:
-    """Any worker may fail to read the memory of any other."""
-    placed: list[Worker] = []
-    for name in NAMES:
-        both = [{(name, other.address), (other.address, name)} <= reading for other in placed]
-        machine = machine_of(placed, both)
-        placed.append(Worker(name, None, len(placed) + 1 if machine is None else machine))
-    for one, other in permutations(placed, 2):
-        if one.machine == other.machine:
-            assert (one.address, other.address) in reading
 
 
 @given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 80))
