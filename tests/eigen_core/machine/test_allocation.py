@@ -5,6 +5,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -242,3 +243,4 @@ def test_the_watcher_goes_on_after_a_look_for_which_there_was_no_memory() -> Non
         assert looked_again()
         meter.failing = False
         assert looked_again()
+    assert "memory-guard" not in [thread.name for thread in threading.enumerate()]

@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import threading
-import time
 import tracemalloc
 
 import numpy as np
@@ -23,7 +22,6 @@ from eigen_core.machine import (
     MemoryGuard,
     MemoryGuardError,
     Usage,
-    host_limits,
 )
 
 
@@ -368,31 +366,10 @@ def test_threads_that_meet_the_same_crossing_share_one_report() -> None:
     assert len(set(map(id, reports))) == 1
 
 
-def test_the_watcher_looks_by_itself_and_ends_with_the_block() -> None:
-    meter = HandMeter()
-    guard = hand_guard(meter, memory=MemoryConfig(sample_seconds=0.001), watch=True)
-    with guard:
-        before = meter.looks
-        while meter.looks < before + 3:
-            time.sleep(0.001)
-        assert "memory-guard" in [thread.name for thread in threading.enumerate()]
-    assert "memory-guard" not in [thread.name for thread in threading.enumerate()]
-    looks = meter.looks
-    time.sleep(0.01)
-    assert meter.looks == looks
-
-
 def test_tracing_lasts_as_long_as_the_guard() -> None:
     with hand_guard(HandMeter(), memory=MemoryConfig(trace=True)):
         assert tracemalloc.is_tracing()
     assert not tracemalloc.is_tracing()
-
-
-def test_the_system_is_watched_without_an_own_meter() -> None:
-    with MemoryGuard(host_limits(MemoryConfig()), MemoryConfig()) as guard, guard.phase("train", 1):
-        usage = guard.sample()
-    assert usage.own > 50 * MB
-    assert guard.phases[0].peak_bytes >= guard.phases[0].start_bytes > 50 * MB
 
 
 pytestmark = pytest.mark.cpu

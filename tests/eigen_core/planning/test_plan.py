@@ -15,7 +15,7 @@ from eigen_core.config import Config, values
 from eigen_core.generation import start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
-from eigen_core.planning import PHASES, Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
+from eigen_core.planning import Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
 from eigen_core.planning.plan import local_worker_count
 from eigen_core.planning.probe import Peak
 from eigen_core.reporting.tensorboard import TensorBoardTracker
@@ -64,14 +64,6 @@ def test_what_is_counted_is_what_a_run_holds(learner: str, method: str) -> None:
     assert sizes.learning_agents == len(range(config.population.size)[state.method.learning(config)])
     assert sizes.data_bytes > panel.features.nbytes + 4 * panel.close.nbytes
     assert owned_bytes(state.replay) == state.replay.nbytes
-
-
-def test_a_phase_takes_the_sum_of_its_parts_and_the_peak_is_the_highest() -> None:
-    plan = planned()
-    for phase in PHASES:
-        assert plan.host_bytes(phase) == sum(one.host_bytes for one in plan.parts if phase in one.phases)
-    assert plan.peak_host_bytes == max(plan.host_bytes(phase) for phase in PHASES)
-    assert plan.peak_phase() == "train"
 
 
 def test_what_was_measured_is_in_its_phase_and_what_others_recorded_is_added() -> None:

@@ -226,14 +226,6 @@ def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name
     assert (status.generation, status.history) == (1, (record(1),))
 
 
-def test_a_configuration_that_is_no_longer_valid_is_a_sentence(config: Config) -> None:
-    values = config.model_dump(mode="json")
-    values["learner"]["gama"] = 1
-    RunDirectory.create(Path(config.checkpoint.store), "run", values)
-    with pytest.raises(InputError, match=r"did you mean learner\.gamma\?"):
-        status_of(config.checkpoint.store, "run")
-
-
 def test_commands_name_the_store_unless_it_is_the_usual_one(tmp_path: Path) -> None:
     assert command_for("resume", Config(), "a") == "eigen resume a"
     assert command_for("resume", small_flow_config(tmp_path / "x y"), "a") == f"eigen resume a --store '{tmp_path}/x y'"

@@ -29,7 +29,7 @@ from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.connection import connected, key_of
 from eigen_core.workers.executor import agent_shares
-from eigen_core.workers.messages import SentAgents, agent_digests, array_bytes
+from eigen_core.workers.messages import array_bytes
 
 pytestmark = pytest.mark.cpu
 
@@ -316,12 +316,3 @@ def test_shares_are_even_and_cover_all(first: int, count: int, workers: int) -> 
     assert min(sizes) >= 1
     assert max(sizes) - min(sizes) <= 1
     assert len(shares) == min(workers, count)
-
-
-def test_bytes_are_those_of_all_arrays() -> None:
-    population = start_training(small_config(), content_for(small_config())).population
-    digests = agent_digests(population)
-    sent = SentAgents.of(population, slice(0, 2), digests, {digests[0]})
-    assert sent.sent == [1]
-    assert array_bytes(sent) == population.nbytes // population.size
-    assert array_bytes({"a": [torch.zeros(3), (sent, "text")]}) == 12 + array_bytes(sent)
