@@ -93,8 +93,9 @@ class SpanResult:
 
     @cached_property
     def figures_of_baselines(self) -> Mapping[str, Metrics]:
-        """Metrics of the baselines, by name."""
-        return {name: self.compute_metrics(curve) for name, curve in self.baselines.items()}
+        """Metrics of the baselines against the benchmark, by name."""
+        benchmark = self.baselines[self.benchmark]
+        return {name: self.compute_metrics(curve, benchmark) for name, curve in self.baselines.items()}
 
     @cached_property
     def by_asset(self) -> pd.DataFrame:

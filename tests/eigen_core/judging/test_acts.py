@@ -117,7 +117,7 @@ def test_corrected_prices_are_named_by_symbol_and_day(store: Path, tmp_path: Pat
     assert (split.symbol, split.dates, split.price) == ("BB", kept, "close")
     assert split.factor == pytest.approx(0.5)
     assert split.then == closes().iloc[360 - window + 1, 1]
-    then, now = (one.iloc[360, 2] for one in (closes(), table))
+    then, now = (float(one.to_numpy()[360, 2]) for one in (closes(), table))
     assert revised == Correction("CC", (date_of(360),), "close", then, now, None)
     # What was there when orders were issued stays in the ledger.
     later = acted(store, tmp_path, date_of(363), data=str(fresh)).reconciliation

@@ -64,7 +64,7 @@ def test_without_trades_there_is_no_skill() -> None:
         evidence_of(excess=None, alpha=None, returns=np.zeros(251), total_return=0.0, matched_returns=np.zeros(0))
     )
     assert verdict.claim == "none"
-    assert verdict.sharpe_interval is verdict.deflated_sharpe is verdict.smallest_edge is None
+    assert (verdict.sharpe_interval, verdict.deflated_sharpe, verdict.smallest_edge) == (None, None, None)
 
 
 def test_looks_take_a_claim_back() -> None:
