@@ -267,17 +267,18 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     """
     if date is not None:
         _require_date(date)
-    config = Run.open(store, run).config_to_resume(data)
+    opened = Run.open(store, run)
+    config = opened.config_to_resume(data)
     require_prices(config, run)
-    contents, manifest = newest_of_run(store, run)
+    contents, manifest = newest_of_run(opened)
     weights = stored_weights(contents, manifest, CHAMPION)
     champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
-    path = ledger or Run.open(store, run).location.root / run / _LEDGER
+    path = ledger or opened.location.root / run / _LEDGER
     kept = read_ledger(path)
     if kept is not None:
         _require_ledger(kept, path, champion, manifest, date)
         config = config.model_copy(update={"account": kept.account})
-    panel = _panel(store, run, config, contents, manifest, date)
+    panel = _panel(opened, config, contents, manifest, date)
     today = str(panel.dates[-1])
     if kept is None:
         kept = ActLedger(
@@ -316,7 +317,7 @@ def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manife
         raise InputError(f"{path} has orders up to {kept.last}, which is after {date}: act on {kept.last} or later.")
 
 
-def _panel(store: str, run: str, config: Config, contents: RunContents, manifest: Manifest, date: str | None) -> Panel:
+def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, date: str | None) -> Panel:
     facts = contents.document(manifest, CHAMPION)
     known: Mapping[str, JsonValue] = facts if isinstance(facts, dict) else {}
     try:
@@ -325,10 +326,13 @@ def _panel(store: str, run: str, config: Config, contents: RunContents, manifest
         )
         training = TypeAdapter(TrainingDays | None).validate_python(known.get("training"))
     except ValidationError as error:
-        raise InputError(f"What run '{run}' says of its champion cannot be used: try `eigen verify {run}`.") from error
+        name = run.name
+        raise InputError(
+            f"What run '{name}' says of its champion cannot be used: try `eigen verify {name}`."
+        ) from error
     if training is None:
         # Runs from before this was kept: the prices that they were trained on say it.
-        training = TrainingDays.of(agents_on_market(store, run, Run.open(store, run).config_to_resume(), CHAMPION)[2])
+        training = TrainingDays.of(agents_on_market(run, run.config_to_resume(), CHAMPION)[2])
     return inference_panel(config, training, symbols, features, date)
 
 

@@ -30,7 +30,7 @@ from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.trading.equity import daily_rates, share_of
 from eigen_core.trading.metrics import drawdowns
-from eigen_core.training.runs import Run, RunStatus, status_of
+from eigen_core.training.runs import Run, RunStatus
 
 logger = logging.getLogger(__name__)
 
@@ -101,11 +101,11 @@ def play(
     store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
 ) -> tuple[SpanResult, Callable[[], Backtest]]:
     """Return earnings of agents, and a function that counts the look at these days and judges them; see `backtest`."""
-    status = status_of(store, run)
-    config = _with_account(Run.open(store, run).config_to_resume(), settings)
+    opened = Run.open(store, run)
+    status, config = opened.status(), _with_account(opened.config_to_resume(), settings)
     require_prices(config, run)
     span = _default_span(status) if span is None else span
-    contents, manifest = newest_of_run(store, run)
+    contents, manifest = newest_of_run(opened)
     weights, population = (_weights_of(contents, manifest, named) for named in (agent, "population"))
     panel, generation = _panel_of(contents, manifest, config), manifest.generation
     days = days_of(panel, config, span)
@@ -165,13 +165,13 @@ def holdout_verdict(status: RunStatus) -> Verdict | None:
         return None
 
 
-def agents_on_market(store: str, run: str, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
+def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:
     """Return agents of a run, float32 `[agents, parameters]`, their generation, and the market they were trained on.
 
     `agent` and errors are those of `backtest`.
     """
-    require_prices(config, run)
-    contents, manifest = newest_of_run(store, run)
+    require_prices(config, run.name)
+    contents, manifest = newest_of_run(run)
     weights = _weights_of(contents, manifest, agent)
     return weights, manifest.generation, _panel_of(contents, manifest, config)
 
@@ -202,12 +202,11 @@ def _default_span(status: RunStatus) -> str:
     return "holdout"
 
 
-def newest_of_run(store: str, run: str) -> tuple[RunContents, Manifest]:
+def newest_of_run(run: Run) -> tuple[RunContents, Manifest]:
     """Return the newest generation of a run and its store; raise `InputError` if it has none."""
-    newest = Run.open(store, run).newest
-    if newest is None:
-        raise InputError(f"Run '{run}' has no agents yet: it has not completed a generation.")
-    return newest
+    if run.newest is None:
+        raise InputError(f"Run '{run.name}' has no agents yet: it has not completed a generation.")
+    return run.newest
 
 
 def _weights_of(contents: RunContents, manifest: Manifest, agent: str) -> torch.Tensor:

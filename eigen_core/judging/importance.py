@@ -201,12 +201,13 @@ def run_importance(
         InputError: as `backtest`.
         StoreUnavailableError: the store does not answer.
     """
-    config = Run.open(store, run).config_to_resume()
+    opened = Run.open(store, run)
+    config = opened.config_to_resume()
     several = agent == "champions"
-    weights, generation, panel = agents_on_market(store, run, config, CHAMPION if several else agent)
+    weights, generation, panel = agents_on_market(opened, config, CHAMPION if several else agent)
     read: tuple[int, ...] = (generation,)
     if several:
-        weights, read = _champions(store, run, generations)
+        weights, read = _champions(opened, generations)
     weights = weights.to(resolve_device(config.device))
     validation = panel.splits.validation
     starts = spread_starts(panel.validation_starts(config), config.evaluation.validation_slices).tolist()
@@ -244,11 +245,11 @@ def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
     return tuple(sorted(name for name, times in lows.items() if 2 * times > len(found))) if len(found) > 1 else ()
 
 
-def _champions(store: str, run: str, generations: int | None) -> tuple[Tensor, tuple[int, ...]]:
+def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ...]]:
     """Return the different champions of the newest intact generations, float32 `[champions, parameters]`, and these."""
     champions: dict[bytes, Tensor] = {}
     read: list[int] = []
-    for contents, manifest in Run.open(store, run).newest_first():
+    for contents, manifest in run.newest_first():
         if len(read) == generations:
             break
         if manifest.generation in read:
@@ -256,7 +257,7 @@ def _champions(store: str, run: str, generations: int | None) -> tuple[Tensor, t
         try:
             weights = stored_weights(contents, manifest, CHAMPION)
         except DamagedGenerationError as error:
-            logger.warning("Run '%s': generation %d is skipped (%s).", run, manifest.generation, error)
+            logger.warning("Run '%s': generation %d is skipped (%s).", run.name, manifest.generation, error)
             continue
         champions.setdefault(weights.numpy().tobytes(), weights)
         read.append(manifest.generation)
