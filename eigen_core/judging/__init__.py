@@ -1,1 +1,1 @@
-"""Judging agents in money: backtests, verdicts, walks, orders of the next day, and what is due to luck."""
+"""Agents judged in money: backtests, verdicts, walk-forward tests, trials of verdicts, and orders of the next day."""

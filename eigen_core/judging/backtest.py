@@ -194,9 +194,8 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         device: where networks are computed.
     """
 
-    # Of the task: actions of its agents, how decisions of groups of agents become those of all, what the same decisions
-    # earn at other times (arguments: decisions, prices, dates, config, draws), and what matched random traders earn
-    # (further argument: name of the agents).
+    # Functions of the task: actions of its agents, decisions of groups of agents as those of all, earnings of the same
+    # decisions at other times (decisions, prices, dates, config, draws), and of matched random traders (and a name).
     _actions: Callable[[Config, torch.device], AssetActions]
     _concatenated: Callable[..., Decided]
     _play_shifted: Callable[..., MatchedTraders]
@@ -216,7 +215,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
     @staticmethod
     @abstractmethod
     def outcome_days(trading: TradingConfig) -> int:
-        """Return how many days after a decision the last price comes that its reward depends on."""
+        """Return the days from a decision to the last price that its reward depends on."""
 
     @abstractmethod
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
@@ -231,7 +230,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     @abstractmethod
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> Decided:
-        """Return what agents decide, computed at once; an ensemble is one agent, with the means of their actions."""
+        """Return the decisions of agents, computed at once; an ensemble is one agent, by the means of its actions."""
 
     @abstractmethod
     def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> AnyAccounts:
@@ -311,7 +310,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         return periods_per_year(self.panel.dates, self.config.account, span)
 
     def returns_of(self, weights: Tensor, span: range) -> Values:
-        """Return what each agent's account with the whole capital returns a day: float64 `[days, agents]`."""
+        """Return the daily returns of each agent's account with the whole capital: float64 `[days, agents]`."""
         accounts = self.accounts(self._decided(weights, span), span)
         return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
 
@@ -322,7 +321,7 @@ def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBac
 
 
 def outcome_days(config: Config) -> int:
-    """Return how many days after a decision the last price comes that its reward depends on."""
+    """Return the days from a decision to the last price that its reward depends on."""
     return _class_of(config).outcome_days(config.trading)
 
 

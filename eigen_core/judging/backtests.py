@@ -1,4 +1,4 @@
-"""Backtests: what agents of a run would have earned in money over a span of days."""
+"""Backtests of runs: earnings of their agents in money over a span of days, with a verdict."""
 
 import logging
 import re

@@ -91,7 +91,7 @@ def _opened_head(store: Store) -> Head:
     # Of several processes that begin a ledger, one succeeds.
     if not created(store, LEDGER_HEAD, _content(head)):
         found = _stored_head(store)
-        if found is None:  # What is there cannot be read.
+        if found is None:  # It is there and cannot be read.
             store.put(LEDGER_HEAD, _content(head))
     return found or head
 
@@ -116,7 +116,7 @@ def _content(head: Head) -> bytes:
 
 
 class Look(Record):
-    """A result that was looked at: an agent on a span of days."""
+    """A look: the result of an agent on a span of days."""
 
     first: str
     """First day of the span (YYYY-MM-DD)."""

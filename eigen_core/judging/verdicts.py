@@ -224,7 +224,7 @@ def _edge(evidence: Evidence, smallest: float | None) -> str:
 
 
 def _missing(pvalues: Sequence[float], evidence: Evidence, smallest: float | None) -> str:
-    """Return what kept skill from being claimed: luck in the alpha alone, or too small an edge."""
+    """Return the reason why skill was not claimed: luck in the alpha alone, or too small an edge."""
     *others, alpha = pvalues
     if max(others) <= SIGNIFICANCE < alpha:
         return f"by luck alone, the excess that the market's moves do not explain has a probability of {percent(alpha)}"

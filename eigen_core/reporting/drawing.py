@@ -1,8 +1,7 @@
-"""The figures of a run, drawn by a process of its own: `python -P -m eigen_core.reporting.drawing`.
+"""Draw the plots of a run in a separate process: `python -P -m eigen_core.reporting.drawing`.
 
-It reads lines of JSON from standard input: how many records there are and the learner's curves, then the records, then
-what the generations took. It writes the figures as a ZIP archive to standard output, which is a file: nothing waits for
-what a killed parent does not read.
+Standard input are lines of JSON: the number of records and the learner's curves, then the records, then the telemetry.
+Standard output is a ZIP archive of the plots; it is a file, so that nothing blocks if the parent is killed.
 """
 
 import gc

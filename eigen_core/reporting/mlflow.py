@@ -51,7 +51,7 @@ class MlflowTracker:
             key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
         }
         self._generations = run.config.generations
-        # The MLflow run and the last generation that it holds; None: what it holds must be looked at.
+        # The MLflow run and its last generation; None: its values must be read.
         self._written: tuple[str, int] | None = None
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:

@@ -44,7 +44,7 @@ def link_to_run(store: str, run: str) -> str:
 
 
 def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping[str, str | int]]) -> str:
-    """Return the page of a run's data: sentences on what was read, and training, validation and holdout as a table."""
+    """Return the page of a run's data: facts as sentences, and training, validation and holdout as a table."""
     listed = "\n".join(f"- {line}" for line in (*lines, f"Size: {size}."))
     table: list[Row] = [{**part} for part in parts]
     page = [f"# Data of run {run}", listed, *([markdown_table(table)] if table else [])]
@@ -84,7 +84,7 @@ def uploads_page(status: "UploadStatus") -> str:
 
 
 def uploads_sentence(status: "UploadStatus") -> str:
-    """Return a sentence: whether everything is in the remote store, and if not, what is missing and why."""
+    """Return a sentence: whether the remote store has everything, and if not, missing generations and the reason."""
     if status.pending or status.pending_files:
         return status.waiting
     rate = f", {status.mb_per_second:.1f} MB/s" if status.mb_per_second else ""

@@ -212,7 +212,7 @@ def footnote(figure: Figure, text: str) -> None:
 
 # Values beyond this many times the part to be read would flatten it on a linear axis.
 _FLATTENING = 2.5
-# The linear part takes as much of the axis, on each side of zero, as so many decades beyond it.
+# On each side of zero, the linear part is as long as this number of decades beyond it.
 _LINEAR_DECADES = 3.0
 _MOST_DECADES = 4
 # Where the linear part may end, times a power of ten: a quarter of each is a round number too.

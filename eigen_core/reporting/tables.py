@@ -52,8 +52,8 @@ def _chosen_by_score(record: GenerationRecord) -> bool:
 def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
     """Return the agents of the newest generation, fittest first; equal ones by index. Empty without a generation.
 
-    Columns: rank, agent, fitness (reward), validation (reward), origin: how the agent came to be when the generation
-    before was bred; then the agent's genes, if it has any.
+    Columns: rank, agent, fitness (reward), validation (reward), origin in the population method of the generation
+    before; then the agent's genes, if it has any.
     """
     if not history:
         return []

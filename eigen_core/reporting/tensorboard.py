@@ -1,7 +1,7 @@
 """TensorBoard: one event file for a run, to which each process of it appends.
 
-A generation is one record of the file, so that it is there as a whole or not at all. The file is a sequence of records:
-length (uint64), its checksum (uint32), an event as a protocol buffer, its checksum; little-endian, the checksums masked
+A generation is one record, so that it is there as a whole or not at all. The file is a sequence of records: length
+(uint64), its checksum (uint32), an event as a protocol buffer, its checksum; little-endian, the checksums masked
 CRC-32C (tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
 """
 

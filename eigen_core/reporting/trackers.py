@@ -1,6 +1,6 @@
-"""Experiment trackers, such as TensorBoard and MLflow: what they receive, and the threads that write to them.
+"""Experiment trackers such as TensorBoard and MLflow: their interface, metrics and threads.
 
-The history in the checkpoints is the truth. A tracker compares what it holds with it, and adds what is missing.
+The history in the checkpoints is the truth; a tracker adds the values that it lacks.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Result of a walk: earnings of its champions, joined into one account, and the verdict on it."""
+"""Results of walk-forward tests: the folds joined into one account, with tables and a plot."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -40,8 +40,8 @@ class WalkResult(SpanResult):
     """Earnings of a walk's champions, joined: an equal share of the capital for each seed, carried from fold to fold.
 
     Attributes:
-        walk: what was trained.
-        played: its folds, seed by seed, in the order of the days.
+        walk: its definition.
+        played: results of its folds, seed by seed, in the order of the days.
         curves: the joined account of each seed.
     """
 
@@ -61,7 +61,7 @@ class WalkResult(SpanResult):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on the joined account; looks are those at the fold that was looked at most."""
+        """The verdict on the joined account, corrected for the looks at the fold with the most."""
         return verdict_on(self, self.walk.config, looks=max(one.played.looks.count for one in self.played))
 
     @property
@@ -127,7 +127,7 @@ def join(walk: Walk, played: Sequence[FoldResult]) -> WalkResult:
 
 
 def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
-    """Return what draws earn over all folds, the mean over the seeds; a fold with fewer of them repeats them."""
+    """Return the total returns of draws over all folds, a mean over the seeds; a fold with fewer draws repeats them."""
     most = max(map(len, returns)) if all(map(len, returns)) else 0
     grown = np.array([1.0 + np.resize(one, most) for one in returns])
     joined: Values = grown.reshape(seeds, -1, most).prod(axis=1).mean(axis=0) - 1.0
@@ -189,7 +189,7 @@ def equity_table(result: WalkResult) -> pd.DataFrame:
 
 
 def folds_table(result: WalkResult) -> pd.DataFrame:
-    """Return a row for each fold and seed: its dates, and what champion and baselines earned, as fractions."""
+    """Return a row for each fold and seed: its dates, and the returns of champion and baselines, as fractions."""
     return pd.DataFrame([fold_row(one) for one in result.played])
 
 
