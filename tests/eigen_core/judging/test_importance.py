@@ -1,13 +1,35 @@
 """Importance is zero for what cannot reach a decision, and found for what decides alone."""
 
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
+from flow_cases import small_flow_config
+from rich.console import Console
 from science_cases import random_panel, small_config
 from torch import Tensor
+from trained_run_cases import RUN, trained
+from typer.testing import CliRunner, Result
 
+from eigen_core.checkpoint.session import open_session
+from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.generation import start_training
-from eigen_core.judging.importance import Importance, importance
-from eigen_core.market import Panel
+from eigen_core.config.stored import stored_values
+from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
+from eigen_core.judging.importance import (
+    Importance,
+    RunImportance,
+    importance,
+    over_agents,
+    persistently_low,
+    run_importance,
+)
+from eigen_core.market import Panel, build_panel
+from eigen_core.training.runs import Run
+from flows.cli.app import app
+from flows.cli.judging import print_importance
 
 _FEATURES = 4
 
@@ -65,3 +87,88 @@ def test_of_a_portfolio_it_is_the_share_that_is_in_other_assets() -> None:
     assert 0.0 < features[names[1]].changed < 0.5
     assert features[names[1]].excess_lost != 0.0
     assert max(one.changed for one in columns.values()) > 0.0
+
+
+ONE = Importance("A", 0.2, (0.1, 0.3), 1.0, (0.5, 1.5)), Importance("B", 0.0, (0.0, 0.0), 0.0, (0.0, 0.0))
+OTHER = Importance("B", 0.6, (0.5, 0.7), None, None), Importance("A", 0.0, (0.0, 0.0), 3.0, (2.0, 4.0))
+
+
+def eigen(*arguments: str) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(app, list(arguments))
+
+
+@pytest.mark.thorough
+def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
+    trained(tmp_path, of=1, market={"data": "us5", "context": ["IBM"]})
+    document = json.loads(eigen("importance", RUN, "--store", str(tmp_path), "--draws", "2", "--json").stdout)
+    assert (document["run"], document["agent"], document["agents"], document["draws"]) == (RUN, "champion", 1, 2)
+    assert document["first"] < document["last"]
+    assert len(document["features"]) == 15
+    assert {column["name"] for column in document["columns"]} == {"AAPL", "FB", "GOOG", "MSFT", "IBM"}
+    changes = [feature["changed"] for feature in document["features"]]
+    assert changes == sorted(changes, reverse=True)
+    low = {column["name"] for column in document["columns"] if column["changed_interval"][1] <= 0.01}
+    assert set(document["low_columns"]) == low
+    with pytest.raises(InputError, match="There is no agent '99'"):
+        run_importance(str(tmp_path), RUN, agent="99", draws=2)
+
+
+def test_importance_over_agents_is_the_mean_with_the_widest_bounds() -> None:
+    first, second = over_agents([ONE, OTHER])
+    assert first == Importance("B", 0.3, (0.0, 0.7), 0.0, (0.0, 0.0))
+    assert second == Importance("A", 0.1, (0.0, 0.3), 2.0, (0.5, 4.0))
+
+
+def test_low_is_what_most_agents_do_not_use() -> None:
+    names = [f"N{index:02}" for index in range(20)]
+    used = [Importance(name, 0.5, (0.1, 0.9), None, None) for name in names]
+    unused = [Importance(name, 0.0, (0.0, 0.1), None, None) for name in names]
+    first = [*used[:17], unused[17], *used[18:]]
+    second = [*used[:16], *used[18:], unused[17], used[16]]
+    assert persistently_low([first, second]) == ("N17",)
+    assert persistently_low([first, second, second]) == ("N16", "N17")
+    assert persistently_low([first]) == ()
+
+
+@pytest.mark.thorough
+def test_champions_of_kept_generations(tmp_path: Path) -> None:
+    config = small_flow_config(tmp_path, generations=3, market={"data": "us5"})
+    Run(config.checkpoint, RUN).begin(config)
+    state = start_training(config, build_panel(config)[0])
+    champions = set()
+    with open_session(config.checkpoint, RUN) as session:
+        for _ in range(3):
+            for phase in (evaluate, train, evolve):
+                phase(state)
+            session.save(snapshot(state), stored_values(config))
+            assert state.champion is not None
+            champions.add(state.champion.weights.numpy().tobytes())
+    every = run_importance(str(tmp_path), RUN, agent="champions", draws=2)
+    assert (every.generations, every.agents) == ((3, 2, 1), len(champions))
+    newest = run_importance(str(tmp_path), RUN, agent="champions", generations=1, draws=2)
+    assert (newest.generations, newest.agents, newest.persistent_low_columns) == ((3,), 1, ())
+    assert newest.columns == run_importance(str(tmp_path), RUN, draws=2).columns
+
+
+@pytest.mark.parametrize("given", [("--generations", "0"), ("--generations", "few"), ("--agent", "elites")])
+def test_generations_that_cannot_be_asked_for_are_a_sentence(given: tuple[str, str]) -> None:
+    ended = eigen("importance", "any", *given, *(() if given[0] == "--generations" else ("--generations", "2")))
+    assert (ended.exit_code, "--generations" in ended.stderr) == (2, True)
+
+
+def test_table_names_what_is_hardly_used() -> None:
+    found = RunImportance("mine", "champion", 1, 7, (7,), "2021-01-04", "2021-12-31", 20, OTHER, ONE, ("B",))
+    text = io.StringIO()
+    print_importance(Console(file=text, width=120), found)
+    lines = text.getvalue().splitlines()
+    assert lines[0].startswith("Run mine, generation 7, champion: validation episodes from 2021-01-04 to 2021-12-31")
+    assert any(
+        line.split() == ["A", "20.0%", "10.0%", "to", "30.0%", "+1.00", "%", "+0.50", "to", "+1.50"] for line in lines
+    )
+    assert any(line.split() == ["B", "60.0%", "50.0%", "to", "70.0%"] for line in lines)
+    assert lines[-1] == "Hardly used: B."
+    several = replace(found, agent="champions", agents=3, generations=(7, 5, 4, 2), persistent_low_columns=("A", "B"))
+    print_importance(Console(file=text, width=120), several)
+    assert "Run mine, 3 champions of 4 kept generations: validation" in text.getvalue()
+    assert text.getvalue().endswith("Low for most of the 3 agents, columns: A, B.\n")

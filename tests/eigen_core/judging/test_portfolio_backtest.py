@@ -1,15 +1,19 @@
-"""What portfolios of given weights earn over a span, and what they order next."""
+"""Portfolios of weights over a span: what agents decide, earn, and order next."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import science_cases
+from science_cases import small_config
 from trading_cases import CPU, panel_of, prices_of, random_panel
 
 from eigen_core.config import Config
 from eigen_core.judging.backtest import NextOrders, SpanResult, decision_of
-from eigen_core.judging.portfolio import PortfolioBacktest, orders_of_days
+from eigen_core.judging.portfolio import PortfolioBacktest, decide_weights, orders_of_days
 from eigen_core.market import Panel
+from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
+from eigen_core.networks.population import initial_weights
 from eigen_core.trading.metrics import gain_by_asset, gain_by_month
 
 PANEL = random_panel(11, days=260, assets=8)
@@ -132,3 +136,23 @@ def test_what_was_ordered_on_a_day_is_what_a_later_replay_orders_on_it() -> None
         found = orders_on(day, weights)
         assert later.decided[found.date] == decision_of(found.orders)
     assert list(later.decided) == [str(day) for day in PANEL.dates[SPAN.start : SPAN.start + 60]]
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_agents_decide_on_weights_of_what_has_a_price(observe: bool) -> None:
+    config = small_config(trading={"observe_portfolio": observe})
+    panel, span = science_cases.random_panel(config), range(30, 70)
+    network = AgentNetwork(panel, config, CPU, Heads(), portfolio_actions(config, CPU))
+    rows = initial_weights(network.layouts, 3, config.seed, CPU)
+    decided = decide_weights(network, panel, config, rows, span)
+    assert decided.shape == (3, 40, panel.assets)
+    priced = ~np.isnan(panel.close[span.start : span.stop])
+    assert ((decided > 0.0) == priced).all()
+    assert (decided.sum(-1) < 1.0).all()
+    together = decide_weights(network, panel, config, rows, span, ensemble=True)
+    assert together.shape == (1, 40, panel.assets)
+    alone = decide_weights(network, panel, config, rows[:1], span, ensemble=True)
+    np.testing.assert_allclose(alone[0], decided[0], atol=1e-6)
+    alike = decide_weights(network, panel, config, rows[:1].expand(4, -1), span, ensemble=True)
+    np.testing.assert_allclose(alike, alone, atol=1e-6)
+    assert not np.allclose(together, alone, atol=1e-6)
