@@ -23,7 +23,7 @@ from eigen_core.networks.actions import AssetActions
 from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.trading import EquityCurve, Prices
 from eigen_core.trading.baselines import baseline_curves
-from eigen_core.trading.equity import Values, periods_per_year
+from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.matched import MatchedTraders, has_choice, share_of_capital
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
 from eigen_core.trading.trades import TradedAccounts, prices_of_span
@@ -308,11 +308,6 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     def _year(self, span: range) -> int:
         return periods_per_year(self.panel.dates, self.config.account, span)
-
-    def returns_of(self, weights: Tensor, span: range) -> Values:
-        """Return the daily returns of each agent's account with the whole capital: float64 `[days, agents]`."""
-        accounts = self.accounts(self._decided(weights, span), span)
-        return np.stack([accounts.curve(agent).returns for agent in range(len(weights))], axis=1)
 
 
 def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest[Any, Any]:

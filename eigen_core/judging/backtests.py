@@ -106,13 +106,12 @@ def play(
     require_prices(config, run)
     span = _default_span(status) if span is None else span
     contents, manifest = newest_of_run(opened)
-    weights, population = (_weights_of(contents, manifest, named) for named in (agent, "population"))
+    weights = _weights_of(contents, manifest, agent)
     panel, generation = _panel_of(contents, manifest, config), manifest.generation
     days = days_of(panel, config, span)
     with computing_threads(config.threads):
         market = task_backtest(config, panel, resolve_device(config.device))
         played = market.play(weights, days, agent, ensemble=agent == "ensemble", draws=draws)
-        candidates = market.returns_of(population, panel.splits.validation)
     training_days = len(set(days) & set(panel.splits.train))
     # Validations among which the agents were chosen on these days count as looks.
     choices = generation * config.population.size if set(days) & set(panel.splits.validation) else 0
@@ -126,8 +125,7 @@ def play(
         one = played.one_portfolio
         keep_look(where, run, config, (first, last, symbols), weights, one_portfolio=one, sharpe=sharpe)
         looks = looks_at(where, symbols, first, last)
-        counted, known = looks.count + choices, looks.sharpes
-        verdict = verdict_on(played, config, looks=counted, looked_at=known, candidates=candidates)
+        verdict = verdict_on(played, config, looks=looks.count + choices, looked_at=looks.sharpes)
         if training_days:
             sentence = f"no skill shown: the agents were trained on {training_days:,} of these days."
             verdict = replace(verdict, claim="none", sentence=sentence)

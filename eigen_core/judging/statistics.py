@@ -1,7 +1,6 @@
 """Statistics of returns, with intervals and corrections. Each is seeded, so equal returns give equal values."""
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 
 import numpy as np
 from arch.bootstrap import SPA, IIDBootstrap, StationaryBootstrap, optimal_block_length
@@ -15,7 +14,6 @@ Values = NDArray[np.float64]
 
 CONFIDENCE = 0.95
 _DRAWS = 2_000
-_BLOCKS = 16
 # Returns that differ by rounding alone have no volatility.
 _ROUNDING = 1e-12
 _FEWEST = 10
@@ -103,41 +101,6 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
         test.compute()
         pvalues.append(float(test.pvalues["consistent"]))
     return max(pvalues, default=None)
-
-
-def overfitting_probability(returns: Values, blocks: int = _BLOCKS) -> float | None:
-    """Return how often the best candidate on half of the days is below the median on the other half.
-
-    Combinatorially symmetric cross-validation over all halves of whole blocks of days (Bailey, Borwein, Lopez de Prado
-    and Zhu 2017, "The probability of backtest overfitting", section 2.2). None with fewer than two candidates or days
-    for the blocks.
-
-    Args:
-        returns: float64 `[days, candidates]`.
-        blocks: an even number.
-    """
-    days, candidates = returns.shape
-    size = days // blocks
-    if candidates < 2 or size < 2:
-        return None
-    parts = returns[: size * blocks].reshape(blocks, size, candidates)
-    sums, squares = parts.sum(axis=1), (parts**2).sum(axis=1)
-    halves = np.zeros((len(list(combinations(range(blocks), blocks // 2))), blocks))
-    for row, chosen in enumerate(combinations(range(blocks), blocks // 2)):
-        halves[row, list(chosen)] = 1.0
-    number = size * blocks / 2
-
-    def ratios(half: Values) -> Values:
-        mean = half @ sums / number
-        spread = np.sqrt(np.maximum((half @ squares) / number - mean**2, 0.0))
-        found: Values = np.divide(mean, spread, out=np.zeros_like(mean), where=spread > _ROUNDING)
-        return found
-
-    best = ratios(halves).argmax(axis=1)
-    outside = ratios(1.0 - halves)
-    chosen_outside = outside[np.arange(len(best)), best][:, None]
-    rank = (outside < chosen_outside).sum(axis=1) + (outside == chosen_outside).sum(axis=1) / 2.0
-    return float((rank / candidates < 0.5).mean() + (rank / candidates == 0.5).mean() / 2.0)
 
 
 def interquartile_mean(values: Values, seed: int) -> tuple[float, float, float]:

@@ -17,7 +17,6 @@ from eigen_core.judging.statistics import (
     corrected,
     daily_alpha,
     deflated_sharpe,
-    overfitting_probability,
     sharpe_interval,
     superiority,
 )
@@ -49,8 +48,6 @@ class Evidence:
         periods_per_year: days of trading a year.
         looks: results on these days among which this one was chosen, itself included.
         looked_at: known Sharpe ratios of a day among them.
-        candidates: returns of the agents among which it was chosen, on the days that chose, float64
-            `[days, candidates]`; None if they are not known.
         risk_free: return without risk on each day, float64 `[days]`, or on any day.
         seed: of the bootstraps.
         matched_description: common properties of agent and matched traders, in words.
@@ -69,7 +66,6 @@ class Evidence:
     periods_per_year: float
     looks: int = 1
     looked_at: Sequence[float] = ()
-    candidates: Values | None = None
     risk_free: Values | float = 0.0
     seed: int = 0
     matched_description: str = "random traders"
@@ -90,7 +86,6 @@ class Verdict:
         spa_pvalue: of the lead over the best baseline; not corrected for looks.
         matched_pvalue: probability that a matched random trader earns as much.
         excess_pvalue, alpha_pvalue: of the excess and its alpha.
-        overfitting: probability that the agent chosen is below the median on other days.
         basket_correlation: greatest correlation of the daily returns with a basket of all assets.
         smallest_edge: excess (%) that would have been claimed in 80 % of trials.
         looks: results on these days.
@@ -105,7 +100,6 @@ class Verdict:
     matched_pvalue: float
     excess_pvalue: float | None
     alpha_pvalue: float | None
-    overfitting: float | None
     basket_correlation: float | None
     smallest_edge: float | None
     looks: int
@@ -148,7 +142,6 @@ def judge(evidence: Evidence) -> Verdict:
         matched_pvalue=matched,
         excess_pvalue=excess_pvalue,
         alpha_pvalue=alpha_pvalue,
-        overfitting=None if evidence.candidates is None else overfitting_probability(evidence.candidates),
         basket_correlation=correlation,
         smallest_edge=smallest,
         looks=looks,
@@ -260,14 +253,7 @@ def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, mis
     return f"no skill shown: {reason}{compared} ({looks}; {missing})."
 
 
-def verdict_on(
-    played: SpanResult,
-    config: Config,
-    *,
-    looks: int = 1,
-    looked_at: Sequence[float] = (),
-    candidates: Values | None = None,
-) -> Verdict:
+def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at: Sequence[float] = ()) -> Verdict:
     """Return the verdict on agents that played a span of days; for the last arguments see `Evidence`."""
     curve = played.curve
     return judge(
@@ -282,7 +268,6 @@ def verdict_on(
             holding_days=played.holding_days,
             looks=looks,
             looked_at=looked_at,
-            candidates=candidates,
             periods_per_year=played.periods_per_year,
             risk_free=daily_rates(played.risk_free, curve.dates),
             seed=config.seed,

@@ -100,7 +100,7 @@ def test_a_backtest_computes_deterministically_too(backtest: type[TaskBacktest[A
     with stand_in_gpu(lambda operator, *_: names.add(name_of(operator))):
         built = backtest(config, random_panel(config), GPU)
         assert torch.are_deterministic_algorithms_enabled()
-        built.returns_of(state.population.weights.to(GPU), range(60, 70))
+        built.play(state.population.weights.to(GPU), range(60, 90), "population", draws=2)
     assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     assert not names & WITHOUT_DETERMINISTIC_FORM
 

@@ -1,7 +1,5 @@
 """Statistics of returns against obvious versions, known answers and their own promises."""
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -12,7 +10,6 @@ from eigen_core.judging.statistics import (
     daily_alpha,
     deflated_sharpe,
     interquartile_mean,
-    overfitting_probability,
     sharpe_interval,
     sharpe_ratio,
     superiority,
@@ -55,40 +52,6 @@ def test_more_looks_deflate_the_ratio() -> None:
     assert alike is not None
     assert apart is not None
     assert apart < alike == deflated_sharpe(excess, 10)
-
-
-def slow_overfitting(returns: Values, blocks: int) -> float:
-    """All halves, one after the other, with the Sharpe ratios of the days themselves."""
-    size = len(returns) // blocks
-    below = []
-    for chosen in combinations(range(blocks), blocks // 2):
-        inside = np.concatenate([returns[block * size : (block + 1) * size] for block in chosen])
-        others = [block for block in range(blocks) if block not in chosen]
-        outside = np.concatenate([returns[block * size : (block + 1) * size] for block in others])
-        best = int(np.argmax(inside.mean(axis=0) / inside.std(axis=0)))
-        ratios = outside.mean(axis=0) / outside.std(axis=0)
-        rank = float((ratios < ratios[best]).sum() + 0.5) / len(ratios)
-        below.append(1.0 if rank < 0.5 else 0.5 if rank == 0.5 else 0.0)
-    return float(np.mean(below))
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_overfitting_is_that_of_all_halves(seed: int) -> None:
-    returns = np.random.default_rng(seed).normal(0.0, 0.01, (83, 5))
-    assert overfitting_probability(returns, blocks=8) == pytest.approx(slow_overfitting(returns, 8), abs=1e-12)
-
-
-def test_a_better_candidate_is_no_overfitting_and_luck_is() -> None:
-    random = np.random.default_rng(5)
-    luck = random.normal(0.0, 0.01, (500, 20))
-    better = luck.copy()
-    better[:, 7] += 0.004
-    assert overfitting_probability(better) == pytest.approx(0.0, abs=0.01)
-    probability = overfitting_probability(luck)
-    assert probability is not None
-    assert probability > 0.3
-    assert overfitting_probability(luck[:, :1]) is None
-    assert overfitting_probability(luck[:20]) is None
 
 
 def test_alpha_is_what_the_market_does_not_explain() -> None:
