@@ -17,7 +17,7 @@ from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.trading.matched import matched_traders
-from eigen_core.trading.trades import prices_of_span
+from eigen_core.trading.prices import prices_of_span
 
 _DAYS = 251
 _FIRST, _EVERY = 300, 520

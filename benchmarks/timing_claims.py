@@ -21,8 +21,8 @@ from eigen_core.trading.excess import alpha_of_days, excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.trading.matched import play_shifted_trades
 from eigen_core.trading.portfolio import target_weights
+from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.synthetic import coming_returns, persistent_noise, unpredictable_prices
-from eigen_core.trading.trades import prices_of_span
 
 _DAYS, _FIRST = 251, 300
 _MARKETS = 5

@@ -22,7 +22,7 @@ from eigen_core.learning.method import spread_starts
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, trade_whole_episodes
 from eigen_core.trading.orders import net_gain, resolve_orders, trade_value
-from eigen_core.trading.portfolio import Rebalancing, smoothed_scores, target_weights
+from eigen_core.trading.portfolio import Rebalancing, smooth_scores, target_weights
 
 THRESHOLDS = (-10.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)
 _TUNING_EPISODES = 30
@@ -99,7 +99,7 @@ class WeightsOracle:
         """Target weights after the close of each day, float64 `[days, assets]`."""
         days = slice(span.start, span.stop)
         wanted = self.sharpness * torch.from_numpy(market.signal[days]) + _INVESTED
-        scores = smoothed_scores(wanted, torch.full_like(wanted, self.speed))
+        scores = smooth_scores(wanted, torch.full_like(wanted, self.speed))
         return target_weights(scores, torch.from_numpy(market.panel.close[days] > 0.0))
 
 
@@ -145,7 +145,7 @@ def yearly_excess(market: KnownMarket, config: Config, span: range, weights: Ten
     table = table.on(slice(span.start, last))
     tradable = torch.from_numpy(market.panel.close[span.start : last] > 0.0).double()
     equal = tradable / tradable.sum(dim=1, keepdim=True).clamp(min=1.0)
-    daily, _ = table.grown(torch.cat([equal[None], weights.double()[:, : last - span.start]]))
+    daily, _ = table.growth(torch.cat([equal[None], weights.double()[:, : last - span.start]]))
     growth = daily.mean(dim=1).numpy()
     excess: NDArray[np.float64] = YEAR * (growth[1:] - growth[0])
     return excess

@@ -26,7 +26,8 @@ from eigen_core.trading.baselines import baseline_curves
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.matched import MatchedTraders, has_choice, share_of_capital
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
-from eigen_core.trading.trades import TradedAccounts, prices_of_span
+from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.trades import TradedAccounts
 from eigen_core.trading.weights import WeightsAccounts
 
 Decided = TypeVar("Decided")

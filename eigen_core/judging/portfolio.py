@@ -12,7 +12,7 @@ from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.judging.backtest import NextOrders, Order, Position, TaskBacktest, decision_of
 from eigen_core.market.panel import Panel
 from eigen_core.networks import AgentNetwork, portfolio_actions
-from eigen_core.task.portfolio import decided_scores
+from eigen_core.task.portfolio import decide_scores
 from eigen_core.trading import episode_times, excess_of_days
 from eigen_core.trading.equity import EquityCurve, Values
 from eigen_core.trading.excess import alpha_of_days
@@ -27,7 +27,7 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
     """Agents decide on target weights, float64 `[agents, days, assets]`.
 
     A position stays as it is while its orders are not filled, and is paid out once its asset has ended: see `Fills` and
-    `rebalanced`.
+    `rebalance`.
     """
 
     _actions = staticmethod(portfolio_actions)
@@ -101,7 +101,7 @@ def decide_weights(
         days = min(at_once, span.stop - first)
         prepared = network.prepare_actor(actor, network.encode_block(critic, first, days), time)
         for day in range(days):
-            played = decided_scores(network, actor, prepared[:, day : day + 1], scores, None, ensemble=ensemble)
+            played = decide_scores(network, actor, prepared[:, day : day + 1], scores, None, ensemble=ensemble)
             scores = played.scores
             decided.append(scores)
     tradable = torch.tensor(panel.close[span.start : span.stop] > 0.0, device=weights.device)

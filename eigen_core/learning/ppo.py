@@ -230,7 +230,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         value_loss = self._value_loss(batch, task.values(critic, encoding, None)[0])
         torch.autograd.backward(value_loss.sum())
 
-        policy = task.policy(task.actor_layout.views(actor_rows), encoding.detached())
+        policy = task.policy(task.actor_layout.views(actor_rows), encoding.detach())
         log_ratio = policy.log_prob(batch.actions) - batch.log_probs
         ratio = log_ratio.exp()
         clipped = ratio.clamp(1.0 - learner.clip_range, 1.0 + learner.clip_range)

@@ -407,7 +407,7 @@ def fit_critics(
         error = values - target
         loss = (error * error).mean(-1).sum(0) / len(batches)
         torch.autograd.backward(loss.sum())
-        encodings.append(encoding.detached())
+        encodings.append(encoding.detach())
         losses += loss.detach()
         values_seen += values[0].detach().mean(-1) / len(batches)
     learning_rate = setting(group, config, "critic_learning_rate")

@@ -47,7 +47,7 @@ class MarketEmbedding:
     context: Tensor
     tradable: Tensor
 
-    def detached(self) -> "MarketEmbedding":
+    def detach(self) -> "MarketEmbedding":
         """Return the embedding without a gradient."""
         return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
 

@@ -27,7 +27,7 @@ from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
 from eigen_core.task.environment import Environment, EnvironmentFacts, OpenedEnvironment, open_environment
 from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, joined_counts
-from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalised
+from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalise
 from eigen_core.task.replay import Column, Replay
 
 _TRAINING_SEEDS = range(1 << 30)
@@ -42,7 +42,7 @@ class VectorEncoding:
 
     values: Tensor
 
-    def detached(self) -> "VectorEncoding":
+    def detach(self) -> "VectorEncoding":
         return self  # no parameter has made them
 
 
@@ -179,7 +179,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
     def encode(self, critic: Parameters, observations: Tensor) -> VectorEncoding:  # noqa: ARG002
         if self._observed is None:
             return VectorEncoding(observations)
-        return VectorEncoding(normalised(observations, *self._observed.mean_and_scale(self.state)))
+        return VectorEncoding(normalise(observations, *self._observed.mean_and_scale(self.state)))
 
     def policy(self, actor: Parameters, encoding: VectorEncoding) -> Policy:
         return self._network.policy(actor, encoding.values)

@@ -91,7 +91,7 @@ def joined_counts(rollouts: Sequence[Rollout]) -> dict[str, NDArray[np.float64]]
 class Encoding(Protocol):
     """Encoded observations of a task."""
 
-    def detached(self) -> Self:
+    def detach(self) -> Self:
         """Return the same, without a gradient."""
 
 

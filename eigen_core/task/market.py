@@ -28,8 +28,8 @@ from eigen_core.trading import (
     Prices,
     TradingEnvironment,
     episode_times,
-    excess_of,
     market_gains,
+    mean_excess,
     trade_whole_episodes,
 )
 from eigen_core.trading.orders import net_gain, resolve_orders, sum_of_day, trade_value
@@ -327,7 +327,7 @@ class MarketTask(PanelTask):
             # The market is this asset: every trade gains what the market does.
             return None
         first, gained, traded = (counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
-        return excess_of(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
+        return mean_excess(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
 
     def _outcome_table(self, targets: int) -> OutcomeTable:
         days = range(self.training_starts.start, self.panel.splits.train.stop)

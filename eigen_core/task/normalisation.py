@@ -50,7 +50,7 @@ class RunningMoments:
         return {f"{self._name}_count": count, f"{self._name}_sum": sums, f"{self._name}_squares": squares}
 
 
-def normalised(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+def normalise(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
     """Return float32 `[..., values]` less their mean, in standard deviations, clipped to 10."""
     return ((values - mean) * scale).clamp_(-_LIMIT, _LIMIT)
 

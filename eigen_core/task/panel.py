@@ -31,7 +31,7 @@ from eigen_core.task.transitions import (
     BlockSampler,
     check_rows,
     market_columns,
-    picked,
+    pick_transitions,
     stored_days,
 )
 from eigen_core.trading import episode_times
@@ -64,8 +64,8 @@ class MarketEncoding:
     portfolio: Tensor | None
     episode_time: Tensor
 
-    def detached(self) -> "MarketEncoding":
-        return MarketEncoding(self.market.detached(), self.portfolio, self.episode_time)
+    def detach(self) -> "MarketEncoding":
+        return MarketEncoding(self.market.detach(), self.portfolio, self.episode_time)
 
 
 class PanelTask(ABC):
@@ -216,7 +216,7 @@ class PanelTask(ABC):
         return sampler if len(sampler.block_starts) else None
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[MarketObservation]:
-        rows = picked(replay, slots, self._return_steps)
+        rows = pick_transitions(replay, slots, self._return_steps)
         observes = bool(self.network.portfolio_values)
         return Transitions(
             observations=MarketObservation(

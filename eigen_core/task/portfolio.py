@@ -17,11 +17,11 @@ from eigen_core.networks.layout import Parameters
 from eigen_core.task.interface import Rollout, joined_counts
 from eigen_core.task.panel import EncodedEpisodes, PanelTask
 from eigen_core.task.transitions import EpisodeBatch, rows_of
-from eigen_core.trading import Prices, excess_of, newey_west_lags
+from eigen_core.trading import Prices, mean_excess, newey_west_lags
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.orders import PERCENT
-from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, moved_scores, smoothed_scores, target_weights
+from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, move_scores, smooth_scores, target_weights
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class DecidedScores:
     stored: Tensor
 
 
-def decided_scores(
+def decide_scores(
     network: AgentNetwork,
     actor: Parameters,
     prepared: Tensor,
@@ -68,7 +68,7 @@ def decided_scores(
     wanted, speeds = actions.unbind(-1)
     if scores is None:
         speeds = torch.ones_like(speeds)
-    return DecidedScores(moved_scores(before, wanted, speeds), observed, stored)
+    return DecidedScores(move_scores(before, wanted, speeds), observed, stored)
 
 
 def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> DecidedScores:
@@ -88,11 +88,11 @@ def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, n
         played = policy.play(None if noise is None else noise.flatten(1, 2))
         actions, stored = (part.reshape(*prepared.shape[:-1], -1) for part in played)
         observed = torch.empty((*prepared.shape[:-1], 0), dtype=torch.float16, device=prepared.device)
-        return DecidedScores(smoothed_scores(*actions.unbind(-1)), observed, stored)
+        return DecidedScores(smooth_scores(*actions.unbind(-1)), observed, stored)
     days: list[DecidedScores] = []
     for day, of_day in enumerate(prepared.unbind(2)):
         before = days[-1].scores if days else None
-        days.append(decided_scores(network, actor, of_day, before, None if noise is None else noise[:, :, day]))
+        days.append(decide_scores(network, actor, of_day, before, None if noise is None else noise[:, :, day]))
     names = ("scores", "observed", "stored")
     return DecidedScores(**{name: torch.stack([getattr(day, name) for day in days], dim=2) for name in names})
 
@@ -137,7 +137,7 @@ class PortfolioTask(PanelTask):
         fixed: int = 0,
     ) -> Rollout:
         decided, days, targets = self._decided(weights, starts, noise)
-        rewards, turnover = self._rebalancing.on(days).grown(targets)
+        rewards, turnover = self._rebalancing.on(days).growth(targets)
         counts = {
             "turnover": turnover.sum(-1),
             "exposure": targets.sum(-1).mean(-1),
@@ -173,7 +173,7 @@ class PortfolioTask(PanelTask):
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
         """Return the target weights of each day; see `PanelTask.decisions`."""
         _, days, targets = self._decided(weights, starts, None)
-        counts = self._excess_counts(self._rebalancing.on(days).grown(targets)[0], targets, days)
+        counts = self._excess_counts(self._rebalancing.on(days).growth(targets)[0], targets, days)
         of_episodes = {name: values.flatten(0, 1).cpu().numpy() for name, values in counts.items()}
         return targets.flatten(0, 1), self._excess_of(of_episodes)
 
@@ -186,7 +186,7 @@ class PortfolioTask(PanelTask):
         """Return the counts of `excess` for each episode; returns are those from fill to fill."""
         equal = equal_weights_like(targets, self._tradable[days])
         returns, market = (
-            torch.exp(growth / PERCENT) for growth in (rewards, self._rebalancing.on(days).grown(equal)[0])
+            torch.exp(growth / PERCENT) for growth in (rewards, self._rebalancing.on(days).growth(equal)[0])
         )
         return {"first_day": days[..., 0].double(), "excess_of_days": returns - market}
 
@@ -194,7 +194,7 @@ class PortfolioTask(PanelTask):
         """Return the excess over equal weight of the same exposure, a year."""
         first, gained = counts["first_day"].astype(np.int64), counts["excess_of_days"]
         year = periods_per_year(self.panel.dates, self._config.account)
-        return excess_of(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
+        return mean_excess(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
 
     @property
     def growth_days(self) -> range:
@@ -212,5 +212,5 @@ class PortfolioTask(PanelTask):
         scores = episode_scores(self.network, actor, prepared[:, None], None).scores[:, 0]
         stretch = slice(first_day, first_day + days)
         targets = target_weights(scores, self._tradable[stretch], self._config.portfolio.short)
-        growth, turnover = self._rebalancing.on(stretch, torch.float32).grown(targets)
+        growth, turnover = self._rebalancing.on(stretch, torch.float32).growth(targets)
         return growth, turnover.detach()

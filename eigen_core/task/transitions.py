@@ -109,7 +109,7 @@ def rows_of(episodes: EpisodeBatch, actions: torch.dtype = torch.float32) -> dic
     }
 
 
-def picked(replay: Replay, slots: Tensor, most_steps: int = 1) -> TransitionBatch:
+def pick_transitions(replay: Replay, slots: Tensor, most_steps: int = 1) -> TransitionBatch:
     """Return the transitions from `slots` on, int64 `[agents, batch]`, over at most `most_steps` steps."""
     rows = replay.pick(slots, "day", "step", "portfolio", "action")
     stretches = replay.stretches(slots, most_steps, EPISODE_END)

@@ -10,7 +10,7 @@ from eigen_core.trading.environment import (
 )
 from eigen_core.trading.episodes import EpisodeSummary
 from eigen_core.trading.equity import EquityCurve
-from eigen_core.trading.excess import excess_of, excess_of_days, market_gains, newey_west_lags
+from eigen_core.trading.excess import excess_of_days, market_gains, mean_excess, newey_west_lags
 from eigen_core.trading.fills import Fills
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices
 from eigen_core.trading.prices import Prices
@@ -30,9 +30,9 @@ __all__ = [
     "TradedAccounts",
     "TradingEnvironment",
     "episode_times",
-    "excess_of",
     "excess_of_days",
     "market_gains",
+    "mean_excess",
     "newey_west_lags",
     "trade_accounts",
     "trade_whole_episodes",

@@ -43,7 +43,7 @@ def newey_west_lags(days: int) -> int:
     return int(4.0 * (days / 100.0) ** (2.0 / 9.0))
 
 
-def excess_of(
+def mean_excess(
     excess: NDArray[np.float64],
     number: NDArray[np.float64],
     starts: NDArray[np.int64],
@@ -100,7 +100,7 @@ def excess_of_days(returns: Tensor, benchmark: Tensor, periods_per_year: float) 
     """
     difference = (returns - benchmark).cpu().numpy()[None]
     first, lags = np.zeros(1, dtype=np.int64), newey_west_lags(len(returns))
-    return excess_of(difference, np.ones_like(difference), first, lags, periods_per_year)
+    return mean_excess(difference, np.ones_like(difference), first, lags, periods_per_year)
 
 
 def excess_of_trades(
@@ -108,7 +108,7 @@ def excess_of_trades(
 ) -> tuple[Excess | None, Excess | None]:
     """Return the mean excess of trades over all assets that could be bought that day, and its alpha.
 
-    Both are of a trade (%), and the market's sale is due on the same day; see `market_gains`, `excess_of` and
+    Both are of a trade (%), and the market's sale is due on the same day; see `market_gains`, `mean_excess` and
     `alpha_of`.
 
     Args:
@@ -129,7 +129,7 @@ def excess_of_trades(
     gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)
     decided = np.broadcast_to(day, made.shape)[made]
     return (
-        excess_of(gained, number, np.zeros(len(made), dtype=np.int64), trading.holding_days),
+        mean_excess(gained, number, np.zeros(len(made), dtype=np.int64), trading.holding_days),
         alpha_of(excess[made], market[made], decided, trading.holding_days),
     )
 
@@ -145,7 +145,7 @@ def alpha_of(
     """Return the intercept of the excess on the market's gain, with its standard error (%).
 
     An agent that prefers volatile assets gains more than the market while it rises; the intercept is the rest (Jensen
-    1968). The error is that of `excess_of`.
+    1968). The error is that of `mean_excess`.
 
     Args:
         excess, market: of each trade or day, as fractions, float64 `[observations]`.

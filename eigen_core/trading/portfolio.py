@@ -29,13 +29,13 @@ def _halted(stays: Tensor) -> NDArray[np.bool_]:
     return halted
 
 
-def moved_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
+def move_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
     """Move scores to `wanted` by the share `speeds`, from 0 to 1; all `[..., assets]`."""
     return scores + speeds * (wanted - scores)
 
 
-def smoothed_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
-    """Return the scores of all days: on the first as wanted, then moved every day (`moved_scores`).
+def smooth_scores(wanted: Tensor, speeds: Tensor) -> Tensor:
+    """Return the scores of all days: on the first as wanted, then moved every day (`move_scores`).
 
     The recurrence is linear, so days are joined in pairs, then in fours, and so on (Hillis and Steele 1986, "Data
     parallel algorithms", "Sum of an array": all partial sums). Both are `[..., days, assets]`.
@@ -96,7 +96,7 @@ def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
     return torch.where(fills.ended[: len(price)], fills.end_price[: len(price)], worth)
 
 
-def rebalanced(
+def rebalance(
     held: Tensor, wanted: Tensor, stays: Tensor | None, costs: tuple[float, float]
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Bring positions to target weights at one fill: the rule of rewards, accounts and orders alike.
@@ -180,7 +180,7 @@ class Rebalancing:
         halted = self.halted[days] if isinstance(days, slice) else self.halted
         return replace(self, returns=returns, stays=self.stays[days], ended=self.ended[days], halted=halted)
 
-    def grown(self, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def growth(self, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Bring an account that begins with cash to its target weights day after day.
 
         Args:
@@ -197,16 +197,16 @@ class Rebalancing:
             growth = self._growth(targets)
             drifted = (targets * (1.0 + self.returns) / growth[..., None])[..., :-1, :]
             held = torch.cat([torch.zeros_like(targets[..., :1, :]), drifted], dim=-2)
-            _, change, paid = rebalanced(held, targets, None, self.costs)
+            _, change, paid = rebalance(held, targets, None, self.costs)
         logarithm = torch.log((1.0 - paid.sum(-1)).clamp_min(_LEAST_GROWTH)) + torch.log(growth)
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `rebalanced` where the weights of a day depend on those before."""
+        """Return `rebalance` where the weights of a day depend on those before."""
         filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
-            filled.append(rebalanced(held, of_day.masked_fill(table.ended, 0.0), table.stays, self.costs))
+            filled.append(rebalance(held, of_day.masked_fill(table.ended, 0.0), table.stays, self.costs))
             weights = filled[-1][0]
             held = weights * (1.0 + table.returns) / table._growth(weights)[..., None]
         weights, change, paid = (torch.stack(parts, dim=-2) for parts in zip(*filled, strict=True))

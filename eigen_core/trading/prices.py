@@ -1,7 +1,7 @@
 """Prices of the tradable columns on a device."""
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -137,6 +137,32 @@ class Prices:
     @property
     def days(self) -> int:
         return int(self.close.shape[0])
+
+
+def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
+    """Return the prices of a span as they are known at its end: `days_after` days without any price follow.
+
+    The last known close goes on over these days, so that what is still held is worth it; they count as sessions.
+    """
+    rows = slice(span.start, span.stop)
+
+    def padded(values: Tensor, after: Tensor | float | bool) -> Tensor:
+        later = torch.empty((days_after, prices.assets), dtype=values.dtype, device=values.device)
+        later[:] = after
+        return torch.cat([values[rows], later])
+
+    return replace(
+        prices,
+        open=padded(prices.open, torch.nan),
+        high=padded(prices.high, torch.nan),
+        close=padded(prices.close, torch.nan),
+        last_close=padded(prices.last_close, prices.last_close[span.stop - 1]),
+        tradable=padded(prices.tradable, False),
+        missing=padded(prices.missing, True),
+        precedence=padded(prices.precedence, -CLAIMS),
+        session=padded(prices.session, True),
+        last_day=torch.full((len(span) + days_after,), len(span) - 1, device=prices.close.device),
+    )
 
 
 def _on_host(values: Tensor) -> Tensor:

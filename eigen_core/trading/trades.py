@@ -1,7 +1,7 @@
 """Accounts of traders that buy assets, hold them for some days and sell them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.fills import BASIS_POINTS, Fills, fill_offset
-from eigen_core.trading.prices import CLAIMS, Prices
+from eigen_core.trading.prices import Prices
 
 
 @dataclass(frozen=True)
@@ -301,32 +301,6 @@ class _Keeper:
 
 Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
 """From a day of the span and portfolios `[traders, assets, 4]` to the arguments of `TradingEnvironment.step`."""
-
-
-def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
-    """Return the prices of a span as they are known at its end: `days_after` days without any price follow.
-
-    The last known close goes on over these days, so that what is still held is worth it; they count as sessions.
-    """
-    rows = slice(span.start, span.stop)
-
-    def padded(values: Tensor, after: Tensor | float | bool) -> Tensor:
-        later = torch.empty((days_after, prices.assets), dtype=values.dtype, device=values.device)
-        later[:] = after
-        return torch.cat([values[rows], later])
-
-    return replace(
-        prices,
-        open=padded(prices.open, torch.nan),
-        high=padded(prices.high, torch.nan),
-        close=padded(prices.close, torch.nan),
-        last_close=padded(prices.last_close, prices.last_close[span.stop - 1]),
-        tradable=padded(prices.tradable, False),
-        missing=padded(prices.missing, True),
-        precedence=padded(prices.precedence, -CLAIMS),
-        session=padded(prices.session, True),
-        last_day=torch.full((len(span) + days_after,), len(span) - 1, device=prices.close.device),
-    )
 
 
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:

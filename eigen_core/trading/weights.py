@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
 from eigen_core.trading.fills import BASIS_POINTS, fill_offset
-from eigen_core.trading.portfolio import order_costs, rebalanced, worth_at_fills
+from eigen_core.trading.portfolio import order_costs, rebalance, worth_at_fills
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import ROUNDING
 
@@ -82,7 +82,7 @@ def weights_accounts(
         trading: costs, and when an order is filled.
         settings: capital, shares, interest; sizes are the weights.
 
-    Orders are filled as `rebalanced` says, so that with fractional shares and without interest an account grows as the
+    Orders are filled as `rebalance` says, so that with fractional shares and without interest an account grows as the
     rewards of training say. An asset that counts as ended is paid out at the next fill. An account whose equity is not
     above 0 at a close ends there with nothing.
     """
@@ -168,7 +168,7 @@ def changes_to_weights(
     equity = np.where(equity > 0.0, equity, 1.0)
     buying, selling = order_costs(trading)
     held, wanted, unfilled = map(torch.tensor, (values / equity, np.nan_to_num(weights), stays))
-    after, _, paid = (part.numpy() for part in rebalanced(held, wanted, unfilled, (buying, selling)))
+    after, _, paid = (part.numpy() for part in rebalance(held, wanted, unfilled, (buying, selling)))
     costs = paid * equity
     left = equity - costs.sum(axis=1, keepdims=True)
     price = np.where(stays | ~(price > 0.0), 1.0, price)

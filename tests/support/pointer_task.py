@@ -37,7 +37,7 @@ class PointerEncoding:
 
     hidden: Tensor
 
-    def detached(self) -> "PointerEncoding":
+    def detach(self) -> "PointerEncoding":
         """The same, without a gradient."""
         return PointerEncoding(self.hidden.detach())
 

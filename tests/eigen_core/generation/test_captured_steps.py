@@ -21,7 +21,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.machine.gpu import CapturedStep
 from eigen_core.task import open_data
-from eigen_core.task.normalisation import RunningMoments, normalised
+from eigen_core.task.normalisation import RunningMoments, normalise
 
 pytestmark = pytest.mark.cpu
 
@@ -73,7 +73,7 @@ def test_what_is_normalised_is_captured_before_and_after_anything_was_added() ->
     nothing = moments.nothing()
     added = moments.after(nothing, np.array([[1.0, -4.0], [3.0, 4.0]]))
     repeated: CapturedStep[tuple[Tensor, dict[str, Tensor]], Tensor] = CapturedStep(
-        lambda given: normalised(given[0], *moments.mean_and_scale(given[1])), CUDA, captures=True
+        lambda given: normalise(given[0], *moments.mean_and_scale(given[1])), CUDA, captures=True
     )
     vectors = torch.tensor([3.0, 8.0], device=CUDA)
     assert [repeated((vectors, nothing)).tolist() for _ in range(4)] == [[3.0, 8.0]] * 4

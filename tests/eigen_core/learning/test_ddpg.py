@@ -20,7 +20,7 @@ from eigen_core.market import Panel
 from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.task.replay import Replay
-from eigen_core.task.transitions import BlockSampler, picked, rows_of, stored_days
+from eigen_core.task.transitions import BlockSampler, pick_transitions, rows_of, stored_days
 
 CPU = torch.device("cpu")
 CURVES = [curve.name for curve in DdpgLearner.curves]
@@ -63,9 +63,9 @@ class Case:
         return self.learner.learn(population or self.population, plan, self.replay, lambda: None).curves
 
     def plain_transition(self, slot: int) -> PlainTransition:
-        steps = [picked(self.replay, torch.tensor([[slot]]))]
+        steps = [pick_transitions(self.replay, torch.tensor([[slot]]))]
         while len(steps) < learner_settings(self.config, DdpgConfig).n_step and not steps[-1].terminal:
-            steps.append(picked(self.replay, torch.tensor([[(slot + len(steps)) % self.replay.capacity]])))
+            steps.append(pick_transitions(self.replay, torch.tensor([[(slot + len(steps)) % self.replay.capacity]])))
         return PlainTransition(
             day=int(steps[0].days),
             step=int(steps[0].episode_steps),

@@ -113,7 +113,7 @@ def test_all_parameters_can_learn() -> None:
     market = network.encode_block(critic, 20, 30)
     portfolio = torch.linspace(-1.0, 1.0, 5 * 30 * 6 * 4).reshape(5, 30, 6, 4)
     episode_time = torch.linspace(0.0, 1.0, 60).reshape(30, 2)
-    actions = network.policy(actor, network.prepare_actor(actor, market.detached(), episode_time), portfolio).mode
+    actions = network.policy(actor, network.prepare_actor(actor, market.detach(), episode_time), portfolio).mode
     torch.autograd.backward(network.values(critic, market, portfolio, episode_time, actions).square().sum())
     for layout, rows in ((network.critic_layout, critic_rows), (network.actor_layout, actor_rows)):
         assert rows.grad is not None

@@ -72,7 +72,7 @@ def test_rewards_are_those_of_the_weights_that_agents_decide_on(observe: bool) -
     for episode, start in enumerate(starts[0]):
         days = range(start, start + task.episode_steps)
         targets = decide_weights(task.network, panel, config, rows, days)
-        growth, turnover = table.on(slice(days.start, days.stop)).grown(torch.tensor(targets))
+        growth, turnover = table.on(slice(days.start, days.stop)).growth(torch.tensor(targets))
         np.testing.assert_allclose(rollout.rewards[:, episode], growth.sum(-1), atol=1e-4)
         np.testing.assert_allclose(rollout.counts["turnover"].reshape(3, 2)[:, episode], turnover.sum(-1), atol=1e-4)
         np.testing.assert_allclose(task.growth(rows, start, len(days))[0].detach(), growth, atol=1e-3)
@@ -117,7 +117,7 @@ def test_the_excess_of_an_episode_is_a_year_of_its_days_over_equal_weight_of_the
     tradable = prices.tradable[start : span.stop].numpy()
     equal = targets.sum(axis=1, keepdims=True) * tradable / tradable.sum(axis=1, keepdims=True)
     table = Rebalancing.of(prices, config.trading).on(slice(start, span.stop))
-    returns, market = (np.exp(table.grown(torch.tensor(weights))[0].numpy() / 100.0) for weights in (targets, equal))
+    returns, market = (np.exp(table.growth(torch.tensor(weights))[0].numpy() / 100.0) for weights in (targets, equal))
     assert excess is not None
     year = periods_per_year(panel.dates, config.account)
     assert excess.mean == pytest.approx(100.0 * year * (returns - market).mean(), rel=1e-6)

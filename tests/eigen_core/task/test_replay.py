@@ -22,7 +22,7 @@ from eigen_core.task.transitions import (
     BlockSampler,
     EpisodeBatch,
     market_columns,
-    picked,
+    pick_transitions,
     rows_of,
     stored_days,
 )
@@ -98,7 +98,7 @@ def assert_equal(replay: Replay, slow: SlowReplay) -> None:
     assert stored_days(replay).tolist() == [expected[slot]["days"] for slot in range(replay.size)]
     if not expected:
         return
-    batch = picked(replay, torch.arange(replay.size).reshape(1, -1))
+    batch = pick_transitions(replay, torch.arange(replay.size).reshape(1, -1))
     for slot, transition in expected.items():
         for name, value in transition.items():
             if value is not None:
@@ -228,7 +228,7 @@ def test_columns_of_something_else_are_refused(name: str) -> None:
 
 def test_without_a_portfolio_in_sight_nothing_is_stored_of_it() -> None:
     replay = replay_of(episodes_of(1, 2, 6, portfolio_values=0), columns=market_columns(ASSETS, 0))
-    batch = picked(replay, torch.arange(12).reshape(2, 6))
+    batch = pick_transitions(replay, torch.arange(12).reshape(2, 6))
     assert batch.portfolios.shape == batch.next_portfolios.shape == (2, 6, ASSETS, 0)
     restored = Replay.from_ring(saved_ring(replay), market_columns(ASSETS, 0), CPU)
     assert restored.ring().columns["portfolio"].shape == (24, ASSETS, 0)
@@ -252,7 +252,7 @@ def test_actions_of_half_precision_take_half_the_bytes_and_are_rounded_once() ->
     rows = rows_of(episodes, torch.float16)
     replay.append(rows)
     restored = Replay.from_ring(replay.ring(), market_columns(ASSETS, 4, actions=torch.float16), CPU)
-    drawn = picked(restored, torch.arange(24)[None]).actions[0]
+    drawn = pick_transitions(restored, torch.arange(24)[None]).actions[0]
     assert drawn.dtype == torch.float32
     assert torch.equal(drawn, episodes.actions.flatten(0, 1).half().float())
     assert torch.allclose(drawn, episodes.actions.flatten(0, 1), rtol=2.0**-11, atol=0.0)
@@ -353,7 +353,7 @@ def test_a_stretch_goes_up_to_the_end_of_its_episode_and_to_the_newest_transitio
 def test_transitions_over_several_steps_have_their_rewards_and_what_is_observed_after_them(steps: int) -> None:
     replay = replay_of(*(episodes_of(seed, 2, 6) for seed in range(3)))
     slots = torch.arange(24)[None]
-    batch, alone = picked(replay, slots, steps), picked(replay, slots)
+    batch, alone = pick_transitions(replay, slots, steps), pick_transitions(replay, slots)
     for slot in range(24):
         left = min(6 - int(batch.episode_steps[0, slot]), steps)
         following = [(slot + ahead) % 24 for ahead in range(left)]

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trading_cases import Array, SlowEpisode, prices_of, random_panel, slow_market_gain
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading import excess_of, market_gains, trade_whole_episodes
+from eigen_core.trading import market_gains, mean_excess, trade_whole_episodes
 
 
 @pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
@@ -41,7 +41,7 @@ def slow_error(excess: Array, bought: NDArray[np.bool_], starts: list[int], lags
 def test_mean_and_error_are_those_of_all_pairs_of_days(starts: list[int]) -> None:
     random = np.random.default_rng(starts)
     excess, bought = random.normal(0.01, 0.05, (3, 25)), random.random((3, 25)) < 0.6
-    found = excess_of(np.where(bought, excess, 0.0), bought.astype(np.float64), np.array(starts), lags=7)
+    found = mean_excess(np.where(bought, excess, 0.0), bought.astype(np.float64), np.array(starts), lags=7)
     assert found is not None
     assert found.trades == bought.sum()
     assert found.mean == pytest.approx(100.0 * excess[bought].mean(), rel=1e-12)
@@ -51,9 +51,9 @@ def test_mean_and_error_are_those_of_all_pairs_of_days(starts: list[int]) -> Non
 def test_an_episode_that_is_played_again_says_nothing_new() -> None:
     random = np.random.default_rng(4)
     excess, number = random.normal(0.01, 0.05, (1, 60)), np.ones((1, 60))
-    once = excess_of(excess, number, np.array([30]), lags=5)
-    again = excess_of(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 30, 30]), lags=5)
-    later = excess_of(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 300, 900]), lags=5)
+    once = mean_excess(excess, number, np.array([30]), lags=5)
+    again = mean_excess(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 30, 30]), lags=5)
+    later = mean_excess(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 300, 900]), lags=5)
     assert once is not None
     assert again is not None
     assert later is not None
@@ -65,7 +65,7 @@ def test_the_interval_is_wider_where_trades_are_of_few_stretches_of_days() -> No
     excess, number = np.zeros((1, 120)), np.zeros((1, 120))
     traded = [0, 1, 2, 60, 61, 100]
     number[0, traded], excess[0, traded] = 1.0, [0.1, -0.2, 0.3, 0.1, 0.0, -0.1]
-    found = excess_of(excess, number, np.array([5]), lags=20)
+    found = mean_excess(excess, number, np.array([5]), lags=20)
     assert found is not None
     # Three stretches: Student's t with two degrees of freedom.
     assert found.interval[1] - found.mean == pytest.approx(4.303 * 1.5**0.5 * found.standard_error, rel=1e-3)
@@ -74,7 +74,7 @@ def test_the_interval_is_wider_where_trades_are_of_few_stretches_of_days() -> No
 def test_fewer_than_two_trades_say_nothing() -> None:
     number = np.zeros((2, 9))
     number[1, 3] = 1.0
-    assert excess_of(0.1 * number, number, np.array([3, 20]), lags=3) is None
+    assert mean_excess(0.1 * number, number, np.array([3, 20]), lags=3) is None
 
 
 def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
@@ -89,6 +89,6 @@ def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
     day, assets = days.unsqueeze(2), summary.asset.clamp(min=0)
     excess = summary.gain - market[day, prices.fills(trading).due_after(day, assets, summary.exit_offset)]
     gained = torch.where(summary.bought, excess, 0.0).squeeze(2).numpy()
-    found = excess_of(gained, summary.bought.squeeze(2).double().numpy(), starts.numpy(), trading.holding_days)
+    found = mean_excess(gained, summary.bought.squeeze(2).double().numpy(), starts.numpy(), trading.holding_days)
     assert found is not None
     assert abs(found.mean) < 3.0 * found.standard_error

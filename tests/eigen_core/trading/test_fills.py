@@ -15,7 +15,8 @@ from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.market.panel import Panel
 from eigen_core.trading import Prices, TradingEnvironment
 from eigen_core.trading.excess import excess_of_trades
-from eigen_core.trading.trades import prices_of_span, trade_accounts, trade_day_by_day
+from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.trades import trade_accounts, trade_day_by_day
 
 FILLS = st.sampled_from(["next_open", "next_close", "same_close"])
 

@@ -106,7 +106,7 @@ def test_rewards_are_the_growth_of_the_account(what: str, fill: Any, costs: tupl
     scores = scores + torch.tensor(random.choice([0.0, 40.0], (len(DAYS), 1), p=[0.3, 0.7]))
     stretch = slice(DAYS.start, DAYS.stop)
     targets = target_weights(scores, prices.tradable[stretch], short)
-    rewards = Rebalancing.of(prices, config.trading).on(stretch).grown(targets)[0].numpy()
+    rewards = Rebalancing.of(prices, config.trading).on(stretch).growth(targets)[0].numpy()
     found = growth_in_money(panel, config, targets, halted=what in ("gaps", "halts", "ends", "everything"))
     np.testing.assert_allclose(found, rewards, atol=1e-9, rtol=0.0)
     assert found.sum() == pytest.approx(rewards.sum(), abs=1e-9)

@@ -10,7 +10,8 @@ from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import Prices, market_gains
 from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
 from eigen_core.trading.matched import matched_traders, play_matched_traders
-from eigen_core.trading.trades import DecidedTrades, prices_of_span, trade_accounts, trade_day_by_day
+from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)

@@ -9,7 +9,7 @@ import torch
 from trading_cases import SlowEpisode, panel_of, prices_of, random_panel
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.portfolio import Rebalancing, moved_scores, smoothed_scores, target_weights
+from eigen_core.trading.portfolio import Rebalancing, move_scores, smooth_scores, target_weights
 
 FILLS = ("next_open", "next_close", "same_close")
 
@@ -94,12 +94,12 @@ def test_growth_is_that_of_an_account_that_keeps_money_and_shares(seed: Any, fil
     targets = random_targets(seed, panel, days, short)
     table = Rebalancing.of(prices_of(panel), trading)
     expected = slow_growth(panel, trading, days.start, targets.tolist())
-    growth, turnover = table.on(slice(days.start, days.stop)).grown(targets)
+    growth, turnover = table.on(slice(days.start, days.stop)).growth(targets)
     np.testing.assert_allclose(growth, expected, atol=1e-9)
     assert float(turnover.min()) >= 0.0
     # Several episodes at once, each with its own days.
     rows = torch.arange(days.start, days.stop).reshape(2, -1)
-    episodes, _ = table.on(rows).grown(targets.reshape(2, -1, panel.assets)[None].expand(3, -1, -1, -1))
+    episodes, _ = table.on(rows).growth(targets.reshape(2, -1, panel.assets)[None].expand(3, -1, -1, -1))
     for episode, first in enumerate(rows[:, 0].tolist()):
         own = targets[first - days.start :][: rows.shape[1]].tolist()
         np.testing.assert_allclose(episodes[1, episode], slow_growth(panel, trading, first, own), atol=1e-9)
@@ -113,9 +113,9 @@ def test_smoothing_all_days_is_moving_scores_day_by_day(days: int) -> None:
     )
     scores, expected = wanted[:, 0], [wanted[:, 0]]
     for day in range(1, days):
-        scores = moved_scores(scores, wanted[:, day], speeds[:, day])
+        scores = move_scores(scores, wanted[:, day], speeds[:, day])
         expected.append(scores)
-    np.testing.assert_allclose(smoothed_scores(wanted, speeds), torch.stack(expected, dim=1), atol=1e-12)
+    np.testing.assert_allclose(smooth_scores(wanted, speeds), torch.stack(expected, dim=1), atol=1e-12)
 
 
 def test_weights_of_equal_scores_are_equal_with_cash_and_none_of_what_cannot_be_traded() -> None:
@@ -140,6 +140,6 @@ def test_the_gradient_of_a_stretch_is_that_of_finite_differences() -> None:
     random = np.random.default_rng(0)
     wanted, speeds = (torch.tensor(random.random((12, 4)), requires_grad=True) for _ in range(2))
     assert torch.autograd.gradcheck(
-        lambda wanted, speeds: table.grown(target_weights(smoothed_scores(wanted, speeds), tradable))[0],
+        lambda wanted, speeds: table.growth(target_weights(smooth_scores(wanted, speeds), tradable))[0],
         (wanted, speeds),
     )

@@ -13,12 +13,11 @@ from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.metrics import compute_metrics
 from eigen_core.trading.orders import resolve_orders
-from eigen_core.trading.prices import Prices
+from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.trades import (
     ROUNDING,
     DecidedTrades,
     TradedAccounts,
-    prices_of_span,
     trade_accounts,
     trade_day_by_day,
 )
@@ -258,7 +257,7 @@ def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
 
 @pytest.mark.parametrize(("shares", "bought"), [("fractional", 9.5), ("whole", 9.0)])
 def test_no_position_takes_more_than_the_cash(shares: str, bought: float) -> None:
-    settings = {"capital": 95.0, "sizing": "fixed", "fixed_amount": 1_000.0, "shares": shares}
+    settings: dict[str, Any] = {"capital": 95.0, "sizing": "fixed", "fixed_amount": 1_000.0, "shares": shares}
     assert accounts_of(one_trade(), np.full((4, 1), 10.0), **settings).shares[0, 0, 0] == bought
 
 
@@ -280,7 +279,7 @@ def test_what_the_cash_does_not_pay_for_is_the_last_of_a_day() -> None:
     trades = DecidedTrades.none(1, 4, 3)
     trades.asset[0, 0], trades.exit_day[0, 0], trades.entry[0, 0], trades.exit[0, 0] = [2, 0, 1], 3, 10.0, 10.0
     trades.coefficient[0, 0] = 3.0
-    settings = {"capital": 150.0, "sizing": "fixed", "fixed_amount": 100.0}
+    settings: dict[str, Any] = {"capital": 150.0, "sizing": "fixed", "fixed_amount": 100.0}
     accounts = accounts_of(trades, np.full((4, 3), 10.0), 3, **settings)
     assert accounts.shares[0, 0].tolist() == [10.0, 5.0, 0.0]
     table = accounts.table(0, ("A", "B", "C"))
