@@ -133,7 +133,7 @@ def plain_value(text: str) -> JsonValue:
     return value
 
 
-def shown(value: object) -> str:
+def quoted(value: object) -> str:
     """Quote any value on one line, shortened to about 40 characters."""
     text = value if isinstance(value, str) else "" if value is None else _BOUNDED.repr(value)
     short = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.text import plain_value, shown
+from eigen_core.common.text import plain_value, quoted
 from eigen_core.config.explain import Setting, flatten, section_names, settings
 from eigen_core.config.learning import VARIANTS
 from eigen_core.config.machine import MACHINE_SETTINGS
@@ -36,7 +36,7 @@ def load_config(
     if preset is not None:
         if values.get("preset", preset) != preset:
             raise InputError(
-                f"preset is given twice, as {shown(preset)} and as {shown(values['preset'])}: give it once."
+                f"preset is given twice, as {quoted(preset)} and as {quoted(values['preset'])}: give it once."
             )
         values["preset"] = preset
     return config_from_values(values)
@@ -63,7 +63,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         key = key.strip()
         if not equals or not key:
             raise InputError(
-                f"{shown(assignment)} is no setting: write it as key=value, for example learner.batch_size=64."
+                f"{quoted(assignment)} is no setting: write it as key=value, for example learner.batch_size=64."
             )
         if key in seen:
             raise InputError(f"{key} is given twice: give it once.")
@@ -124,7 +124,7 @@ def _unknown(key: str) -> str:
 
 
 def _named(key: str) -> str:
-    return key if len(key) <= _NAMED_CHARACTERS and key.isprintable() else shown(key)
+    return key if len(key) <= _NAMED_CHARACTERS and key.isprintable() else quoted(key)
 
 
 def _parse_value(setting: Setting, text: str) -> object:
@@ -152,7 +152,7 @@ def _unquoted(name: str) -> str:
 
 
 def _refusal(setting: Setting, value: object) -> str:
-    return f"{setting.key}: {shown(value)} cannot be used; give {setting.accepts}."
+    return f"{setting.key}: {quoted(value)} cannot be used; give {setting.accepts}."
 
 
 def _sentence(error: ValidationError) -> str:
@@ -202,5 +202,5 @@ def _sentence_of(location: tuple[int | str, ...], kind: str, message: str, value
     if key in settings():
         return _refusal(settings()[key], value)
     if key in section_names():
-        return f"{key}: {shown(value)} cannot be used; it is a section of settings and takes keys and values."
-    return f"The configuration is {shown(value)}; it must be keys and values."
+        return f"{key}: {quoted(value)} cannot be used; it is a section of settings and takes keys and values."
+    return f"The configuration is {quoted(value)}; it must be keys and values."

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.text import shown
+from eigen_core.common.text import quoted
 from eigen_core.config.values import (
     Count,
     CountOrZero,
@@ -121,7 +121,7 @@ class MarketConfig(Section):
     def _pattern_has_a_symbol(cls, pattern: str | None) -> str | None:
         if pattern is not None and pattern.count("{symbol}") != 1:
             raise ValueError(
-                f"market.symbol_from {shown(pattern)} must have {{symbol}} once, as {{symbol}}-1d-{{part}}.csv"
+                f"market.symbol_from {quoted(pattern)} must have {{symbol}} once, as {{symbol}}-1d-{{part}}.csv"
             )
         return pattern
 
@@ -131,7 +131,7 @@ class MarketConfig(Section):
             zoneinfo.ZoneInfo(self.time_zone or "UTC")
         except (KeyError, ValueError, OSError) as error:
             raise ValueError(
-                f"market.time_zone {shown(self.time_zone)} is no time zone: name one like America/New_York, or UTC"
+                f"market.time_zone {quoted(self.time_zone)} is no time zone: name one like America/New_York, or UTC"
             ) from error
         return self
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import Instructions
-from eigen_core.common.text import shown
+from eigen_core.common.text import quoted
 from eigen_core.config.learning import (
     VARIANTS,
     AnyEvolutionConfig,
@@ -249,7 +249,7 @@ class Config(Section):
     @classmethod
     def _preset_exists(cls, preset: str) -> str:
         if preset not in PRESET_NAMES:
-            raise ValueError(f"there is no preset {shown(preset)}: use one of {', '.join(PRESET_NAMES)}")
+            raise ValueError(f"there is no preset {quoted(preset)}: use one of {', '.join(PRESET_NAMES)}")
         return preset
 
     @model_validator(mode="after")

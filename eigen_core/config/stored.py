@@ -6,7 +6,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.text import shown
+from eigen_core.common.text import quoted
 from eigen_core.config.learning import VARIANTS, Variants
 from eigen_core.config.loading import config_from_values
 from eigen_core.config.machine import run_values
@@ -155,10 +155,10 @@ def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     version = values.pop(FORMAT_KEY, 1)
     newest = len(MIGRATIONS) + 1
     if type(version) is not int or version < 1:
-        raise InputError(f"{FORMAT_KEY}: {shown(version)} is no version of a configuration: restore that file.")
+        raise InputError(f"{FORMAT_KEY}: {quoted(version)} is no version of a configuration: restore that file.")
     if version > newest:
         raise InputError(
-            f"It was written by a newer version of Eigen (configuration format {shown(version)}, this version reads "
+            f"It was written by a newer version of Eigen (configuration format {quoted(version)}, this version reads "
             f"up to {newest}): upgrade Eigen."
         )
     for migrate in MIGRATIONS[version - 1 :]:

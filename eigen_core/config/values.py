@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.text import install_command, shown
+from eigen_core.common.text import install_command, quoted
 
 # The bounds are far above useful values, and low enough that arithmetic on settings cannot overflow.
 Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -86,7 +86,7 @@ TRACKERS: Mapping[str, str] = {
 def _task_exists(name: str) -> str:
     kind, _, of_task = name.partition(":")
     if kind not in TASKS or bool(of_task) != (kind == "gym"):
-        raise ValueError(f"task: there is no task {shown(name)}: give {TASK_NAMES}")
+        raise ValueError(f"task: there is no task {quoted(name)}: give {TASK_NAMES}")
     return name
 
 
@@ -115,7 +115,7 @@ def has_prices(task: str) -> bool:
     return task_choice(task) in BACKTESTS
 
 
-def chosen(choices: Mapping[str, str], name: str) -> object:
+def load_class(choices: Mapping[str, str], name: str) -> object:
     """Return the class of `name`; its module is imported late, since it may import torch."""
     module, _, found = choices[name].partition(":")
     value: object = getattr(import_module(module), found)
@@ -125,7 +125,7 @@ def chosen(choices: Mapping[str, str], name: str) -> object:
 def tracker_class(name: str) -> Any:  # noqa: ANN401 - a `Tracker`, which is above this package
     """Return the class of a tracker; raise `InputError` if the package that it needs is not installed."""
     try:
-        return chosen(TRACKERS, name)
+        return load_class(TRACKERS, name)
     except ModuleNotFoundError as error:
         raise InputError(
             f"reporting.trackers: {name} needs the package {error.name}, which is not installed: "

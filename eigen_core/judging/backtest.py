@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eigen_core.common.records import Excess
 from eigen_core.config import AccountConfig, Config, TradingConfig
-from eigen_core.config.values import BACKTESTS, chosen, task_choice
+from eigen_core.config.values import BACKTESTS, load_class, task_choice
 from eigen_core.learning import learner_class
 from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.market import Panel
@@ -322,4 +322,4 @@ def outcome_days(config: Config) -> int:
 
 
 def _class_of(config: Config) -> "type[TaskBacktest[Any, Any]]":
-    return cast("type[TaskBacktest[Any, Any]]", chosen(BACKTESTS, task_choice(config.task)))
+    return cast("type[TaskBacktest[Any, Any]]", load_class(BACKTESTS, task_choice(config.task)))

@@ -18,7 +18,7 @@ from optuna.trial import TrialState, create_trial
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.text import shown
+from eigen_core.common.text import quoted
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import load_config, parse_assignments
@@ -102,7 +102,7 @@ def _distribution(key: str, text: str, preset: str | None, given: Sequence[str])
     logarithmic = scale == ["log"]
     if None in ends or (scale and not logarithmic) or ends[0] >= ends[1] or (logarithmic and ends[0] <= 0):
         raise InputError(
-            f"--vary {key}: {shown(text)} is no range: write LOW:HIGH with LOW below HIGH, or LOW:HIGH:log with LOW "
+            f"--vary {key}: {quoted(text)} is no range: write LOW:HIGH with LOW below HIGH, or LOW:HIGH:log with LOW "
             "above 0."
         )
     return (IntDistribution if kind == "integer" else FloatDistribution)(*ends, log=logarithmic)

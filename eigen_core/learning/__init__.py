@@ -3,7 +3,7 @@
 from typing import cast
 
 from eigen_core.config import EvolutionConfig, LearnerConfig
-from eigen_core.config.values import LEARNERS, METHODS, chosen
+from eigen_core.config.values import LEARNERS, METHODS, load_class
 from eigen_core.learning.interface import Learner, LearningPlan, LearningResult
 from eigen_core.learning.method import Champion, GenerationResult, MethodState, NextPopulation, PopulationMethod
 
@@ -23,9 +23,9 @@ __all__ = [
 
 def learner_class(config: LearnerConfig) -> type[Learner]:
     """Return the class of the learner that a configuration names."""
-    return cast("type[Learner]", chosen(LEARNERS, config.algorithm))
+    return cast("type[Learner]", load_class(LEARNERS, config.algorithm))
 
 
 def method_class(config: EvolutionConfig) -> type[PopulationMethod]:
     """Return the class of the population method that a configuration names."""
-    return cast("type[PopulationMethod]", chosen(METHODS, config.method))
+    return cast("type[PopulationMethod]", load_class(METHODS, config.method))

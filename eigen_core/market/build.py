@@ -24,7 +24,7 @@ from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.days import PriceRows, absurd, rows_of_days, sentences
+from eigen_core.market.days import PriceRows, distorting, rows_of_days, sentences
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions, uses_columns
 from eigen_core.market.files import Source, find_source, require_memory_to_read
 from eigen_core.market.layouts import BAR
@@ -123,7 +123,7 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
             )
     while market.suspicious == "drop":
         _, report = clean_prices(rows, str(source.path), ())
-        if not (found := absurd(report.suspicious)):
+        if not (found := distorting(report.suspicious)):
             break
         if len(found) > _MOST_DROPPED * len(days):
             raise InputError(
@@ -149,7 +149,7 @@ def _release_free_memory() -> None:
 
 
 def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
-    if market.suspicious == "refuse" and (found := absurd(report.suspicious)):
+    if market.suspicious == "refuse" and (found := distorting(report.suspicious)):
         raise InputError(
             f"{' '.join(sentences(found))} Such rows distort all metrics: correct them, drop them with "
             "`--set market.suspicious=drop`, or keep them with `--set market.suspicious=keep`."

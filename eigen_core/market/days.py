@@ -312,7 +312,7 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
         )
 
 
-def absurd(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
+def distorting(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
     """Return the rows in the panel that `market.suspicious` decides on: they distort metrics."""
     return tuple(row for row in rows if row.kind not in _HARMLESS and not row.left_out)
 

@@ -44,7 +44,7 @@ _SENTENCES: Mapping[str, str] = {
     "there, and a sale waits.",
     "suspended_days": "{suspended_days:day} of prices with a volume of zero: no order is filled there, and a sale "
     "waits.",
-    "unusable_prices": "{unusable_prices:price} zero, negative, infinite or absurd: taken as missing.",
+    "unusable_prices": "{unusable_prices:price} zero, negative, infinite or too large: treated as missing.",
     "repaired_highs": "{repaired_highs:high} below the open or the close: set to the larger of these.",
     "repaired_lows": "{repaired_lows:low} above the open or the close: set to the smaller of these.",
     "derived": "{derived_highs:high} and {derived_lows:low} missing: taken from open and close.",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
-from eigen_core.config.values import ENCODERS, chosen
+from eigen_core.config.values import ENCODERS, load_class
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 FirstDay = int | Tensor
@@ -47,7 +47,7 @@ class Encoder(Protocol):
 
 def encoder_class(config: NetworkConfig) -> type[Encoder]:
     """Return the class of the encoder that a configuration names."""
-    return cast("type[Encoder]", chosen(ENCODERS, config.encoder))
+    return cast("type[Encoder]", load_class(ENCODERS, config.encoder))
 
 
 def _moving_means(features: Tensor, length: int) -> Tensor:

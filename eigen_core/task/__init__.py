@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from eigen_core.config import Config
-from eigen_core.config.values import TASKS, chosen, task_choice
+from eigen_core.config.values import TASKS, load_class, task_choice
 from eigen_core.task.interface import (
     BatchSampler,
     DifferentiableGrowth,
@@ -35,7 +35,7 @@ __all__ = [
 
 def task_class(config: Config) -> type[Task[Any, Any]]:
     """Return the class of the task that a configuration names."""
-    return cast("type[Task[Any, Any]]", chosen(TASKS, task_choice(config.task)))
+    return cast("type[Task[Any, Any]]", load_class(TASKS, task_choice(config.task)))
 
 
 def open_data(config: Config) -> TaskData:

@@ -26,7 +26,7 @@ from eigen_core.common.records import (
     history_in,
     telemetry_in,
 )
-from eigen_core.common.text import shown
+from eigen_core.common.text import quoted
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, differing_keys, values_of_environment
@@ -230,7 +230,7 @@ class Run:
         if before is not None and (unknown or not Path(os.path.expanduser(before)).exists()):
             why = "this machine does not know where it is" if unknown else "it is not there any more"
             raise InputError(
-                f"Run '{self.name}' was trained on {shown(Path(before).name)}, and {why}: give it with --data, or "
+                f"Run '{self.name}' was trained on {quoted(Path(before).name)}, and {why}: give it with --data, or "
                 "EIGEN_DATA."
             )
         return config
@@ -464,7 +464,7 @@ def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
     """
     if not names_module(task) or task in named:
         return
-    text = task if task.isprintable() and len(task) <= _LONGEST_TASK else shown(task)
+    text = task if task.isprintable() and len(task) <= _LONGEST_TASK else quoted(task)
     raise InputError(
         f"{who} {text}, which imports a module, and neither a store nor a flow run's parameters choose what is "
         f"imported here. If you trust that module, name the task again: --set task={text}, or {TASK_VARIABLE}={text} "

@@ -19,7 +19,7 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.market import DataReport, build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.days import absurd
+from eigen_core.market.days import distorting
 
 
 def test_no_drawn_file_is_misread_and_what_is_refused_is_read_by_what_the_refusal_prints(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Pa
         build_panel(small_config(path), tmp_path / "cache")
     # A panel in the cache is refused as well.
     _, report = build_panel(small_config(path, suspicious="keep"), tmp_path / "cache")
-    assert [(row.kind, row.symbol, row.day) for row in absurd(report.suspicious)] == [(kind, "AAA", day)]
+    assert [(row.kind, row.symbol, row.day) for row in distorting(report.suspicious)] == [(kind, "AAA", day)]
     assert DataReport.of_dict(asdict(report)).suspicious == report.suspicious
     with pytest.raises(InputError, match=f"AAA {day}"):
         build_panel(small_config(path), tmp_path / "cache")
@@ -233,7 +233,7 @@ def test_suspended_days_are_harmless(tmp_path: Path) -> None:
     bars.loc[20:22, ["open", "high", "low", "volume"]] = 0
     bars.loc[20:22, "close"] = bars["close"][19]
     report = build_panel(small_config(write_csv(tmp_path / "p.csv", bars)), tmp_path / "cache")[1]
-    assert not absurd(report.suspicious)
+    assert not distorting(report.suspicious)
     assert report.symbols[0].valid_days == 60
 
 

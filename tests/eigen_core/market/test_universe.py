@@ -8,7 +8,7 @@ import pytest
 from market_cases import cleaned, random_bars, write_csv
 
 from eigen_core.config.market import BUNDLED, path_of_data
-from eigen_core.market.days import absurd, suspicious_prices
+from eigen_core.market.days import distorting, suspicious_prices
 from eigen_core.market.layouts import Role
 from eigen_core.market.report import DataReport, UniverseAudit
 
@@ -49,7 +49,7 @@ def walk(seed: int, deviation: float = 0.02, symbols: int = 1) -> np.ndarray:
 
 def test_bundled_prices() -> None:
     report = cleaned(path_of_data(None), layout="wide")[1]
-    assert not absurd(report.suspicious)
+    assert not distorting(report.suspicious)
     assert {row.symbol for row in report.suspicious if row.kind == "stale"} == {"RRC"}
     assert [(row.kind, row.symbol, row.day) for row in report.suspicious[:1]] == [("move", "AAPL", "2000-09-29")]
     assert report.universe.dividends == "unknown"
@@ -61,10 +61,10 @@ def test_bundled_prices() -> None:
 def test_adjusted_closes_contain_dividends_and_plain_ones_show_the_splits(tmp_path: Path) -> None:
     adjusted = cleaned(BUNDLED["us5"])[1]
     assert adjusted.universe.dividends == "adjusted"
-    assert not absurd(adjusted.suspicious)
+    assert not distorting(adjusted.suspicious)
     assert 0.25 < adjusted.universe.missing_share < 0.26
     plain = cleaned(write_csv(tmp_path / "p.csv", pd.read_csv(BUNDLED["us5"]).drop(columns="Adj Close")))[1]
-    assert [(row.kind, row.symbol, row.day) for row in absurd(plain.suspicious)] == [
+    assert [(row.kind, row.symbol, row.day) for row in distorting(plain.suspicious)] == [
         ("jump", "AAPL", "2000-06-21"),
         ("jump", "AAPL", "2005-02-28"),
         ("jump", "MSFT", "2003-02-18"),
