@@ -52,7 +52,6 @@ class _Benchmark(Protocol):
 
 
 def main() -> None:
-    """Parse the names of benchmarks, run them and keep what they found."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(BENCHMARKS)}; none: all")
     names = parser.parse_args().names or BENCHMARKS

@@ -31,7 +31,6 @@ Values = NDArray[np.float64]
 
 
 def run() -> Section:
-    """Give the audit columns that know later returns so well, and prices that nothing knows anything about."""
     config = Config()
     market = config.market.model_copy(update={"features": "columns"})
     prices = read_market(config)
@@ -91,7 +90,6 @@ def informed_column(
 
 
 def suspected_in(prices: CleanPrices, config: Config) -> tuple[SuspectedLeak, ...]:
-    """Return what the audit suspects of the features that `config` names."""
     stop = Splits.of_days(len(prices.days), config.market).validation.stop
     features = PanelFeatures(prices, config.market)
     return audit_correlations(features, range(stop), config.trading.holding_days)[0]

@@ -47,7 +47,6 @@ class Stopwatch:
 
     @contextmanager
     def of(self, seconds: dict[str, float], sign: float = 1.0) -> Iterator[None]:
-        """Add what is done inside to `total` or `playing`, or take it away from there."""
         started = {name: clock() for name, clock in _CLOCKS.items()}
         yield
         for name, clock in _CLOCKS.items():
@@ -146,7 +145,6 @@ class _Case:
     steps: int
 
     def __str__(self) -> str:
-        """The case in words."""
         return f"{self.environment}, {self.algorithm.upper()}, {self.width} x 2, batch {self.batch}"
 
     @property
@@ -155,7 +153,6 @@ class _Case:
         return _EPOCHS * -(-self.steps // self.batch) if self.algorithm == "ppo" else self.steps
 
     def config(self, group_size: int = 0) -> Config:
-        """The run."""
         return Config(
             task=f"gym:{self.environment}",
             device="cpu",
@@ -176,7 +173,6 @@ class _Case:
         )
 
     def contenders(self) -> dict[str, _Agents]:
-        """All that train it, by name."""
         return {
             _OURS: _Population(self.config()),
             _OURS_GROUPED: _Population(self.config(group_size=1)),
@@ -195,7 +191,6 @@ _CASES = (
 
 
 def run() -> Section:
-    """Measure all cases."""
     rows = [row for case in _CASES for row in _rows(case)]
     return Section(
         title="Beside Stable-Baselines3",

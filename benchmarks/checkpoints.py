@@ -28,7 +28,6 @@ _generations: Counter[Path] = Counter()
 
 
 def run() -> Section:
-    """Fill a replay buffer of the reference size by trading; save and load it both ways, taking turns."""
     with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as name:
         folder = Path(name)
         in_own_process(_trade, folder / "source")

@@ -45,7 +45,6 @@ class _Year:
 
 
 def run() -> Section:
-    """Judge traders of each skill, those that buy every day and those that wait for a strong signal."""
     rows = []
     for holding, threshold in _RULES:
         rules = {"trading": {"holding_days": holding, "settlement_days": holding}}
@@ -132,7 +131,6 @@ def _signal(year: _Year, skill: float | None, generator: np.random.Generator) ->
 
 
 def _trade(year: _Year, config: Config, signal: Values, threshold: float | None) -> DecidedTrades:
-    """Return the trades of a trader who sees the signal."""
     trading, known = config.trading, ~np.isnan(year.gains[:-1])
     trades = DecidedTrades.none(1, _DAYS)
     free_from = np.zeros(signal.shape[1], dtype=np.int64)

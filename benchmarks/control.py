@@ -205,7 +205,6 @@ def bootstrap_interval(scores: NDArray[np.float64]) -> tuple[float, float]:
 
 
 def section(environment: str, steps: int, curves: Sequence[Sequence[Reached]], mark: float | None) -> Section:
-    """Return the table of what each seed reached."""
     columns = ["seed", "champion", "population", "steps", "training steps", "CPU seconds"]
     if mark is not None:
         columns.append(f"steps to {mark:g}")
@@ -233,7 +232,6 @@ def section(environment: str, steps: int, curves: Sequence[Sequence[Reached]], m
 
 
 def summary(out: Path) -> Section:
-    """Return the table of all runs in a folder: a row for each environment and settings."""
     rows = []
     for folder in sorted(path for path in out.glob("*/*") if any(path.glob("seed*/reached.csv"))):
         curves = [_reached_in(run.parent) for run in sorted(folder.glob("seed*/reached.csv"))]
@@ -268,7 +266,6 @@ def _steps_to(reached: Sequence[Reached], mark: float) -> str:
 
 
 def main() -> None:
-    """Train each seed and print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("environment", help="id of a Gymnasium environment")
     parser.add_argument("--steps", type=int, required=True, help="steps of the environment, of all agents together")

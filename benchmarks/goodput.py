@@ -29,7 +29,6 @@ _GOAL = "The goal is at least 95 % at one kill in 15 minutes."
 
 
 def run(minutes: Sequence[float] = (1.0,), kills: int = 5) -> Section:
-    """Train with one kill in so many minutes, for each of these rates."""
     measured = {each: _train_under_kills(60.0 * each, kills) for each in minutes}
     rows = [_row(f"{each:g} min, {kills} kills", found) for each, found in measured.items()]
     return Section(
@@ -87,7 +86,6 @@ def _wait_for_generation_after(folder: Path, generation: int) -> None:
 
 
 def main() -> None:
-    """Measure at the rates that are asked for, and keep what was found."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.goodput", description=__doc__)
     parser.add_argument("--minutes", type=float, nargs="+", default=[5.0, 15.0, 60.0])
     parser.add_argument("--kills", type=int, default=2)

@@ -42,7 +42,6 @@ class FailedError(RuntimeError):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, show, and keep what a GPU took."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu only shows that it runs")
     parser.add_argument("--small", action="store_true", help="a tiny size, whose figures mean nothing")

@@ -43,8 +43,6 @@ _SMALL = (
 
 
 class Case(NamedTuple):
-    """What a row of the table is about."""
-
     encoder: str
     precision: str = "float32"
     deterministic: bool = True
@@ -87,7 +85,6 @@ class TouchedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch 
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
-        """Count one operator."""
         result = func(*args, **(kwargs or {}))
         if not func.is_view:
             self.operators += 1

@@ -36,7 +36,6 @@ _GROUP = 20
 
 
 def run() -> Section:
-    """Count the intervals of each kind of trader that hold the excess of all other days, on real and on made prices."""
     rows = []
     for name, config in _CASES.items():
         prices = read_market(config)
@@ -82,7 +81,6 @@ class Coverage:
     share_of_exact: float
 
     def __str__(self) -> str:
-        """The share, its error, and the share of what is taken for exact."""
         return f"{100.0 * self.share:.1f} ± {100.0 * self.error:.1f} % ({self.share_of_exact:.1%})"
 
 

@@ -132,12 +132,10 @@ class Killer:
         os.environ["OMP_NUM_THREADS"] = "1"
 
     def config(self, store: str) -> dict[str, Any]:
-        """The training's configuration, with its run directories in this object's folder."""
         settings = {"store": store, "local": str(self._folder / "local"), "keep_last": 2, "lease_seconds": 10.0}
         return {**CONFIG, "checkpoint": settings}
 
     def undisturbed(self, store: str, environment: Mapping[str, str]) -> dict[str, str]:
-        """Train without any kill; return what the end is."""
         self._train(store, "undisturbed", environment)
         return facts_of(self.config(store), "undisturbed", environment)
 
@@ -255,7 +253,6 @@ def _was_killed(process: "ForkServerProcess") -> bool:
 
 
 def kill_locally(killer: Killer, folder: Path, kills: int, progress: Progress) -> Outcome:
-    """Kill runs whose store is a folder."""
     store = str(folder / "runs")
     expected = killer.undisturbed(store, {})
     outcome, bar = Outcome(), progress.add_task("local store", total=kills)
@@ -299,7 +296,6 @@ def _let_the_network_fail(proxy: "FaultProxy", seed: int) -> None:
 
 
 def run(kills: int, seed: int, console: Console) -> dict[str, Outcome]:
-    """Kill on both stores, so many times on each."""
     from fault_proxy import FaultProxy
     from gcs_emulator import GcsEmulator
 
@@ -344,7 +340,6 @@ def _kills_in(phase: str, outcome: Outcome) -> int:
 
 
 def main() -> int:
-    """Kill, show, keep; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kill", description=__doc__)
     parser.add_argument("--kills", type=int, default=100, help="kills on each store (100)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the instants (1)")

@@ -58,20 +58,16 @@ class Limits:
     notes: str
 
     def write(self, path: Path) -> None:
-        """Write this into a file."""
         path.write_text(json.dumps(asdict(self)))
 
     @classmethod
     def read(cls, path: Path) -> "Limits":
-        """Return what `write` has written."""
         values = json.loads(path.read_text())
         appetite = values.pop("appetite")
         return cls(**values, appetite=None if appetite is None else Appetite(**appetite))
 
 
 class Ballast:
-    """Memory that is not needed."""
-
     def __init__(self, size: int, content: Content) -> None:
         import numpy as np
         import torch
@@ -88,7 +84,6 @@ HELD: list[Ballast] = []
 
 
 def take(appetite: Appetite) -> None:
-    """Take what an appetite wants, piece after piece."""
     from eigen_core.common.progress import report_progress
 
     for piece in range(appetite.pieces):
@@ -99,8 +94,6 @@ def take(appetite: Appetite) -> None:
 
 
 def with_appetite(work: Callable[..., Any], appetite: Appetite) -> Callable[..., Any]:
-    """Return `work` with an appetite."""
-
     @wraps(work)
     def hungry(*args: Any) -> Any:  # noqa: ANN401 - whatever the phase takes and gives
         if not appetite.after:
@@ -130,13 +123,11 @@ def give(appetite: Appetite) -> Callable[[], None]:
 
 
 def most_addresses() -> int:
-    """Return the most addresses that this process has had at once (bytes)."""
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmPeak:")[2].split()[0]) * 1024
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the command under the limits."""
     limits = Limits.read(Path(arguments[0]))
     if limits.address_space is not None:
         resource.setrlimit(resource.RLIMIT_AS, (limits.address_space, limits.address_space))

@@ -79,11 +79,9 @@ class Case:
     appetite: Appetite | None
 
     def options(self) -> list[str]:
-        """What the command is given."""
         return ["--set", f"memory.limit_gb={self.limit / 1e9:.6f}"] if self.kind == "memory.limit_gb" else []
 
     def limits(self, notes: Path) -> Limits:
-        """What its process is given."""
         return Limits(self.limit if self.kind == "RLIMIT_AS" else None, self.appetite, str(notes))
 
 
@@ -150,13 +148,11 @@ class Limiter:
     def train(
         self, name: str, generations: int, options: Sequence[str] = (), limits: Limits | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Train the run in store `name` up to a generation."""
         settings = [*settings_of(CONFIG), *options]
         given = ["train", "--run", RUN, "--store", str(self.store(name)), "--generations", str(generations)]
         return self.command(name, [*given, *settings], limits)
 
     def store(self, name: str) -> Path:
-        """The folder of a store."""
         return self._folder / "stores" / name
 
     def facts(self, name: str) -> dict[str, str]:
@@ -165,7 +161,6 @@ class Limiter:
         return facts_of({**CONFIG, "checkpoint": settings}, RUN, {})
 
     def begin(self) -> None:
-        """Train the generations that all runs begin with."""
         _require(self.train("begun", BEGUN))
 
     def copy(self, name: str) -> Path:
@@ -200,7 +195,6 @@ class Limiter:
         )
 
     def run(self, case: Case, name: str, need: Need) -> Outcome:
-        """Go on with the run under a limit, in store `name`, and look at how that ends; its end is not compared."""
         folder = self.copy(name) / RUN
         before = _files(folder)
         notes = self._folder / f"{name}.notes"
@@ -265,7 +259,6 @@ class Limiter:
             outcome.faults.append("its end differs from that of an undisturbed run")
 
     def config(self, name: str, **sections: Mapping[str, Any]) -> Any:  # noqa: ANN401 - loaded late: a Config
-        """The configuration of the run in a store."""
         from eigen_core.config.loading import config_from_values
 
         return config_from_values({**CONFIG, "checkpoint": {"store": str(self.store(name))}, **sections})
@@ -292,7 +285,6 @@ def _notes(path: Path) -> tuple[int, int]:
 
 
 def _files(folder: Path) -> dict[str, tuple[int, int]]:
-    """The files of a folder with size and time; those that say who has the run in use are left out."""
     found = ((path.relative_to(folder), path.stat()) for path in folder.rglob("*") if path.is_file())
     return {
         str(path): (status.st_size, status.st_mtime_ns)
@@ -349,7 +341,6 @@ def with_appetite(phase: str, kind: Kind, need: Need, generator: np.random.Gener
 
 
 def run(limiter: Limiter, runs: int, seed: int, console: Console) -> tuple[Need, list[Outcome]]:
-    """Train under so many limits; show each end as it comes."""
     with Progress(console=console) as progress:
         bar = progress.add_task("runs under limits", total=runs)
         limiter.begin()
@@ -371,7 +362,6 @@ COLUMNS = ("run", "limit", "of", "need", "what takes it", "ended by", "largest p
 
 
 def row_of(index: int, outcome: Outcome) -> list[str]:
-    """The outcome as cells of a table."""
     case, appetite = outcome.case, outcome.case.appetite
     taking = "the training"
     if appetite is not None:
@@ -418,7 +408,6 @@ def _sizes(amounts: Iterable[int]) -> str:
 
 
 def main() -> int:
-    """Limit, show, keep; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.limits", description=__doc__)
     parser.add_argument("--runs", type=int, default=20, help="runs under limits (20)")
     parser.add_argument("--seed", type=int, default=1, help="seed of limits and appetites (1)")

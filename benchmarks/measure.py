@@ -25,12 +25,10 @@ class Times:
 
     @property
     def median(self) -> float:
-        """The middle time (seconds)."""
         return median(self.seconds)
 
     @property
     def least(self) -> float:
-        """The shortest time (seconds)."""
         return min(self.seconds)
 
     def over(self, other: "Times") -> float:
@@ -42,7 +40,6 @@ class Times:
 
 
 def seconds_of(work: Callable[[], object]) -> float:
-    """Return how long `work` takes (seconds)."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started

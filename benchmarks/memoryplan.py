@@ -91,11 +91,9 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """By which share the plan is above what was seen."""
         return self.planned / self.seen - 1.0
 
     def row(self) -> list[str]:
-        """The case as a row of a table."""
         cells = [f"{planned / _MB:,.0f} / {seen / _MB:,.0f}" for planned, seen in self._pairs()]
         return [self.case.name, cells[0], f"{100 * self.error:+.1f} %", cells[1]]
 
@@ -178,7 +176,6 @@ def _market(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    """Show the benchmark without keeping it."""
     from rich.console import Console
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.memoryplan", description=__doc__)

@@ -61,7 +61,6 @@ class Operated:
         self._stop()
 
     def launch(self, preset: str, run: str, assignments: Sequence[str]) -> str:
-        """Launch a training and return the number of its flow run."""
         options = [part for assignment in assignments for part in ("--set", assignment)]
         said = self._eigen("launch", "--preset", preset, "--run", run, "--store", str(self.store), *options)
         return said.partition("/flow-run/")[2].split()[0]

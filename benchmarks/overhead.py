@@ -45,7 +45,6 @@ class Course:
 
     @classmethod
     def of(cls, store: Path, name: str) -> "Course":
-        """Read it from the manifests of a finished run."""
         manifests = RunContents(LocalStore(store), name).manifests().manifests[::-1]
         if [manifest.generation for manifest in manifests] != list(range(1, _GENERATIONS + 1)):
             raise RuntimeError(f"run {name} has not all of its generations")
@@ -55,7 +54,6 @@ class Course:
 
 
 def run() -> Section:
-    """Train by turns without Prefect, and with the server and the worker of `eigen up`, which are stopped meanwhile."""
     with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as folder:
         compared = _take_turns(Path(folder))
     rows = []
@@ -98,7 +96,6 @@ def train_plainly(store: str, name: str, assignments: Sequence[str]) -> None:
 
 
 def _take_turns(folder: Path) -> dict[str, tuple[list[Course], list[Course]]]:
-    """Return the runs without Prefect and those on server and worker, of each case."""
     common = (
         "reporting.plot_every=0",
         f"generations={_GENERATIONS}",

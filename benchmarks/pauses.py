@@ -27,7 +27,6 @@ _PHASES = ("evaluate", "train", "evolve", "checkpoint")
 
 
 def run() -> Section:
-    """Train by turns with the store in a folder and on the emulator."""
     measured: dict[str, list[dict[str, float]]] = {_LOCAL: [], _EMULATOR: []}
     from gcs_emulator import GcsEmulator
 
@@ -82,5 +81,4 @@ def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dic
 
 
 def _middle_and_longest(seconds: Sequence[float]) -> str:
-    """Return both in milliseconds, as a cell."""
     return f"{1e3 * median(seconds):.0f} / {1e3 * max(seconds):.0f}"

@@ -30,7 +30,6 @@ _MARKET, _EDGE, _MARKET_GENERATIONS = "unblocked", 0.3, 6
 
 
 def run() -> Section:
-    """Train with each method and seed on both tasks."""
     works: list[Callable[[], float]] = [
         partial(task, tuple(settings), seed)
         for settings in _METHODS.values()

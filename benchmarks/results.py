@@ -70,7 +70,6 @@ class Section:
     remarks: Sequence[str] = ()
 
     def show(self, console: Console) -> None:
-        """Print the section."""
         table = Table(title=self.title, title_justify="left", caption=self.method, caption_justify="left")
         for index, heading in enumerate(self.columns):
             table.add_column(heading, justify="right" if index else "left")
@@ -94,7 +93,6 @@ class Section:
 
 
 def machine() -> str:
-    """Return in words what is measuring, and when."""
     return (
         f"{psutil.cpu_count()} cores of {_processor()}, torch {torch.__version__} with "
         f"{torch.get_num_threads()} thread{'s' * (torch.get_num_threads() > 1)}, Python {platform.python_version()}, "

@@ -37,7 +37,6 @@ _REPEATS = 3
 
 
 def run() -> Section:
-    """Count lines, files and functions, and time the commands that print a table."""
     functions, files = executed_functions(("train", "--run", "size", "--generations", "2"))
     calls = f"{functions:,} of {files} files"
     return _section(
@@ -141,7 +140,6 @@ def _command_seconds() -> Iterable[tuple[str, float]]:
 
 
 def _lines_of(*folders: str) -> dict[Path, int]:
-    """Lines of the Python files below some folders, by their paths in the project."""
     found = (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py")))
     return {path.relative_to(ROOT): path.read_text(encoding="utf-8").count("\n") for path in found}
 

@@ -112,7 +112,6 @@ class Fit:
 
     @classmethod
     def of(cls, megabytes: NDArray[np.float64]) -> "Fit":
-        """Fit the second half of one sample a generation."""
         start = len(megabytes) // 2
         y = megabytes[start:]
         x = np.arange(start + 1, len(megabytes) + 1, dtype=np.float64)
@@ -149,7 +148,6 @@ class Sampler(Listener):
         self._bar = progress.add_task("generations", total=generations)
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
-        """Sample."""
         if record.generation % self._count_every == 0:
             self.counts[record.generation] = live_counts()
             children = psutil.Process().children(recursive=True)
@@ -162,7 +160,6 @@ class Sampler(Listener):
 
     @property
     def megabytes(self) -> NDArray[np.float64]:
-        """The resident memory after each generation (MB)."""
         return np.array(self.resident, dtype=np.float64) / BYTES_PER_MB
 
 
@@ -214,7 +211,6 @@ def uploading_to_a_folder() -> Iterator[None]:
 
 
 def soak(config: Config, sampler: Sampler) -> None:
-    """Train with everything on; Prefect must be ready."""
     from flows.server.flows import train_flow
 
     with uploading_to_a_folder(), observed_by(sampler):
@@ -242,7 +238,6 @@ def _isolated_prefect() -> Iterator[None]:
 
 
 def main() -> int:
-    """Train, fit, show, keep; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.soak", description=__doc__)
     parser.add_argument("--generations", type=int, default=300, help="generations to train (300)")
     options = parser.parse_args()

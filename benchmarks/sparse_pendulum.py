@@ -28,14 +28,12 @@ class SparsePendulum(gymnasium.Wrapper[NDArray[np.float32], NDArray[np.float32],
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Hang the pendulum, and return what is observed."""
         _, info = super().reset(seed=seed, options=options)
         angle = np.pi + self.pendulum.np_random.uniform(-0.1, 0.1)
         self.pendulum.state = np.array([angle, 0.0])
         return np.array([np.cos(angle), np.sin(angle), 0.0], dtype=np.float32), info
 
     def step(self, action: NDArray[np.float32]) -> tuple[NDArray[np.float32], float, bool, bool, dict[str, Any]]:
-        """Apply a torque for a step, and reward standing."""
         observed, _, terminated, truncated, info = super().step(action)
         stands = bool(np.cos(self.pendulum.state[0]) > _UPRIGHT)
         return observed, float(stands), terminated, truncated, info

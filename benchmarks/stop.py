@@ -47,8 +47,6 @@ class Outcome:
 
 
 class Stopper:
-    """Starts trainings in a folder of their own and tells them to stop."""
-
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
         self._seed = seed
@@ -113,7 +111,6 @@ class Stopper:
 
 
 def stop_at_random_instants(folder: Path, stops: int, seed: int, progress: Progress) -> Outcome:
-    """Stop so many trainings below a folder."""
     stopper, outcome, bar = Stopper(folder, seed), Outcome(), progress.add_task("eigen train", total=stops)
     for index in range(stops):
         stopper.stop(outcome, index)
@@ -143,7 +140,6 @@ def _section(outcome: Outcome) -> Section:
 
 
 def main() -> int:
-    """Stop, show, keep; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.stop", description=__doc__)
     parser.add_argument("--stops", type=int, default=50, help="processes that are told to stop (50)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the instants (1)")

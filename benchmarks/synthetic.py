@@ -126,7 +126,6 @@ def _log_steps(deviation: "float | Grid", shocks: Grid) -> Grid:
 
 
 def _ranges(close: Grid, generator: np.random.Generator) -> tuple[Grid, Grid, Grid]:
-    """Open, high and low around closes."""
     overnight = 0.002 * generator.standard_normal(close.shape)
     opened = np.vstack([close[:1], close[:-1]]) * np.exp(overnight)
     reach = 0.003 * np.abs(generator.standard_normal(close.shape))

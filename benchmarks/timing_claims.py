@@ -36,7 +36,6 @@ Scores = Callable[[Panel, Config, int], Values]
 
 
 def run(markets: int = _MARKETS) -> Section:
-    """Judge traders and portfolios of one asset by scores without skill of several kinds, and of known correlations."""
     kinds: Mapping[str, Scores] = {
         "new every day": partial(_noise, lasting=1),
         f"lasting {_SLOW} days": partial(_noise, lasting=_SLOW),

@@ -27,7 +27,6 @@ _GOAL = "The goal is at most 5 claims on 100 markets of noise, and an edge of 0.
 
 
 def section_of(trust: Trust) -> Section:
-    """Return the section of the file of results."""
     return Section(
         title="Verdicts on noise, and on edges of known strength",
         method="Each trial trains a small run (`eigen trust`, its default settings) on a market made from the bundled "
@@ -40,7 +39,6 @@ def section_of(trust: Trust) -> Section:
 
 
 def draw(trust: Trust, path: Path) -> None:
-    """Draw the share of trials that claim skill over the strength of the edge, with intervals."""
     with figure_file(path, "Which edges are found", trust.sentences[1]) as figure:
         axes = figure.add_axes((0.08, 0.12, 0.74, 0.7))
         points = [(0.0, trust.false_alarms, VERMILLION), *((edge, one, BLUE) for edge, one in trust.power.items())]
@@ -62,7 +60,6 @@ def draw(trust: Trust, path: Path) -> None:
 
 
 def main() -> None:
-    """Make the trials, draw them and keep the section."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.trust", description=__doc__)
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--edge-trials", type=int, default=20)

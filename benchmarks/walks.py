@@ -46,7 +46,6 @@ def write_planted_prices(config: Config, edge: float, path: Path) -> None:
 
 
 def walk_picture(name: str, folder: Path, options: list[str], picture: Path) -> str:
-    """Walk forward in a folder, keep the picture, and return the verdict's sentence."""
     command = [sys.executable, "-m", "flows.cli", "walk", name, "--folds", str(_FOLDS), "--json", *options]
     found = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, check=True)
     shutil.copyfile(next((folder / "runs").rglob("equity.png")), picture)
@@ -55,7 +54,6 @@ def walk_picture(name: str, folder: Path, options: list[str], picture: Path) -> 
 
 
 def main() -> None:
-    """Train both walks, write their pictures and print their verdicts."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.walks", description=__doc__)
     parser.add_argument("--edge", type=float, default=0.1, help="information coefficient of the planted column")
     parser.add_argument("--preset", default="counterfactual")

@@ -21,7 +21,6 @@ _CASES: tuple[tuple[str, int, tuple[str, ...]], ...] = (
 
 
 def run() -> Section:
-    """Train the same run in one process and on two workers, by turns, and compare the bits."""
     tune_allocator()
     return Section(
         title="Workers on this machine",
@@ -44,8 +43,6 @@ def run() -> Section:
 
 @dataclass
 class _Side:
-    """A run, and what its generations took (seconds)."""
-
     state: TrainingState
     seconds: list[float] = field(default_factory=list)
 

@@ -29,7 +29,6 @@ class _Fuzzer(Protocol):
 
 
 def find(name: str, cases: range, seed: int, console: Console) -> Findings:
-    """Try the cases of one fuzzer in a temporary folder."""
     one_case = cast(_Fuzzer, importlib.import_module(f"benchmarks.fuzz.{name}")).one_case
     folder = Path(tempfile.mkdtemp(prefix="eigen-fuzz-"))
 
@@ -44,7 +43,6 @@ def find(name: str, cases: range, seed: int, console: Console) -> Findings:
 
 
 def section(found: dict[str, Findings], seed: int) -> Section:
-    """Return what all fuzzers found as a section of the results."""
     rows = [
         (name, treatment, f"{len(kinds)}", f"{sum(kinds):,}")
         for name, one in found.items()
@@ -62,7 +60,6 @@ def section(found: dict[str, Findings], seed: int) -> Section:
 
 
 def main() -> int:
-    """Parse the names of fuzzers, run them and keep what they found."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(FUZZERS)}; none: all")
     parser.add_argument("--cases", type=int, help="cases of each fuzzer")

@@ -39,7 +39,6 @@ class Findings:
 
     @property
     def cases(self) -> int:
-        """Cases tried."""
         return self.treatments.total()
 
 
@@ -65,7 +64,6 @@ def fuzz(
 
 
 def findings(outcomes: Iterator[tuple[int, Outcome]], name: str, seed: int) -> Findings:
-    """Count what became of all cases."""
     found = Findings()
     for index, outcome in outcomes:
         found.treatments[outcome.kind, outcome.treatment] += 1

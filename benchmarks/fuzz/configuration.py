@@ -44,7 +44,6 @@ class _Value:
 
 
 def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
-    """Give one setting one value in one way."""
     setting = _choice(generator, list(settings(Config().learner.algorithm, Config().evolution.method).values()))
     way = _choice(generator, _ways_of(setting))
     value = _choice(generator, _texts(setting, generator) if way == "--set" else _objects(setting, generator))
@@ -210,7 +209,6 @@ def _deep(depth: int) -> list[Any]:
 
 
 def _fine(setting: Setting, generator: np.random.Generator) -> list[Any]:
-    """Return values that a setting accepts, as long as the others agree."""
     key, default = setting.key, _default_of(setting)
     if setting.kind == "boolean":
         return [True, False]
@@ -233,7 +231,6 @@ def _fine(setting: Setting, generator: np.random.Generator) -> list[Any]:
 
 
 def _default_of(setting: Setting) -> Any:  # noqa: ANN401 - any setting's
-    """Return a setting's default as the model holds it."""
     return flatten(Config().model_dump())[setting.key]
 
 
@@ -244,7 +241,6 @@ def _bounds(setting: Setting) -> tuple[float, float]:
 
 
 def _spelled(value: object) -> str:
-    """Return a value as one would write it after `--set key=`."""
     if isinstance(value, tuple):
         return f"[{', '.join(map(str, value))}]"
     if value is None:

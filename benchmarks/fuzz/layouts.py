@@ -117,7 +117,6 @@ def difference(prices: CleanPrices, case: Case) -> str | None:
 
 
 def drawn(generator: Generator, symbols: int = 0, coins: bool = False) -> pd.DataFrame:
-    """Draw long bars of random walks: date, symbol, open, high, low, close, volume; some symbols begin late."""
     names = generator.permutation(_COINS if coins else _STOCKS)[: symbols or int(generator.integers(1, 5))]
     days = int(generator.integers(40, 260))
     start = f"{generator.integers(2015, 2025)}-{generator.integers(1, 13):02}-{generator.integers(1, 28):02}"

@@ -41,27 +41,22 @@ class _Run:
         return {name: value for name, value in json.loads(path.read_bytes()).items() if name != "checksum"}
 
     def older(self) -> Fields:
-        """The manifest of the generation before."""
         return self._read(sorted((self._path / "manifests").iterdir())[-2])
 
     def entry(self, name: str) -> Fields:
-        """The manifest's entry of a file."""
         found: Fields = next(entry for entry in self.fields["files"] if entry["name"] == name)
         return found
 
     def content(self, name: str) -> bytes:
-        """The content of a file of the generation."""
         return (self._path / blob_name(self.entry(name)["sha256"])).read_bytes()
 
     def put(self, entry: Fields, content: bytes) -> None:
-        """Let an entry be that of other content."""
         entry.update(bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
         blob = self._path / blob_name(entry["sha256"])
         blob.parent.mkdir(parents=True, exist_ok=True)
         blob.write_bytes(content)
 
     def seal(self) -> None:
-        """Write the manifest under the name that it has now."""
         content = checksummed(self.fields)
         self._manifest.unlink()
         generation = self.fields.get("generation")

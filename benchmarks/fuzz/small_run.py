@@ -76,7 +76,6 @@ def _advance(state: TrainingState) -> None:
 
 
 def _end(state: TrainingState) -> str:
-    """All that a state holds, in one text."""
     tensors = tensors_sha256({**state.population.tensors(), **state.replay.tensors()})
     return json.dumps(
         [tensors, state.noise_scale, dict(state.method_state.numbers), state.history[-1].model_dump(mode="json")]
@@ -142,7 +141,6 @@ def _one_step(name: str, folder: Path, base: SmallRun) -> tuple[str, TrainingSta
 
 
 def copied(folder: Path) -> Path:
-    """Copy the run into `folder` and return the copy's own folder."""
     return Path(shutil.copytree(small_run().store / RUN, folder / RUN))
 
 

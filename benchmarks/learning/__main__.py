@@ -17,7 +17,6 @@ from flows.cli.display import display_on
 
 
 def main() -> None:
-    """Run one trial and print it as one line of JSON; or all that are missing, and write the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.learning", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     trial = commands.add_parser("trial", help="train once; print what was reached as one line of JSON")

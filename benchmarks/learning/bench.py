@@ -54,13 +54,11 @@ class Estimate:
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Estimate":
-        """Of the values of some seeds, at least one."""
         scores = np.asarray(values, dtype=np.float64)
         interval = bootstrap_interval(scores[:, None]) if len(scores) > 1 else None
         return cls(interquartile_mean(scores), interval)
 
     def shown(self, digits: int = 0) -> str:
-        """As a cell of a table."""
         if self.interval is None:
             return f"{self.mean:.{digits}f}"
         low, high = self.interval
@@ -72,7 +70,6 @@ Found = Mapping[Case, Mapping[str, Sequence[TrialFound]]]
 
 
 def section_of(found: Found, planned: int, title: str, picture: str) -> Section:
-    """Return the section of the file of results; `planned`: trials that there will be."""
     made = sum(len(trials) for methods in found.values() for trials in methods.values())
     rows = [row for case, methods in found.items() for row in _rows(case, methods)]
     kinds = {market: MARKETS[market].shown for market, _ in found}
@@ -184,7 +181,6 @@ class Part:
     seeds: range
 
     def planned(self) -> Iterator[Trial]:
-        """All trials, in the order in which they are made."""
         for cases, methods in self.groups:
             for seed in self.seeds:
                 for market, edge in cases:

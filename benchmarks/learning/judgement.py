@@ -43,7 +43,6 @@ class Oracle:
 
 
 def tuned_oracle(market: KnownMarket, config: Config) -> Oracle:
-    """Return the oracle that earns most in training episodes."""
     starts = spread_starts(market.panel.training_starts(config), _TUNING_EPISODES)
     targets = np.linspace(config.trading.min_target, config.trading.max_target, _ORACLE_TARGETS).tolist()
     oracles = [Oracle(threshold, target) for threshold, target in product(THRESHOLDS, targets)]
@@ -118,7 +117,6 @@ def tuned_weights_oracle(name: str, edge: float, config: Config) -> WeightsOracl
 
 @cache
 def _tuned(name: str, edge: float, config: Config) -> WeightsOracle:
-    """The same for all seeds and learners."""
     oracles = [WeightsOracle(sharpness, speed) for sharpness, speed in product(_SHARPNESS, _SPEEDS)]
     growth = np.zeros(len(oracles))
     for seed in _TUNING_SEEDS:
@@ -332,7 +330,6 @@ def _decided(state: TrainingState, agents: Tensor, market: KnownMarket, span: ra
 
 
 def _turnover(weights: Tensor) -> float:
-    """Return how often a portfolio is changed for another in a year, by its target weights."""
     changed = weights.diff(dim=0).abs().sum(dim=-1).mean() / 2.0
     return round(float(changed) * YEAR, 1)
 

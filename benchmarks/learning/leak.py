@@ -59,7 +59,6 @@ def mean_reward(state: TrainingState, weights: torch.Tensor) -> float:
 
 
 def begin_trial(learning: Learning, credit: Credit, seed: int) -> TrainingState:
-    """The state before the first generation."""
     config = trial_config(learning, credit, seed)
     return start_training(config, leaking_market(config, DAYS, ASSETS, seed))
 
@@ -73,7 +72,6 @@ def random_reward(seed: int) -> float:
 
 
 def learning_curve(learning: Learning, credit: Credit, seed: int, generations: int = GENERATIONS) -> Iterator[float]:
-    """Mean reward of the whole population after each generation."""
     state = begin_trial(learning, credit, seed)
     for _ in range(generations):
         evaluate(state)
@@ -83,7 +81,6 @@ def learning_curve(learning: Learning, credit: Credit, seed: int, generations: i
 
 
 def run_trials() -> pd.DataFrame:
-    """All trials: credit, learning, seed, generation, reward; random agents are generation 0."""
     rows = []
     for seed in SEEDS:
         floor = random_reward(seed)
@@ -97,7 +94,6 @@ def run_trials() -> pd.DataFrame:
 
 
 def draw_trials(trials: pd.DataFrame, path: Path) -> None:
-    """One panel a credit; a thin line a seed, a thick one for their mean."""
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     titles = {
@@ -121,7 +117,6 @@ def draw_trials(trials: pd.DataFrame, path: Path) -> None:
 
 
 def main() -> None:
-    """Run, save and draw all trials."""
     torch.set_num_threads(1)
     trials = run_trials()
     trials.to_csv(_FOLDER / "leak.csv", index=False, float_format="%.1f")

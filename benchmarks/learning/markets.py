@@ -97,14 +97,12 @@ class Drawn:
 
 
 def _visible(drawn: Drawn) -> KnownMarket:
-    """The signal is a feature."""
     panel = drawn.panel()
     planted = with_planted_edge(panel, drawn.config.trading, drawn.edge, drawn.seed)
     return KnownMarket(drawn.name, planted, drawn.signal(panel), drawn.edge)
 
 
 def _isolated(drawn: Drawn) -> KnownMarket:
-    """The signal is a feature, beside two that are noise and no others."""
     market = _visible(drawn)
     generator = keyed_generator(drawn.seed, 0, "market", "noise", "features")
     noise = generator.standard_normal((drawn.days, drawn.assets, _NOISE_FEATURES))
@@ -159,7 +157,6 @@ def _changing(drawn: Drawn) -> KnownMarket:
 
 
 def _unknown(drawn: Drawn) -> KnownMarket:
-    """The feature is noise."""
     return _visible(replace(drawn, edge=0.0))
 
 

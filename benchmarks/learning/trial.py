@@ -40,7 +40,6 @@ _OF_THE_MARKET = ("trading.holding_days", "trading.settlement_days")
 
 
 def _settings_of(preset: str, *sections: str) -> tuple[str, ...]:
-    """Sections of a preset, as `key=value`, without what the market says."""
     values = preset_values(preset)
     settings = {f"{section}.{name}": value for section in sections for name, value in values[section].items()}
     shown = {name: value if isinstance(value, str) else json.dumps(value) for name, value in settings.items()}
@@ -87,20 +86,16 @@ METHODS = MARKET_METHODS | PORTFOLIO_METHODS
 
 @dataclass
 class CpuTime:
-    """Processor seconds of this process, by phase."""
-
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Add what the block takes to a phase."""
         began = time.process_time()
         yield
         self.seconds[name] = self.seconds.get(name, 0.0) + time.process_time() - began
 
     @property
     def training(self) -> float:
-        """Seconds of evaluate, train and evolve."""
         return sum(self.seconds.get(name, 0.0) for name in ("evaluate", "train", "evolve"))
 
 
@@ -220,7 +215,6 @@ class Trial:
             raise InputError(f"{path} holds no trial: remove it, and the trial is made again.") from None
 
     def make(self, folder: Path) -> None:
-        """Train, and keep what is found."""
         found = run_trial(self.market, self.edge, self.config) | {"method": self.method}
         folder.mkdir(parents=True, exist_ok=True)
         path = self.path(folder)
