@@ -26,7 +26,7 @@ from eigen_core.machine import (
     release_free_memory,
 )
 from eigen_core.machine.allocation import is_exhaustion
-from eigen_core.planning import PHASES
+from eigen_core.planning.plan import PHASES
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.training.journals import (
     GuardAbort,

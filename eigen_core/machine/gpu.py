@@ -2,8 +2,8 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable
-from types import TracebackType
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -67,31 +67,22 @@ def _kind(leaf: Any) -> Hashable:  # noqa: ANN401 - any value
     return (tuple(leaf.shape), leaf.dtype) if isinstance(leaf, Tensor) else leaf
 
 
-class _Capture:
-    """Captures the computations of its block; an error of the block is raised unchanged.
-
-    Args:
-        graph: of the capture.
-        pool: of graphs that it shares memory with.
-    """
-
-    def __init__(self, graph: torch.cuda.CUDAGraph, pool: Any) -> None:  # noqa: ANN401 - torch's handle
-        # Threads that store checkpoints may ask for memory meanwhile.
-        self._capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
-
-    def __enter__(self) -> None:
-        self._capture.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+@contextmanager
+def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa: ANN401 - torch's handle
+    """Capture the computations of the block; its errors are raised unchanged. `pool`: memory of other graphs."""
+    # Threads that store checkpoints may ask for memory meanwhile.
+    capture = torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local")
+    capture.__enter__()
+    try:
+        yield
+    except BaseException as error:
         try:
-            self._capture.__exit__(kind, error, traceback)
+            capture.__exit__(type(error), error, error.__traceback__)
         except RuntimeError as following:
-            if error is None:
-                raise
             # Raised, it would take the place of the error that says which operator failed.
             error.add_note(f"The end of the capture failed after it: {following}")
+        raise
+    capture.__exit__(None, None, None)
 
 
 class _Graph:
@@ -115,7 +106,7 @@ class _Graph:
             with (
                 device_cache_kept(),
                 torch.cuda.stream(torch.cuda.current_stream()),
-                _Capture(self._graph, pool),
+                _captured(self._graph, pool),
             ):
                 self._result = function(self._held)
         except RuntimeError as error:

@@ -25,20 +25,10 @@ from eigen_core.machine import (
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import SystemMeter, Usage
-from eigen_core.planning import (
-    PHASES,
-    Plan,
-    ProbeFailure,
-    ProbeResult,
-    Shape,
-    Sizes,
-    Suggestion,
-    plan_of,
-    probe,
-    remember,
-    remembered,
-    suggestions_for,
-)
+from eigen_core.planning.plan import PHASES, Plan, plan_of
+from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape, probe, remember, remembered
+from eigen_core.planning.sizes import Sizes
+from eigen_core.planning.suggestions import Suggestion, suggestions_for
 from eigen_core.task import TaskData
 
 logger = logging.getLogger(__name__)

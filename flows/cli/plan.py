@@ -30,8 +30,10 @@ from flows.server.environment import prepare_environment, require_addresses
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.planning import DiskPlan, ProbeFailure, ProbeResult, Shape, WorkerPlan
+    from eigen_core.planning.plan import WorkerPlan
+    from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape
     from eigen_core.planning.run_plan import RunPlan
+    from eigen_core.planning.sizes import DiskPlan
 
 _print_fact = partial(print_fact, width=10)
 
@@ -69,7 +71,8 @@ def plan(
     shape = _shape_of(days, columns, assets, config.market.data)
     require_addresses()
     with progress_shown() as display:
-        from eigen_core.planning import ProbeResult, worker_plans
+        from eigen_core.planning.plan import worker_plans
+        from eigen_core.planning.probe import ProbeResult
         from eigen_core.planning.run_plan import plan_run
         from eigen_core.task import open_data, task_class
 
@@ -154,7 +157,7 @@ def _print_parts(console: Console, run_plan: "RunPlan", *, explained: bool) -> N
 
 
 def _print_phases(console: Console, run_plan: "RunPlan") -> None:
-    from eigen_core.planning import PHASES
+    from eigen_core.planning.plan import PHASES
 
     plan = run_plan.plan
     on_device = plan.device != "cpu"
@@ -200,7 +203,7 @@ def _print_time(console: Console, measured: "ProbeResult | ProbeFailure | None",
     if measured is None:
         _print_fact(console, "time", "not estimated: the run does not fit")
         return
-    from eigen_core.planning import ProbeFailure
+    from eigen_core.planning.probe import ProbeFailure
 
     if isinstance(measured, ProbeFailure):
         _print_fact(console, "time", f"not estimated, and memory only as far as it can be counted: {measured.why}")

@@ -3,8 +3,7 @@
 from dataclasses import replace
 
 from eigen_core.config import Config
-from eigen_core.planning import ProbeResult
-from eigen_core.planning.probe import Peak
+from eigen_core.planning.probe import Peak, ProbeResult
 
 MB = 1_000_000
 MEASURED = ProbeResult(

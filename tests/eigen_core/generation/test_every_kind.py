@@ -22,7 +22,7 @@ from eigen_core.generation import (
 )
 from eigen_core.learning.interface import learner_settings
 from eigen_core.machine import chunk_sizes
-from eigen_core.planning import Sizes
+from eigen_core.planning.sizes import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData
 

@@ -9,7 +9,7 @@ from training_cases import advance, content_of, market_of, saved_of, small_state
 from eigen_core.config import Config
 from eigen_core.generation import restore
 from eigen_core.networks.layout import product
-from eigen_core.planning import Sizes
+from eigen_core.planning.sizes import Sizes
 from eigen_core.task import TaskData
 
 SHORT: dict[str, Any] = {"trading_days": 5, "settlement_days": 3, "holding_days": 3}

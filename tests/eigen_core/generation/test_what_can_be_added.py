@@ -20,7 +20,9 @@ from eigen_core.generation import (
 )
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.planning import Sizes, measure, plan_of
+from eigen_core.planning.plan import plan_of
+from eigen_core.planning.probe import measure
+from eigen_core.planning.sizes import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData, open_data, task_class
 

@@ -14,7 +14,7 @@ from eigen_core.generation import start_training
 from eigen_core.learning.direct import DirectLearner
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import initial_weights
-from eigen_core.planning import Sizes
+from eigen_core.planning.sizes import Sizes
 from eigen_core.task import TaskData, open_data
 from eigen_core.task.portfolio import PortfolioTask
 from eigen_core.task.replay import Replay

@@ -9,8 +9,7 @@ from training_cases import advance
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.config import Config
 from eigen_core.generation import snapshot, start_training
-from eigen_core.planning import Sizes
-from eigen_core.planning.sizes import DiskPlan, disk_plan
+from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
 from eigen_core.task import TaskData
 from eigen_core.task.market import MarketTask
 

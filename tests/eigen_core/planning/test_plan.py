@@ -15,9 +15,9 @@ from eigen_core.config import Config, values
 from eigen_core.generation import start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
-from eigen_core.planning import Part, Plan, ProbeFailure, ProbeResult, Sizes, plan_of, worker_plans
-from eigen_core.planning.plan import local_worker_count
-from eigen_core.planning.probe import Peak
+from eigen_core.planning.plan import Part, Plan, local_worker_count, plan_of, worker_plans
+from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
+from eigen_core.planning.sizes import Sizes
 from eigen_core.reporting.tensorboard import TensorBoardTracker
 from eigen_core.task import TaskData
 

@@ -13,7 +13,7 @@ from training_cases import advance, content_of
 from eigen_core.config import Config
 from eigen_core.generation import start_training
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.planning import ProbeFailure, ProbeResult, measure, probe, remember, remembered
+from eigen_core.planning.probe import ProbeFailure, ProbeResult, measure, probe, remember, remembered
 from eigen_core.task import TaskData, open_data
 
 MB = 1_000_000

@@ -18,10 +18,11 @@ from eigen_core.config.loading import load_config
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
 from eigen_core.machine.limits import ControlGroup, LimitKind
 from eigen_core.memory_watch import MemoryWatch
-from eigen_core.planning import PHASES, ProbeFailure, ProbeResult, Sizes, plan_of
 from eigen_core.planning import run_plan as module
-from eigen_core.planning.plan import _CUDA_CONTEXT
+from eigen_core.planning.plan import _CUDA_CONTEXT, PHASES, plan_of
+from eigen_core.planning.probe import ProbeFailure, ProbeResult
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
+from eigen_core.planning.sizes import Sizes
 from eigen_core.task import TaskData
 from eigen_core.task.market import MarketTask
 

@@ -10,8 +10,10 @@ from science_cases import random_panel, small_config
 from eigen_core.config import Config
 from eigen_core.config.learning import batch_size_of
 from eigen_core.machine.limits import Limit
-from eigen_core.planning import Plan, Sizes, plan_of, suggestions_for
+from eigen_core.planning.plan import Plan, plan_of
 from eigen_core.planning.probe import Peak
+from eigen_core.planning.sizes import Sizes
+from eigen_core.planning.suggestions import suggestions_for
 from eigen_core.task import TaskData
 
 CONFIG = small_config(

@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.planning import ProbeResult, Shape, measure
+from eigen_core.planning.probe import ProbeResult, Shape, measure
 from eigen_core.task import open_data, task_class
 from flows.cli.app import app
 
