@@ -1,4 +1,4 @@
-"""A run, from its configuration to its last upload: read it from top to bottom."""
+"""The training of a run, from its configuration to its last upload: read it from top to bottom."""
 
 import logging
 import time

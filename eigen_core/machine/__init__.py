@@ -1,4 +1,4 @@
-"""How much memory a run may take and takes: limits, guard, reports."""
+"""Memory limits and use of a run: limits, guard, reports; and threads, GPUs, chunk sizes and arithmetic."""
 
 from eigen_core.machine.allocation import SharedTensor, shared_probe, shared_zeros, shares_memory, unwritten_zeros
 from eigen_core.machine.guard import MemoryGuard, MemoryGuardError

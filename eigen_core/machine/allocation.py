@@ -1,4 +1,4 @@
-"""Memory that is allocated lazily or shared with other processes, allocations that fail, and what an object holds."""
+"""Lazy and shared allocations, failed allocations, and the tensors that an object holds."""
 
 import errno
 import logging

@@ -1,9 +1,8 @@
-"""How much is computed at a time where a setting leaves it open (0): as much as bytes allow.
+"""Chunk sizes of computations for settings that are 0: as much at a time as a number of bytes allows.
 
-On a CPU a block of values that an operation makes should stay in the processor's cache, and below the size from which
-the allocator maps and unmaps it (`eigen_core.machine.tune_allocator`), which costs a page fault for each page. On a GPU
-many small operations cost more than memory does, and what is computed at a time is large; it does not depend on the
-GPU's memory, since bits may depend on groups there.
+On a CPU a block of values should stay in the processor's cache, and below the size from which the allocator maps and
+unmaps it (`eigen_core.machine.tune_allocator`). On a GPU many small operations cost more than memory, and chunks are
+large; they do not depend on the GPU's memory, since bits may depend on groups there.
 """
 
 from typing import NamedTuple
@@ -36,7 +35,7 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
     chunk: their bits must not depend on groups.
 
     Args:
-        chosen: the setting `network.column_chunk`; 0: by bytes.
+        chosen: `network.column_chunk`; 0: by bytes.
         columns: of the panel.
         column_bytes: of a column in one block of values of one agent.
         device: the kind of device.
@@ -81,12 +80,12 @@ def encoded_at_once(
     """Return how many agents and days are encoded at a time, without a gradient; on a CPU no bit depends on it.
 
     Args:
-        agents: those that encode the same days.
-        days: consecutive ones.
+        agents: that encode the same days.
+        days: consecutive days.
         day_bytes: of a day of an agent in the largest block of values.
         device: the kind of device.
-        steps: days of an episode. More are encoded at a time only for the sake of those before them.
-        days_before: days that are computed before the first, whatever the number of those after it. They are to be a
+        steps: days of an episode. More are encoded at a time only if `days_before` is large.
+        days_before: days that are computed before the first, whatever the number of days after it; they should be a
             small part of the work, as far as that takes little memory.
     """
     megabytes = _ENCODED.on(device)
@@ -107,10 +106,7 @@ def noise_at_once(steps: int, step_bytes: int, device: str) -> int:
 
 
 def _even(count: int, megabytes: float, each: int) -> int:
-    """Return the size of parts that hold at most so much, all of about the same size.
-
-    A last part that is much smaller than the others would cost as many operations as they do.
-    """
+    """Return the size of parts of at most `megabytes`, all of about one size: small ones cost as many operations."""
     most = max(int(megabytes * BYTES_PER_MB) // max(each, 1), 1)
     parts = -(-count // most)
     return -(-count // parts)

@@ -1,4 +1,4 @@
-"""GPUs: those that are visible, copies to them, and computations captured as CUDA graphs."""
+"""GPUs: visible devices, copies to them, and CUDA graphs."""
 
 import os
 from collections import Counter

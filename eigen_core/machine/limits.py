@@ -1,4 +1,4 @@
-"""The limits on the memory of a run, from control groups, the system and settings, and where each comes from."""
+"""Memory limits of a run: control groups, RLIMIT_AS, physical memory, settings, GPU."""
 
 import logging
 import re

@@ -1,4 +1,4 @@
-"""A report on the memory at a moment: limits, owners, the largest tensors, phases; as a page, as files, on SIGUSR1."""
+"""A report on the memory: limits, owners, the largest tensors, phases; as markdown, as files, on SIGUSR1."""
 
 import gc
 import json

@@ -1,4 +1,4 @@
-"""A profile of one generation: what torch computes in each phase, as traces and as a table of operators."""
+"""A profile of one generation with torch's profiler: a trace of each phase, and a table of operators."""
 
 import csv
 from collections import defaultdict

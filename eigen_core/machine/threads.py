@@ -1,4 +1,4 @@
-"""How many threads compute: measured by gradient steps that are needed anyway; small ones gain nothing by more."""
+"""The number of threads that compute, chosen by timing gradient steps."""
 
 import logging
 import math

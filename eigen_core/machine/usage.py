@@ -1,4 +1,4 @@
-"""The memory that the run's processes use on the host and on the device, now and over time."""
+"""Memory use of the run's processes on the host and on the device, now and over time."""
 
 import ctypes
 import logging

@@ -1,1 +1,1 @@
-"""Memory, disk, uploads and time of a run before it starts, and settings that would make it fit."""
+"""Memory, disk, uploads and time of a run before it starts, and settings with which it would fit."""

@@ -1,4 +1,4 @@
-"""The memory plan of a run: what a probe has measured of it, and what can be counted."""
+"""The memory plan of a run, from its sizes and a probe's measurements."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace

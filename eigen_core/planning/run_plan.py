@@ -1,4 +1,4 @@
-"""Memory and disk of a run on this machine, whether it fits, and the refusal of a run that does not."""
+"""The plan of a run on this machine, against its memory and disk, and the refusal of a run that does not fit."""
 
 import logging
 import shutil

@@ -1,4 +1,4 @@
-"""What can be counted of a run before it computes: data, agents, transitions, files."""
+"""Sizes of a run that are known before it computes: data, agents, transitions, files."""
 
 import json
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Settings that would make a run fit, found by planning the run with each of them: measured anew where that matters."""
+"""Settings with which a run would fit, found by planning the run with each of them."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -1,1 +1,1 @@
-"""Runs of a store: how they are found and continued, what is remembered of them, and who hears how one is trained."""
+"""Runs of a store: opening, status, journals, and listeners of a training."""

@@ -1,4 +1,4 @@
-"""A run that is being trained, and the listeners that receive its events."""
+"""Listeners that receive the events of a training."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""A request to stop is not lost in code that Python lets no exception out of."""
+"""Stop requests (exceptions of signal handlers) that Python or Prefect would swallow."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Other processes, on this machine or on others, that compute the agents of a run (dask.distributed)."""
+"""Processes on this machine or others that compute the agents of a run (dask.distributed)."""
 
 from eigen_core.workers.connection import WorkerStatus, unreachable, worker_command, workers_of
 from eigen_core.workers.executor import WorkerExecutor

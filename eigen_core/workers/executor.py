@@ -1,4 +1,4 @@
-"""Agents of a run, computed by the workers of a Dask scheduler."""
+"""The executor that lets workers of a Dask scheduler compute the agents of a run."""
 
 import logging
 import time

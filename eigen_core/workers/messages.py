@@ -1,4 +1,4 @@
-"""Messages between the process that leads a run and its workers, as arrays, and their bytes."""
+"""Messages between the leading process and the workers, as arrays."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass

@@ -1,4 +1,4 @@
-"""The part of a run that lives in a worker: its task and learner, the replay, and the agents of last time."""
+"""The actor that computes agents in a worker: it keeps task, learner, replay and the agents of last time."""
 
 import gc
 import os

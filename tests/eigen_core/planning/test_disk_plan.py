@@ -1,4 +1,4 @@
-"""What a plan says of the disk, against run directories."""
+"""The planned size on disk, against run directories."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""The plan as a whole: what is counted is what runs hold, peaks, verdicts, workers, what it shows."""
+"""The plan: sizes as runs hold them, peaks, verdicts, workers."""
 
 import sys
 from collections.abc import Mapping

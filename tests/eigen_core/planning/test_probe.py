@@ -1,4 +1,4 @@
-"""What a probe measures, and that nothing that happens to it reaches the process that asked for it."""
+"""The probe measures, and no failure of its child reaches the process that asked for it."""
 
 import stat
 import sys

@@ -1,4 +1,4 @@
-"""The plan of a run, judged by what a machine has: limits of every kind, what others take, the refusal."""
+"""The plan of a run against the limits of a machine, memory of other processes, and the refusal."""
 
 import json
 import shutil

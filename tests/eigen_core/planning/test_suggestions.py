@@ -1,4 +1,4 @@
-"""Settings that make a run fit: what is tried first, when it ends, and what is combined."""
+"""Settings with which a run fits: the order in which they are tried, and combined."""
 
 from collections.abc import Callable
 from dataclasses import replace

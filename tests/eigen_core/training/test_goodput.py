@@ -1,4 +1,4 @@
-"""What the time of a run was used for: kept, lost and waiting add up, whatever ended its processes."""
+"""The goodput: kept, lost and waiting time add up, however processes ended."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""A store elsewhere chooses neither what a resume reads nor where it writes: that is this machine's own."""
+"""A remote store chooses neither what a resume reads nor where it writes: this machine does."""
 
 from pathlib import Path
 

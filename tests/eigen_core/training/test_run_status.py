@@ -1,4 +1,4 @@
-"""Continuing a run with other settings, and telling how far it is, whatever happened to its files."""
+"""Continuing a run with other settings, and its status, with damaged files too."""
 
 from contextlib import nullcontext
 from pathlib import Path

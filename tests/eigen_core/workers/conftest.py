@@ -1,4 +1,4 @@
-"""What the tests of workers share."""
+"""Fixtures of the tests of workers."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""What workers raise, and workers that do not answer: what a phase makes of it."""
+"""Errors of workers, and workers that do not answer."""
 
 import os
 import threading
