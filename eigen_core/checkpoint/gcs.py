@@ -32,7 +32,6 @@ from google.cloud.storage.retry import DEFAULT_RETRY
 from eigen_core.checkpoint.store import (
     GcsLocation,
     MissingObjectError,
-    ObjectExistsError,
     Progress,
     Store,
     StoredObject,
@@ -83,6 +82,10 @@ logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
 logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
 
+class _ObjectExistsError(Exception):
+    """The bucket has another generation of an object than a request expects."""
+
+
 class GcsClient:
     """gcsfs and Google's own client for uploads, for one bucket and process: neither survives a fork."""
 
@@ -118,7 +121,7 @@ class GcsClient:
         visible, take no precondition for large files, and report progress in the thread that serves all requests.
 
         Raises:
-            ObjectExistsError: the bucket has not this `generation` of the object (0: none; None: any).
+            _ObjectExistsError: the bucket has not this `generation` of the object (0: none; None: any).
         """
         blob = self._bucket.blob(key, chunk_size=BLOCK)
         limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": self._retry}
@@ -171,7 +174,7 @@ class GcsClient:
                 f"create gs://{bucket}) or correct its name."
             )
         if status == 412:
-            return ObjectExistsError(f"{url} has this object already, in another version")
+            return _ObjectExistsError(f"{url} has this object already, in another version")
         if status == 403:
             return InputError(
                 f"The store {url} cannot be used: {account} may not list, read, write and delete there ({reason}). "
@@ -309,17 +312,12 @@ class GcsStore(Store):
     def put(self, name: str, content: bytes) -> None:
         self._upload(checked_name(name), BytesIO(content))
 
-    def create(self, name: str, content: bytes) -> None:
-        """Create a small object (see `Store.create`).
-
-        If it has this content already, this call counts as the one that created it: so a retry succeeds after a lost
-        reply. Different writers must therefore write different contents.
-        """
+    def create(self, name: str, content: bytes) -> bool:
         try:
             self._upload(checked_name(name), BytesIO(content), generation=0)
-        except ObjectExistsError as error:
-            if not has_content(self, name, content):
-                raise ObjectExistsError(f"{self.url} has {name} already") from error
+        except _ObjectExistsError:
+            return has_content(self, name, content)
+        return True
 
     def _upload(self, name: str, file: BinaryIO, generation: int | None = None, moved: Progress | None = None) -> None:
         """Upload a file until it arrives undamaged, over this generation of the object only (0: none; None: any)."""

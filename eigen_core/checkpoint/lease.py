@@ -14,7 +14,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self, TypeVar
 
@@ -24,11 +23,9 @@ from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
 from eigen_core.checkpoint.lock import ProcessIdentity, this_process
 from eigen_core.checkpoint.store import (
     MissingObjectError,
-    ObjectExistsError,
     Store,
     StoredObject,
     StoreUnavailableError,
-    created,
 )
 from eigen_core.common.errors import InputError
 
@@ -235,7 +232,7 @@ class Lease:
     def _create(self) -> bool:
         """Create this epoch's record; False if another process was faster."""
         name = _record_name(self._run, self.epoch)
-        if not created(self._store, name, self._record.model_dump_json().encode()):
+        if not self._store.create(name, self._record.model_dump_json().encode()):
             return False
         found = self._store.objects(_folder(self._run))
         epochs = _epochs(found)
@@ -257,8 +254,7 @@ class Lease:
         announced = {thing.name: _ANNOUNCEMENT.fullmatch(thing.name.rpartition("/")[2]) for thing in found}
         for match in announced.values():
             if match is not None:
-                with suppress(ObjectExistsError):
-                    self._store.create(f"{self._run}/{MANIFESTS}{match[1]}", DELETED_MARK)
+                self._store.create(f"{self._run}/{MANIFESTS}{match[1]}", DELETED_MARK)
         return [name for name, match in announced.items() if match is not None]
 
     def _prune(self, names: list[str]) -> None:

@@ -11,13 +11,13 @@ from typing import BinaryIO
 
 from eigen_core.checkpoint.store import (
     MissingObjectError,
-    ObjectExistsError,
     Progress,
     Store,
     StoredObject,
     StoreUnavailableError,
     checked_name,
     checked_prefix,
+    has_content,
     is_hidden,
     store_errors,
     within,
@@ -83,19 +83,18 @@ class LocalStore(Store):
         with self._errors(f"store {name} in"), replacing(target) as file:
             file.write(content)
 
-    def create(self, name: str, content: bytes) -> None:
+    def create(self, name: str, content: bytes) -> bool:
         target = self.path(name)
         with self._errors(f"store {name} in"), temporary_file(target.parent) as (file, temporary):
             file.write(content)
             sync_file(file)
             try:
                 _link(temporary, target)
-            except FileExistsError as error:
-                # NFS retries a link whose reply was lost, and then finds the link that it has made.
-                if not os.path.samestat(os.lstat(temporary), os.lstat(target)):
-                    raise ObjectExistsError(f"{self.folder} has {name} already") from error
+            except FileExistsError:
+                return has_content(self, name, content)
             with suppress(FileNotFoundError):
                 sync_folder(target.parent)
+            return True
 
     def read(self, name: str, limit: int) -> bytes:
         with self._errors(f"read {name} in"), self._opened(name) as file:

@@ -39,7 +39,7 @@ from eigen_core.checkpoint.snapshot import (
     read_snapshot,
     write_files,
 )
-from eigen_core.checkpoint.store import ANOTHER_STORE, ObjectExistsError, check_run_name
+from eigen_core.checkpoint.store import ANOTHER_STORE, check_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, leftovers
 from eigen_core.common.text import size
@@ -112,10 +112,8 @@ class RunDirectory:
         taken = f"There is already something at {store.folder / name}: choose another name, or resume the run there."
         if _is_taken(store.folder / name):
             raise InputError(taken)
-        try:
-            store.create(f"{name}/{CONFIG_NAME}", content)
-        except ObjectExistsError as error:
-            raise InputError(taken) from error
+        if not store.create(f"{name}/{CONFIG_NAME}", content):
+            raise InputError(taken)
         return cls(store.folder, name, config)
 
     @classmethod
@@ -213,8 +211,9 @@ class RunDirectory:
                 self.config if config is None else config,
             )
             stored = self._stored_like(manifest)
-            if stored is None:
-                self.contents.store.create(self.contents.object_name(manifest.name), manifest_bytes(manifest))
+            name = self.contents.object_name(manifest.name)
+            if stored is None and not self.contents.store.create(name, manifest_bytes(manifest)):
+                raise FileExistsError(name)
             self._base = stored or manifest
             # Its blobs are all written anew.
             self.contents.unfit.discard(self._base.name)

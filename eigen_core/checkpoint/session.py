@@ -21,7 +21,7 @@ from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.run import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
-from eigen_core.checkpoint.store import MissingObjectError, ObjectExistsError, StoreUnavailableError
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
@@ -195,15 +195,12 @@ def _directory_of(location: RunLocation) -> RunDirectory:
 
 def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
     """Create the run in the store; another run of that name there is refused."""
-    name = location.stored.object_name(CONFIG_NAME)
-    try:
-        location.store.create(name, config_content(location.name, directory.config))
-    except ObjectExistsError:
-        if location.stored.config() != dict(directory.config):
-            raise InputError(
-                f"Run '{location.name}' in {location.store.url} is another one than that in {directory.path}: choose "
-                "another name, or move that folder away."
-            ) from None
+    name, content = location.stored.object_name(CONFIG_NAME), config_content(location.name, directory.config)
+    if not location.store.create(name, content) and location.stored.config() != dict(directory.config):
+        raise InputError(
+            f"Run '{location.name}' in {location.store.url} is another one than that in {directory.path}: choose "
+            "another name, or move that folder away."
+        )
 
 
 def _queue_small_files(location: RunLocation, directory: RunDirectory, uploader: Uploader) -> None:

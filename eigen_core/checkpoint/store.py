@@ -42,10 +42,6 @@ class MissingObjectError(Exception):
     """There is no object of this name."""
 
 
-class ObjectExistsError(Exception):
-    """There is an object of this name already."""
-
-
 @dataclass(frozen=True)
 class StoredObject:
     """An object in a store.
@@ -92,11 +88,11 @@ class Store(Protocol):
     def put(self, name: str, content: bytes) -> None:
         """Store a small object under `name`, atomically replacing the object of that name."""
 
-    def create(self, name: str, content: bytes) -> None:
-        """Store a small object under a name that is not taken; of several concurrent calls, one succeeds.
+    def create(self, name: str, content: bytes) -> bool:
+        """Store a small object unless the name is taken; return whether the object has this content now.
 
-        Raises:
-            ObjectExistsError: the name is taken.
+        Of several concurrent calls one succeeds. A retry after a lost reply recognises its own object by the content,
+        so different writers must write different contents.
         """
 
     def read(self, name: str, limit: int) -> bytes:
@@ -128,18 +124,6 @@ class Store(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; a missing one is not an error."""
-
-
-def created(store: Store, name: str, content: bytes) -> bool:
-    """Create a small object and return whether the object of that name has this content now.
-
-    A create whose reply was lost is recognised by its content, so different writers must write different contents.
-    """
-    try:
-        store.create(name, content)
-    except ObjectExistsError:
-        return has_content(store, name, content)
-    return True
 
 
 def has_content(store: Store, name: str, content: bytes) -> bool:

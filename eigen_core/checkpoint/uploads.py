@@ -21,7 +21,7 @@ from eigen_core.checkpoint.contents import RunContents, kept_generations
 from eigen_core.checkpoint.integrity import BLOBS, DamagedFileError, generation_of
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
-from eigen_core.checkpoint.store import StoreUnavailableError, created
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
 from eigen_core.common.text import size
@@ -505,14 +505,14 @@ class Uploader:
 
     def _write_manifest(self, manifest: Manifest) -> None:
         store, name, content = self._target.store, self._target.object_name(manifest.name), manifest_bytes(manifest)
-        if created(store, name, content):
+        if store.create(name, content):
             return
         self._lease.check()
         # Its name has a part of its checksum. What reads differently is damaged, or was announced by a former holder.
         logger.warning("%s in %s was damaged or withdrawn, and is replaced", name, store.url)
         store.delete([name])
         self._lease.check()
-        if not created(store, name, content):
+        if not store.create(name, content):
             raise StoreUnavailableError(f"{store.url} gives back something else than {name}, as it was written")
 
     def _moved(self, count: int) -> None:

@@ -30,7 +30,6 @@ from eigen_core.checkpoint.store import (
     MissingObjectError,
     Store,
     StoreUnavailableError,
-    created,
 )
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
@@ -89,7 +88,7 @@ def _opened_head(store: Store) -> Head:
         return found
     head = Head(ledger=uuid.uuid4().hex, number=0, sha256="")
     # Of several processes that begin a ledger, one succeeds.
-    if not created(store, LEDGER_HEAD, _content(head)):
+    if not store.create(LEDGER_HEAD, _content(head)):
         found = _stored_head(store)
         if found is None:  # It is there and cannot be read.
             store.put(LEDGER_HEAD, _content(head))
@@ -196,7 +195,7 @@ class Looks:
 def record_look(store: Store, look: Look) -> None:
     """Add a look to the log, unless it is known already."""
     content = look.model_dump_json().encode()
-    if store.stat(look.name) is not None or not created(store, look.name, content):
+    if store.stat(look.name) is not None or not store.create(look.name, content):
         return
     ledger = _opened_head(store).ledger
     for _ in range(_ATTEMPTS):
@@ -212,7 +211,7 @@ def record_look(store: Store, look: Look) -> None:
             before = {name: _sha256(earlier[name]) for name in sorted(earlier)}
         entry = _Entry(number=last.number + 1, previous=last.sha256, look=look, before=before, ledger=ledger)
         written = entry.model_dump_json().encode()
-        if created(store, _entry_name(entry.number), written):
+        if store.create(_entry_name(entry.number), written):
             _keep_head(store, Head(ledger=ledger, number=entry.number, sha256=_sha256(written)))
             return
     raise StoreUnavailableError(f"{store.url}: other processes keep adding looks to its ledger.")

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import checksummed, parse_checksummed
 from eigen_core.checkpoint.location import open_store
-from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_run_name, created, run_root
+from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_run_name, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.config import BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
@@ -183,7 +183,7 @@ def remember_walk(walk: Walk) -> None:
         InputError: the store cannot be used, or the walk was begun with another definition.
         StoreUnavailableError: the store does not answer.
     """
-    if not created(open_store(walk.config.checkpoint.store), _document_name(walk.name), checksummed(walk.document())):
+    if not open_store(walk.config.checkpoint.store).create(_document_name(walk.name), checksummed(walk.document())):
         require_same_walk(walk)
 
 
