@@ -28,13 +28,13 @@ _NOTHING = CleanReport((), (), (), 0)
 
 @dataclass(frozen=True)
 class CleanedRun:
-    """Files removed of a run, or to be removed.
+    """Files of a run that were removed, or would be.
 
     Attributes:
         run: its name.
-        skipped: why it was not cleaned; None if it was.
-        stored: what was removed from the store.
-        local: what was removed from this machine, if the store is elsewhere.
+        skipped: reason why it was not cleaned; None if it was.
+        stored: files in the store.
+        local: files on this machine, if the store is a bucket.
     """
 
     run: str
@@ -50,14 +50,14 @@ class CleanedRun:
 
 @dataclass(frozen=True)
 class Verification:
-    """Whether a run is whole.
+    """The damages of a run.
 
     Attributes:
         run: its name.
         deep: SHA-256 were compared, not just sizes.
-        generations: generations with a manifest, rising.
-        damages: all that is wrong.
-        unreferenced_files: blobs that no generation refers to.
+        generations: with a manifest, rising.
+        damages: of its files and of the store's evaluation log.
+        unreferenced_files: number of blobs that no generation refers to.
         unreferenced_bytes: their size (bytes).
     """
 
@@ -70,11 +70,7 @@ class Verification:
 
 
 def parse_duration(text: str) -> float:
-    """Return a duration such as 90s, 30m, 12h or 7d in seconds.
-
-    Raises:
-        InputError: it is none.
-    """
+    """Return a duration such as 90s, 30m, 12h or 7d in seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise InputError(f"'{text}' is no duration: write a number and a unit, such as 90s, 30m, 12h or 7d.")
@@ -82,12 +78,12 @@ def parse_duration(text: str) -> float:
 
 
 def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry_run: bool) -> list[CleanedRun]:
-    """Apply each run's retention and remove what no manifest refers to; runs in use are left alone.
+    """Apply each run's retention and remove files that no manifest refers to; runs in use are left alone.
 
     Args:
         store: the store.
         names: the runs; None: all.
-        grace_seconds: what no manifest refers to stays so long: it may be part of a generation on its way.
+        grace_seconds: younger files without a manifest stay: they may be of a generation that is being uploaded.
         dry_run: remove nothing.
 
     Raises:
@@ -104,7 +100,6 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
 
 
 def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
-    """Clean a run; one whose configuration cannot be read keeps no other from being cleaned."""
     try:
         run = Run.open(store, name)
         run.config  # noqa: B018 - read here
@@ -149,9 +144,7 @@ def _clean(
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:
-    """Look for damage in a run: presence and sizes of all its files, with `deep` their SHA-256 too.
-
-    And in the store's ledger of looks, by which the run is judged.
+    """Check presence and sizes of a run's files, with `deep` their SHA-256 too, and the store's evaluation log.
 
     Raises:
         InputError: there is no such run, or the store cannot be used.
@@ -181,10 +174,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
 
 
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[set[KeepRule], list[Damage]]:
-    """Return the rules that a run was seen to go by, and what is wrong with its configurations, each thing once.
-
-    Each manifest has the configuration of its time.
-    """
+    """Return the retention rules in the configurations of a run and its manifests, and what is wrong with these."""
     begun = contents.begun_config()
     stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
     rules: set[KeepRule] = set()
@@ -200,7 +190,7 @@ def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[s
 
 
 def export_champion(store: str, name: str, path: Path) -> str:
-    """Write the champion of a run with its configuration into a safetensors file; return what it is, in a sentence.
+    """Write the champion of a run with its configuration into a safetensors file; return a sentence about it.
 
     Raises:
         InputError: there is no such run, it has no generation yet, or the file cannot be written.

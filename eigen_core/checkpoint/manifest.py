@@ -100,12 +100,12 @@ class ShardEntry(_Entry):
 
     @property
     def stop(self) -> int:
-        """Number of the row after its last one."""
+        """Number of the row after the last one."""
         return self.first + self.count
 
     @property
     def title(self) -> str:
-        """Its name in reports."""
+        """Name in reports."""
         return f"replay shard {self.first}"
 
 
@@ -208,7 +208,7 @@ class Manifest(_Entry):
 
     @property
     def name(self) -> str:
-        """Its name, relative to the run's folder."""
+        """Relative to the run's folder."""
         return manifest_name(self.generation, self.checksum)
 
     @property
@@ -218,27 +218,24 @@ class Manifest(_Entry):
 
     @property
     def blobs(self) -> dict[str, int]:
-        """All that it refers to: name relative to the run's folder -> size (bytes)."""
+        """Its blobs: name relative to the run's folder -> size (bytes)."""
         files = {blob_name(entry.sha256): entry.bytes for entry in self.files}
         return files | {blob_name(shard.sha256): shard.bytes for shard in self.shards}
 
     @property
     def parts(self) -> dict[str, str]:
-        """The parts of the generation: name in reports -> name of its blob."""
+        """Its parts: name in reports -> name of the blob."""
         files = {entry.name: blob_name(entry.sha256) for entry in self.files}
         return files | {shard.title: blob_name(shard.sha256) for shard in self.shards}
 
     @property
     def bytes(self) -> int:
-        """Size of all that it refers to (bytes)."""
+        """Size of its blobs."""
         return sum(self.blobs.values())
 
     def entry(self, name: str) -> FileEntry:
         """Return the entry of the file `name`; `KeyError` if there is none."""
-        for entry in self.files:
-            if entry.name == name:
-                return entry
-        raise KeyError(name)
+        return {entry.name: entry for entry in self.files}[name]
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
@@ -252,7 +249,7 @@ def parse_manifest(content: bytes) -> Manifest:
 
     Raises:
         DamagedFileError: it is damaged.
-        InputError: it is whole, but written by a newer version of Eigen.
+        InputError: it was written by a newer version of Eigen.
     """
     document = parse_checksummed(content)
     version = document.get("format_version")
@@ -277,13 +274,7 @@ def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGene
 
 @contextmanager
 def reading_part(manifest: Manifest, part: str, path: str) -> Iterator[None]:
-    """Turn errors of reading a part of a generation into a `DamagedGenerationError`.
-
-    Args:
-        manifest: the generation's.
-        part: what the part is called in reports.
-        path: where it is stored, relative to the run's folder.
-    """
+    """Raise errors of reading a part, stored at `path`, of a generation as a `DamagedGenerationError`."""
     try:
         yield
     except (DamagedFileError, OSError) as error:

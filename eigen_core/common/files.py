@@ -46,15 +46,12 @@ _REASONS = {
 
 @contextmanager
 def explained(action: str, path: Path, instead: str = "choose another path") -> Iterator[None]:
-    """Turn errors of the file system that a user can correct into an `InputError` with a sentence.
+    """Raise errors of the file system that a user can correct as an `InputError`; others pass unchanged.
 
     Args:
-        action: what was tried, after "Cannot": "save generation 7 in".
-        path: where.
-        instead: what else the user can do, after "or".
-
-    Raises:
-        InputError: such an error; others pass unchanged.
+        action: the words after "Cannot": "save generation 7 in".
+        path: of the file or folder.
+        instead: advice after "or".
     """
     try:
         yield
@@ -66,11 +63,7 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
 
 
 def require_place(path: Path) -> None:
-    """Refuse a file that could not be written, before its content is computed; nothing is made.
-
-    Raises:
-        InputError: its folder cannot be made or written to.
-    """
+    """Raise `InputError` if a file could not be written, before its content is computed; nothing is created."""
     nearest = nearest_there(path.absolute().parent)
     with explained("write", path):
         if not nearest.is_dir():
@@ -115,12 +108,9 @@ def sync_file(file: BinaryIO) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write that atomically replaces `path`, durably, once the block ends without an error.
+    """Open a file that atomically and durably replaces `path` once the block ends without an error.
 
-    If the block fails, `path` is unchanged. Folders are created as needed. The file may be read inside the block.
-
-    Raises:
-        OSError: the file system refuses.
+    Folders are created as needed. The file may be read inside the block.
     """
     with temporary_file(path.parent) as (file, temporary):
         yield file
@@ -132,11 +122,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a new hidden file in a folder and give its path too; at the end it is removed if it still has that name.
-
-    Raises:
-        OSError: the file system refuses.
-    """
+    """Open a new hidden file in a folder and give its path; it is removed at the end unless it was renamed."""
     path = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
     file = _open_new(path)
     try:
@@ -147,7 +133,7 @@ def temporary_file(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
 
 
 def _open_new(path: Path) -> BinaryIO:
-    """Create a file, again if another process that removes empty folders has removed its folder meanwhile."""
+    """Create a file, with retries if another process removes its empty folder."""
     for _ in range(_OPEN_ATTEMPTS):
         with suppress(FileNotFoundError, FileExistsError):
             make_folder(path.parent)
@@ -165,7 +151,7 @@ def leftovers(folder: Path) -> list[Path]:
 
 
 def crc32c(content: bytes, before: int = 0) -> int:
-    """Return the CRC-32C of some bytes, continuing from that of the bytes before them."""
+    """Return the CRC-32C of bytes, continued from that of the bytes before them."""
     return int(google_crc32c.extend(before, content))
 
 
