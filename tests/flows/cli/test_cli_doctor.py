@@ -24,19 +24,8 @@ from flows.server.environment import free_port
 pytestmark = pytest.mark.usefixtures("without_api")
 
 CHECKS = [
-    "python",
-    "torch",
-    "device",
-    "TA-Lib",
-    "data",
-    "memory limits",
-    "memory",
-    "Prefect",
-    "Prefect's API",
-    "store",
-    "run folder",
-    "disk",
-    "workers",
+    *("python", "torch", "device", "TA-Lib", "data", "memory limits", "memory", "Prefect", "Prefect's API"),
+    *("store", "run folder", "disk", "workers"),
 ]
 
 

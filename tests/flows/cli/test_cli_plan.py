@@ -20,32 +20,13 @@ from flows.cli.app import app
 pytestmark = pytest.mark.usefixtures("without_api")
 
 PLANNED_KEYS = [
-    "preset",
-    "generations",
-    "panel",
-    "device",
-    "peak_host_bytes",
-    "peak_device_bytes",
-    "fits",
-    "verdicts",
-    "phases",
-    "parts",
-    "disk",
-    "measured",
-    "sentence",
-    "limits",
-    "device_limit",
-    "suggestions",
-    "calibration",
-    "workers",
+    *("preset", "generations", "panel", "device", "peak_host_bytes", "peak_device_bytes", "fits", "verdicts"),
+    *("phases", "parts", "disk", "measured", "sentence", "limits", "device_limit", "suggestions"),
+    *("calibration", "workers"),
 ]
 CALIBRATION_KEYS = [
-    "evaluate_seconds",
-    "train_seconds",
-    "evolve_seconds",
-    "piece_seconds",
-    "generation_seconds",
-    "run_seconds",
+    *("evaluate_seconds", "train_seconds", "evolve_seconds", "piece_seconds", "generation_seconds"),
+    *("run_seconds"),
 ]
 PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "device_holder"]
 TOO_LITTLE = ["--set", "memory.limit_gb=0.5"]

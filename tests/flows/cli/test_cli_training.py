@@ -31,33 +31,13 @@ pytestmark = pytest.mark.thorough
 
 GENERATIONS = 6
 SHOWN_KEYS = [
-    "run",
-    "state",
-    "generation",
-    "generations",
-    "config",
-    "store",
-    "computed_by",
-    "history",
-    "goodput",
-    "uploads",
-    "verdict",
+    *("run", "state", "generation", "generations", "config", "store", "computed_by", "history", "goodput"),
+    *("uploads", "verdict"),
 ]
 HISTORY_KEYS = [
-    "generation",
-    "best_fitness",
-    "mean_fitness",
-    "validation",
-    "champion_validation",
-    "champion_score",
-    "champion_excess",
-    "distinct_ancestors",
-    "policy_distance",
-    "seconds",
-    "rss_peak_bytes",
-    "transitions",
-    "weights_sha256",
-    "replay_sha256",
+    *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
+    *("champion_excess", "distinct_ancestors", "policy_distance", "seconds", "rss_peak_bytes", "transitions"),
+    *("weights_sha256", "replay_sha256"),
 ]
 SAME_IN_EQUAL_RUNS = [key for key in HISTORY_KEYS if key not in ("seconds", "rss_peak_bytes")]
 

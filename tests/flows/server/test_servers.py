@@ -1,25 +1,46 @@
-"""What server and worker are told, and which server is meant."""
+"""Servers: their environment, which one is used, what is refused before one starts, and which pages one answers."""
 
+import importlib.metadata
+import json
 import os
+import shutil
+import sqlite3
 import sys
+from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
+from uuid import uuid4
 
+import prefect.concurrency._leases
+import prefect.flow_engine
 import pytest
+from fastapi import FastAPI
+from flow_cases import eigen_environment, run_eigen
+from kept_database import kept_file
 from operation_cases import answering, record_of, sleeping
+from prefect.server.api.clients import OrchestrationClient
+from prefect.server.api.server import create_app
+from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_SERVER_CORS_ALLOWED_ORIGINS, temporary_settings
+from starlette.testclient import TestClient
+from starlette.websockets import WebSocketDisconnect
 
 from eigen_core.common.errors import InputError
 from flows.server.environment import (
     client_environment,
     flow_environment,
+    own_origins,
     server_command,
     server_environment,
     worker_command,
     worker_environment,
 )
 from flows.server.launching import folder_of
+from flows.server.prefect_internals import RELEASE, keep_training_without_slot, known_revisions
 from flows.server.servers import (
     ListenOptions,
     answers,
+    guard,
     is_taken,
     is_up,
     known_server,
@@ -253,3 +274,195 @@ def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         assert not is_up(home)
+
+
+COMMANDS = {"up": ["up"]}
+
+
+def text(path: Path) -> str:
+    """A file that is no database."""
+    path.write_text("dear diary, " * 1_000)
+    return "cannot be read"
+
+
+def newer(path: Path) -> str:
+    """The database of a version of Prefect that does not exist yet."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE flow_run (id TEXT)")
+        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
+        connection.execute("INSERT INTO alembic_version VALUES ('0123456789ab')")
+    return "is the database of another version of Prefect"
+
+
+def other(path: Path) -> str:
+    """A database of something else."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE recipes (name TEXT)")
+    return "none of Prefect"
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A user's environment, with an empty home of Prefect."""
+    (tmp_path / "prefect").mkdir()
+    return eigen_environment(tmp_path / "prefect", EIGEN_HOME=str(tmp_path / "state"))
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("make", [text, newer, other])
+@pytest.mark.thorough
+def test_a_database_that_is_none_is_refused_before_anything_starts(
+    environment: dict[str, str], tmp_path: Path, make: object, command: str
+) -> None:
+    assert callable(make)
+    part = make(tmp_path / "prefect" / "prefect.db")
+    content = (tmp_path / "prefect" / "prefect.db").read_bytes()
+    ended = run_eigen(COMMANDS[command], environment=environment, folder=tmp_path)
+    assert ended.returncode == 2, ended.stderr
+    assert part in ended.stderr
+    assert "set PREFECT_HOME" in ended.stderr
+    assert ended.stderr.count("\n") == 1, ended.stderr
+    assert not (tmp_path / "runs").exists()
+    assert not (tmp_path / "state").exists()
+    assert (tmp_path / "prefect" / "prefect.db").read_bytes() == content
+
+
+@pytest.mark.parametrize("make", [text, newer, other])
+@pytest.mark.thorough
+def test_doctor_fails_on_it(environment: dict[str, str], tmp_path: Path, make: object) -> None:
+    assert callable(make)
+    part = make(tmp_path / "prefect" / "prefect.db")
+    ended = run_eigen(["doctor", "--json"], environment=environment, folder=tmp_path)
+    assert ended.returncode == 1
+    (failed,) = (check for check in json.loads(ended.stdout)["checks"] if check["status"] == "failed")
+    assert part in failed["found"]
+
+
+@pytest.mark.thorough
+def test_a_database_of_this_version_is_used(environment: dict[str, str], tmp_path: Path) -> None:
+    if not kept_file().is_file():
+        pytest.skip("no database of Prefect is kept")
+    shutil.copy(kept_file(), tmp_path / "prefect" / "prefect.db")
+    ended = run_eigen(["doctor", "--json"], environment=environment, folder=tmp_path)
+    assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.parametrize("command", ["up", "doctor"])
+@pytest.mark.thorough
+def test_a_home_that_cannot_be_is_one_sentence(environment: dict[str, str], tmp_path: Path, command: str) -> None:
+    (tmp_path / "file").write_text("no folder")
+    del environment["PREFECT_HOME"]
+    environment["HOME"] = str(tmp_path / "file" / "home")
+    ended = run_eigen(COMMANDS.get(command, [command]), environment=environment, folder=tmp_path)
+    said = ended.stdout if command == "doctor" else ended.stderr
+    assert ended.returncode == (1 if command == "doctor" else 2)
+    assert "correct HOME, or set PREFECT_HOME" in " ".join(said.split())
+    assert ended.stderr.count("\n") == (0 if command == "doctor" else 1), ended.stderr
+    assert not (tmp_path / "state").exists()
+    assert os.listdir(tmp_path / "prefect") == []
+
+
+HERE = "127.0.0.1:4200"
+
+
+@pytest.fixture(scope="module")
+def client() -> TestClient:
+    """Prefect's own server as `eigen up` starts it; nothing that it would serve needs a database."""
+    with temporary_settings({PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own_origins({}, 4200)}):
+        app = create_app(final=True, ignore_cache=True)
+        guard(app)
+    return TestClient(app)
+
+
+def status(client: TestClient, headers: Mapping[str, str], method: str = "GET") -> int:
+    """What a request with these headers gets."""
+    return int(client.request(method, "/api/health", headers=headers).status_code)
+
+
+@pytest.mark.parametrize("host", [HERE, "localhost:4200", "LOCALHOST", "[::1]:4200", "192.168.1.7:4200"])
+def test_the_server_is_asked_by_names_of_its_own(client: TestClient, host: str) -> None:
+    assert status(client, {"Host": host}) == 200
+    assert status(client, {"Host": host, "Origin": f"http://{host}"}) == 200
+
+
+def test_the_server_itself_asks_it_as_when_an_automation_resumes(client: TestClient) -> None:
+    assert status(client, {"Host": str(OrchestrationClient()._http_client.base_url.host)}, "GET") == 200
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:4200", "127.0.0.1.evil.example", "", "[::1", "a:b:c"])
+def test_a_name_that_was_pointed_at_this_machine_is_refused(client: TestClient, host: str) -> None:
+    assert status(client, {"Host": host}) == 403
+    assert status(client, {"Host": host, "Origin": f"http://{host}"}, "POST") == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", "http://127.0.0.1:4201", "http://127.0.0.1:4200.evil.example", ""]
+)
+def test_a_page_of_another_origin_is_refused(client: TestClient, origin: str) -> None:
+    headers = {"Host": HERE, "Origin": origin}
+    assert status(client, headers, "POST") == 403
+    assert status(client, headers) == 403
+    asked = {**headers, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    found = client.options("/api/deployments/filter", headers=asked)
+    assert found.status_code == 403
+    assert "access-control-allow-origin" not in found.headers
+    with pytest.raises(WebSocketDisconnect), client.websocket_connect("/api/events/out", headers=headers):
+        pass
+
+
+def test_its_own_pages_may_ask_it_under_each_of_its_names(client: TestClient) -> None:
+    for name in ("localhost", "127.0.0.1"):
+        headers = {"Host": HERE, "Origin": f"http://{name}:4200"}
+        assert status(client, headers) == 200
+        found = client.options("/api/health", headers={**headers, "Access-Control-Request-Method": "GET"})
+        assert (found.status_code, found.headers["access-control-allow-origin"]) == (200, f"http://{name}:4200")
+
+
+def test_pages_behind_a_proxy_are_named() -> None:
+    environ = {"PREFECT_UI_API_URL": "https://eigen.example/api"}
+    assert own_origins(environ, 4300).split(",") == [
+        "http://127.0.0.1:4300",
+        "http://localhost:4300",
+        "http://[::1]:4300",
+        "https://eigen.example",
+    ]
+
+
+def test_a_server_with_a_password_is_called_by_any_name_but_not_from_any_page() -> None:
+    app = FastAPI()
+    app.get("/api/health")(lambda: True)
+    with temporary_settings(
+        {PREFECT_SERVER_API_AUTH_STRING: "user:password", PREFECT_SERVER_CORS_ALLOWED_ORIGINS: "http://pages.example"}
+    ):
+        guard(app)
+    asked = TestClient(app)
+    assert status(asked, {"Host": "anything.example"}) == 200
+    assert status(asked, {"Host": "anything.example", "Origin": "http://pages.example"}) == 200
+    assert status(asked, {"Host": "anything.example", "Origin": "http://other.example"}) == 403
+
+
+def test_two_names_are_none(client: TestClient) -> None:
+    found = client.get("/api/health", headers=[("Host", HERE), ("Host", HERE)])
+    assert found.status_code == 403
+
+
+def test_the_release_is_the_one_that_was_looked_through() -> None:
+    assert importlib.metadata.version("prefect") == RELEASE, (
+        "look through flows/server/prefect_internals.py, then name this release there"
+    )
+
+
+def test_a_slot_that_is_lost_ends_no_flow_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = "maintain_concurrency_lease"
+    monkeypatch.setattr(prefect.flow_engine, name, getattr(prefect.flow_engine, name))
+    maintain = Mock()
+    monkeypatch.setattr(prefect.concurrency._leases, name, maintain)
+    keep_training_without_slot()
+    lease = uuid4()
+    # As Prefect's engine does.
+    vars(prefect.flow_engine)[name](lease, 300, raise_on_lease_renewal_failure=True)
+    maintain.assert_called_once_with(lease, 300, raise_on_lease_renewal_failure=False)
+
+
+def test_the_revisions_of_its_database_are_found() -> None:
+    assert len(known_revisions()) > 50
