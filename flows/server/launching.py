@@ -97,16 +97,14 @@ def resume(api: str, *, always: bool = True) -> str | None:
             schedule = resume_schedule(client)
             if schedule is None or not schedule.active:
                 return None
-        if running_flow_run(client) is not None or _is_due(next_flow_run(client)):
+        following = next_flow_run(client)
+        due = None if following is None else following.next_scheduled_start_time
+        is_soon = due is not None and due.timestamp() - time.time() < _SOON_SECONDS
+        if is_soon or running_flow_run(client) is not None:
             return None
         tags = () if always else (SCHEDULED_TAG,)
         created = _create(client, find_deployment(client).id, {"resume": True}, RESUME, tags)
         return page_of(api, str(created.id))
-
-
-def _is_due(flow_run: FlowRun | None) -> bool:
-    due = None if flow_run is None else flow_run.next_scheduled_start_time
-    return due is not None and due.timestamp() - time.time() < _SOON_SECONDS
 
 
 def require_same_run_here(config: Config, run: str) -> None:

@@ -236,7 +236,8 @@ def wanted_port(
         InputError: `given` contradicts PREFECT_API_URL.
     """
     if configured is None:
-        return given or _port_in(environ) or last or DEFAULT_PORT
+        text = environ.get("PREFECT_SERVER_API_PORT", "").strip()
+        return given or (int(text) if text.isdecimal() else None) or last or DEFAULT_PORT
     parts = urlsplit(configured)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     local = parts.hostname in _LOOPBACK and parts.scheme == "http"
@@ -325,11 +326,6 @@ def names_an_api(environ: Mapping[str, str]) -> bool:
             if word in file.read_text(encoding="utf-8", errors="replace"):
                 return True
     return False
-
-
-def _port_in(environ: Mapping[str, str]) -> int | None:
-    text = environ.get("PREFECT_SERVER_API_PORT", "").strip()
-    return int(text) if text.isdecimal() else None
 
 
 def _is_same(one: str, other: str) -> bool:

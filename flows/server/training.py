@@ -5,7 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from prefect import runtime
@@ -127,8 +127,13 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     return chosen
 
 
-def _named(config: Config, run: str, *, resume: bool) -> ChosenRun:
-    return ChosenRun(run, _resumed_config(config, run) if resume else config)
+def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> ChosenRun:
+    """Return the run with its own configuration if it is resumed, and with this machine's own settings."""
+    if resume:
+        own = merge(machine_values(config.model_dump()), _launched(run))
+        found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
+        config = found.config_to_resume(config.market.data)
+    return ChosenRun(run, config, unnamed)
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
@@ -145,7 +150,7 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
         for found in unfinished_runs(config.checkpoint.store, config.checkpoint.local):
             known = request if request is not None and request.run == found.name else last_request(found.name)
             if known is None or known.stopped is None:
-                return replace(_named(config, found.name, resume=True), unnamed=True)
+                return _named(config, found.name, resume=True, unnamed=True)
             request, stopped = known, stopped or known.stopped
     if request is not None and request.is_suspended:
         name_flow_run(f"{request.run} is suspended")
@@ -166,13 +171,7 @@ def _requested_run(config: Config, request: TrainingRequest) -> ChosenRun | Stat
         # The prices of the run are where this machine knows them.
         given, resume = given.model_copy(update={"market": config.market}), True
     require_store(given.checkpoint)
-    return replace(_named(given, request.run, resume=resume), unnamed=True)
-
-
-def _resumed_config(given: Config, run: str) -> Config:
-    own = merge(machine_values(given.model_dump()), _launched(run))
-    found = Run.open(given.checkpoint.store, run, given.checkpoint.local, own)
-    return found.config_to_resume(given.market.data)
+    return _named(given, request.run, resume=resume, unnamed=True)
 
 
 def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[ChosenRun]:
