@@ -135,7 +135,7 @@ def _worker(status: "Status") -> Fact:
     worker = status.worker
     if not worker.running:
         return "none: start it with `eigen up`"
-    heard = "" if worker.heard_of is None else f", heard of {_when(worker.heard_of)}"
+    heard = "" if worker.heard_of is None else f", last heartbeat {_when(worker.heard_of)}"
     return f"process {worker.pid}, in {worker.folder}{heard}"
 
 
@@ -167,7 +167,7 @@ def _run(status: "Status") -> list[tuple[str, Fact]]:
     if status.problem is not None:
         return [("run", status.problem)]
     if flow_run is not None and flow_run.run is not None:
-        return [("run", ((flow_run.run, "bold"), " is yet to be begun"))]
+        return [("run", ((flow_run.run, "bold"), " has not begun"))]
     return [("run", "none yet: eigen launch")]
 
 

@@ -230,7 +230,7 @@ def resume_automation(deployment_id: UUID) -> AutomationCore:
     """Return the automation that resumes when a flow run of a deployment has crashed."""
     return AutomationCore(
         name=RESUME_NAME,
-        description=f"After a crash of {DEPLOYMENT}, the run that was asked for last goes on. Made by `eigen deploy`.",
+        description=f"After a crash of {DEPLOYMENT}, the run that was requested last goes on. Made by `eigen deploy`.",
         enabled=True,
         trigger=_reaching(["Crashed"], deployment_id),
         actions=[RunDeployment(deployment_id=deployment_id, parameters={"resume": True})],

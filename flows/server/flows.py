@@ -146,19 +146,18 @@ keep_training_without_slot()
 def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 
-    Ends as `Completed`, named `AlreadyFinished` when nothing is left to do, `AlreadyRunning` if another process trains
-    the run or is about to, `StillSuspended` if the run that is to be resumed was suspended in Prefect's pages, and
-    `NothingToDo` if what was asked for is complete or was stopped; as `Failed`, with the exception as its data, named
-    `MemoryPlan` if the run cannot fit into memory or onto the disk and nothing was begun, `MemoryGuard` if the guard
-    ended it, and `Blocked` if the guard, or whatever ended scheduled resumes, has ended this generation as often as is
-    allowed.
+    Ends as `Completed`, named `AlreadyFinished` if the run was complete, `AlreadyRunning` if another process trains it
+    or is about to, `StillSuspended` if the run to resume is suspended in Prefect's pages, and `NothingToDo` if the
+    requested runs are complete or were stopped; as `Failed`, with the exception as its data, named `MemoryPlan` if the
+    run does not fit into memory or onto the disk and was not begun, `MemoryGuard` if the guard ended it, and `Blocked`
+    after too many attempts at this generation.
 
     Args:
-        config: Everything that determines the run. What is left alone comes from the preset. With resume, only the
-            store counts: a run continues as it was configured.
+        config: Everything that determines the run. Empty settings are those of the preset. With resume, only the store
+            counts: a run continues as it was configured.
         run: Name of the run: letters, digits, dots, dashes and underscores. Empty: a new run, named by preset and time;
-            with resume, the run that was asked for last; if that is complete or was stopped, and no schedule asks, the
-            run of the store that was trained last, is not complete and was not stopped.
+            with resume, the run that was requested last; if that is complete or was stopped, and a user resumes, the
+            newest unfinished run of the store that was not stopped.
         resume: Continue a run that exists. Otherwise it is begun if it is missing.
 
     Raises:
@@ -167,7 +166,7 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
         LeaseLostError: another process has taken the run over.
     """
     with stop_requests_raised():
-        # Prefect also reads this file for a hook, and for a form: there is nothing to train then.
+        # Prefect also imports this file for hooks and forms, which need no training.
         from flows.server.training import train_flow_run
 
         return train_flow_run(config, run, resume=resume)

@@ -156,7 +156,7 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
         name_flow_run(f"{request.run} is suspended")
         return Completed(name=SUSPENDED_NAME, message=stopped)
     name_flow_run("nothing to resume")
-    nothing = "Every run that was asked for is complete" if request is not None else "Every run is complete or stopped"
+    nothing = "Every requested run is complete" if request is not None else "Every run is complete or stopped"
     return Completed(name=NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
 
 

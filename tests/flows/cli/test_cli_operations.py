@@ -344,7 +344,7 @@ def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
         (("Failed", timedelta(seconds=17), {}), "last flow run  mine, Failed 17 s ago\n"),
         (("Failed", timedelta(days=3), {}), "last flow run  mine, Failed 20"),
         (("Scheduled", timedelta(seconds=4), {"waiting": True}), "it waits for the worker"),
-        (("Scheduled", timedelta(seconds=4), {"waiting": True}), "mine is yet to be begun\n"),
+        (("Scheduled", timedelta(seconds=4), {"waiting": True}), "mine has not begun\n"),
         (("Suspended", timedelta(minutes=4), {"suspended": True}), "resume or cancel it in its page\n"),
     ],
 )
