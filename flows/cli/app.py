@@ -9,30 +9,8 @@ from typing import Annotated
 import typer
 
 from eigen_core import __version__
+from flows.cli import doctor, judging, operations, plan, runs, sweep, training, walk
 from flows.cli.common import sentences
-from flows.cli.doctor import doctor
-from flows.cli.judging import (
-    ACT_EXAMPLES,
-    AUDIT_EXAMPLES,
-    BACKTEST_EXAMPLES,
-    COMPARE_EXAMPLES,
-    IMPORTANCE_EXAMPLES,
-    REPORT_EXAMPLES,
-    TRUST_EXAMPLES,
-    act,
-    audit,
-    backtest,
-    compare,
-    importance,
-    report,
-    trust,
-)
-from flows.cli.operations import WORKERS_EXAMPLES, operations, workers
-from flows.cli.plan import PLAN_EXAMPLES, plan, presets
-from flows.cli.runs import clean, export, memory, runs, show, verify
-from flows.cli.sweep import SWEEP_EXAMPLES, sweep
-from flows.cli.training import TRAIN_EXAMPLES, resume, train
-from flows.cli.walk import WALK_EXAMPLES, walk
 from flows.server.environment import set_umask
 
 _EXAMPLES = """[bold]Examples[/]
@@ -100,28 +78,13 @@ def eigen(
     set_umask(os.environ)
 
 
-app.command()(doctor)
-app.command(epilog=PLAN_EXAMPLES)(plan)
-app.command(epilog=AUDIT_EXAMPLES)(audit)
-app.command(epilog=BACKTEST_EXAMPLES)(backtest)
-app.command(epilog=TRUST_EXAMPLES)(trust)
-app.command(epilog=ACT_EXAMPLES)(act)
-app.command(epilog=TRAIN_EXAMPLES)(train)
-app.command()(resume)
-app.command(epilog=SWEEP_EXAMPLES)(sweep)
-app.command(epilog=WALK_EXAMPLES)(walk)
-app.command()(runs)
-app.command()(show)
-app.command(epilog=REPORT_EXAMPLES)(report)
-app.command(epilog=COMPARE_EXAMPLES)(compare)
-app.command(epilog=IMPORTANCE_EXAMPLES)(importance)
-app.command()(memory)
-app.command()(verify)
-app.command()(clean)
-app.command()(export)
-app.command(epilog=WORKERS_EXAMPLES)(workers)
-app.command()(presets)
-app.add_typer(operations)
+for command in (
+    *(doctor.doctor, plan.plan, judging.audit, judging.backtest, judging.trust, judging.act),
+    *(training.train, training.resume, sweep.sweep, walk.walk, runs.runs, runs.show, judging.report, judging.compare),
+    *(judging.importance, runs.memory, runs.verify, runs.clean, runs.export, operations.workers, plan.presets),
+):
+    app.command(epilog=vars(command).get("examples"))(command)
+app.add_typer(operations.operations)
 
 
 def main() -> None:

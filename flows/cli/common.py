@@ -150,6 +150,16 @@ def run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
     return decorate
 
 
+def examples(text: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
+    """Give a command a text that its help ends with."""
+
+    def decorate(command: Callable[P, None]) -> Callable[P, None]:
+        vars(command)["examples"] = text
+        return command
+
+    return decorate
+
+
 def sentences(command: Callable[P, None]) -> Callable[P, None]:
     """Turn the known errors of a command into a sentence on standard error and an exit code, without a traceback."""
 

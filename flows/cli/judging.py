@@ -23,6 +23,7 @@ from flows.cli.common import (
     RunOptions,
     Slice,
     Store,
+    examples,
     excess_document,
     print_fact,
     print_line,
@@ -48,7 +49,13 @@ if TYPE_CHECKING:
     from eigen_core.trading.metrics import Metrics
     from flows.cli.display import Display
 
-BACKTEST_EXAMPLES = """[bold]Examples[/]
+_BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population")
+_COMPARED = ("total_return", "sharpe", "max_drawdown")
+
+
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen backtest first                                     the champion on the holdout
   eigen backtest first --slice validation --agent ensemble
@@ -56,11 +63,7 @@ BACKTEST_EXAMPLES = """[bold]Examples[/]
 
 Every look at days that no agent was trained on is counted, for good: the verdict takes the count into account.
 """
-_BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population")
-_COMPARED = ("total_return", "sharpe", "max_drawdown")
-
-
-@sentences
+)
 def backtest(
     name: RunName,
     span: Slice = None,
@@ -187,16 +190,17 @@ def _print_random(console: Console, label: str, drawn: "MatchedTraders", own: fl
         print_fact(console, label, f"{len(drawn.total_returns):,} {drawn.description}: {earned}")
 
 
-COMPARE_EXAMPLES = """[bold]Examples[/]
-
-  eigen compare first second
-  eigen compare first second --slice validation --out comparison.html
-"""
-
 _SHOWN_DIFFERENCES = 20
 
 
 @sentences
+@examples(
+    """[bold]Examples[/]
+
+  eigen compare first second
+  eigen compare first second --slice validation --out comparison.html
+"""
+)
 def compare(
     names: Annotated[list[str], typer.Argument(help="Names of the runs.", metavar="NAME NAME...")],
     span: Slice = None,
@@ -268,17 +272,18 @@ def _benchmark(known: "tuple[str, EquityCurve, Metrics] | None") -> dict[str, An
     return None if known is None else {"name": known[0], "figures": asdict(known[2])}
 
 
-REPORT_EXAMPLES = """[bold]Examples[/]
+_UNDEFINED = "–"
+
+
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen report first
   eigen report first --slice 2012-01-03:2013-12-31 --agent 3 --out agent-3.html
   eigen report years                       the joined account of a walk and its folds
 """
-
-_UNDEFINED = "–"
-
-
-@sentences
+)
 def report(
     name: Annotated[str, typer.Argument(help="Name of the run, or of the walk.", metavar="NAME")],
     span: Slice = None,
@@ -362,14 +367,14 @@ def print_figures(
     table.print(console)
 
 
-ACT_EXAMPLES = """[bold]Examples[/]
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen act mine --data prices.csv
   eigen act mine --data prices.csv --date 2024-03-28 --json
 """
-
-
-@sentences
+)
 def act(
     name: RunName,
     data: Annotated[
@@ -451,16 +456,16 @@ def _print_reconciliation(console: Console, found: "Reconciliation") -> None:
         print_line(console, "The replay trades at the corrected prices: differences may come from them.")
 
 
-AUDIT_EXAMPLES = """[bold]Examples[/]
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen audit --data prices.csv
   eigen audit --data prices.csv --set market.own_features=columns,gap --days 20
 
 Exit code 0: no look-ahead was found; 1: a feature uses later days, or is suspected; 2: what was given cannot be used.
 """
-
-
-@sentences
+)
 @run_options("preset", "assignments", "data")
 def audit(
     *,
@@ -512,7 +517,9 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
     print_line(console, audited.unseen)
 
 
-IMPORTANCE_EXAMPLES = """[bold]Examples[/]
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen importance mine
   eigen importance mine --agent elites --draws 50 --json
@@ -521,9 +528,7 @@ IMPORTANCE_EXAMPLES = """[bold]Examples[/]
 In the validation episodes, the values of each feature and of each column are moved to other days: what changes then
 depends on them. No holdout day is read.
 """
-
-
-@sentences
+)
 def importance(
     name: RunName,
     agent: Annotated[
@@ -592,7 +597,13 @@ def print_importance(console: Console, found: "RunImportance") -> None:
             print_line(console, f"Low for most of the {found.agents} agents, {kind}: {', '.join(low)}.")
 
 
-TRUST_EXAMPLES = """[bold]Examples[/]
+COLUMNS = ("market", "trials", "skill claimed", "95 % interval")
+_LARGEST = 10_000
+
+
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen trust
   eigen trust prices.csv --trials 40 --edges 0.05,0.1,0.15
@@ -601,12 +612,7 @@ TRUST_EXAMPLES = """[bold]Examples[/]
 Each trial trains a small run in memory and judges its champion as `eigen backtest` does. Finished trials are kept in
 the folder: run the same command again to continue, with more trials or edges if you like.
 """
-
-COLUMNS = ("market", "trials", "skill claimed", "95 % interval")
-_LARGEST = 10_000
-
-
-@sentences
+)
 @run_options("preset", "generations", "seed", "assignments")
 def trust(
     data: DataArgument = None,

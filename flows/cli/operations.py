@@ -24,6 +24,7 @@ from flows.cli.common import (
     RunOptions,
     Store,
     Styled,
+    examples,
     output_console,
     print_fact,
     print_json,
@@ -229,22 +230,15 @@ operations = typer.Typer()
 
 _FOLLOW_SECONDS = 2.0
 
-_UP_EXAMPLES = """[bold]Examples[/]
+
+@operations.command(
+    epilog="""[bold]Examples[/]
 
   eigen up
   eigen up --port 4300
   PREFECT_API_URL=http://server:4200/api eigen up      only the worker, for a server elsewhere
 """
-
-_LAUNCH_EXAMPLES = """[bold]Examples[/]
-
-  eigen launch
-  eigen launch --preset eigen2 --run long --data prices --store gs://bucket/runs
-  eigen launch --run long                  go on with it, as it was configured
-"""
-
-
-@operations.command(epilog=_UP_EXAMPLES)
+)
 @sentences
 def up(
     port: Annotated[
@@ -375,7 +369,14 @@ def status(
         raise typer.Exit(EXIT_OTHER)
 
 
-@operations.command(epilog=_LAUNCH_EXAMPLES)
+@operations.command(
+    epilog="""[bold]Examples[/]
+
+  eigen launch
+  eigen launch --preset eigen2 --run long --data prices --store gs://bucket/runs
+  eigen launch --run long                  go on with it, as it was configured
+"""
+)
 @sentences
 @run_options()
 def launch(*, options: RunOptions) -> None:
@@ -568,16 +569,16 @@ class _Progress:
         self._last = what
 
 
-WORKERS_EXAMPLES = """[bold]Examples[/]
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   dask scheduler                          on one machine; on each of the others:
   dask worker tcp://host:8786 --nthreads 1 --nworkers 16 --memory-limit 0
   eigen workers tcp://host:8786
   eigen train --preset eigen2 --set scheduler=tcp://host:8786
 """
-
-
-@sentences
+)
 def workers(
     scheduler: Annotated[str, typer.Argument(help="Address of the scheduler, for example tcp://host:8786.")],
     as_json: Json = False,

@@ -19,6 +19,7 @@ from flows.cli.common import (
     Json,
     PlainTable,
     RunOptions,
+    examples,
     print_fact,
     print_line,
     print_result,
@@ -37,15 +38,16 @@ if TYPE_CHECKING:
 
 _print_fact = partial(print_fact, width=10)
 
-PLAN_EXAMPLES = """[bold]Examples[/]
+
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen plan
   eigen plan --preset eigen2 --data prices --set network.column_chunk=32
   eigen plan --preset eigen2 --columns 669 --assets 108 --days 3700     without data
 """
-
-
-@sentences
+)
 @run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
 def plan(
     *,

@@ -21,6 +21,7 @@ from flows.cli.common import (
     PlainTable,
     RunOptions,
     RunsOn,
+    examples,
     output_console,
     print_json,
     print_line,
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from eigen_core.judging.sweeps import Study
 
 
-SWEEP_EXAMPLES = """[bold]Examples[/]
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen sweep rates --vary learner.gamma=0.9:0.999 --vary learner.batch_size=32,64 --trials 30
   eigen sweep seeds --seeds 5 --preset quickstart
@@ -54,9 +57,7 @@ SWEEP_EXAMPLES = """[bold]Examples[/]
 A trial is an ordinary run for each seed, named `NAME-007-s1`: `eigen show`, `resume` and `export` accept it. Its value
 is the mean of its champions' validation fitness.
 """
-
-
-@sentences
+)
 @run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
 def sweep(
     name: Annotated[str, typer.Argument(help="Name of the sweep; its runs begin with it.", metavar="NAME")],

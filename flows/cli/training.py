@@ -23,6 +23,7 @@ from flows.cli.common import (
     RunName,
     RunOptions,
     Store,
+    examples,
     output_console,
     print_line,
     run_options,
@@ -55,7 +56,12 @@ if TYPE_CHECKING:
     from eigen_core.training.journals import Start
     from eigen_core.training.listener import Training
 
-TRAIN_EXAMPLES = """[bold]Examples[/]
+_OPERATORS_SHOWN = 5
+
+
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen train
   eigen train --preset quickstart --run first --generations 3 --seed 7
@@ -64,10 +70,7 @@ TRAIN_EXAMPLES = """[bold]Examples[/]
 Run the same command again to continue a run that was stopped. A run that does not fit into memory is not begun: its
 plan is printed, exit code 3.
 """
-_OPERATORS_SHOWN = 5
-
-
-@sentences
+)
 @run_options()
 def train(
     *,

@@ -16,6 +16,7 @@ from flows.cli.common import (
     PlainTable,
     RunOptions,
     RunsOn,
+    examples,
     excess_document,
     output_console,
     print_fact,
@@ -132,7 +133,9 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
     print_fact(console, "tables", str(folder))
 
 
-WALK_EXAMPLES = """[bold]Examples[/]
+@sentences
+@examples(
+    """[bold]Examples[/]
 
   eigen walk years --folds 6
   eigen walk years --folds 6 --seeds 3 --span-days 126 --train-days 2520
@@ -142,9 +145,7 @@ WALK_EXAMPLES = """[bold]Examples[/]
 Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-seed-1` and so on, are ordinary ones:
 `eigen show`, `backtest` and `report` accept them. Run the same command again to continue a walk that was stopped.
 """
-
-
-@sentences
+)
 @run_options("preset", "generations", "seed", "assignments", "data", "store", "device")
 def walk(
     name: Annotated[str, typer.Argument(help="Name of the walk; its runs begin with it.", metavar="NAME")],
