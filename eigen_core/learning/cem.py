@@ -23,9 +23,16 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.records import GenerationRecord, Lineage
+from eigen_core.common.records import Lineage
 from eigen_core.config import CemConfig, Config
-from eigen_core.learning.method import GenerationResult, MethodState, NewAgents, NextPopulation, Number, method_settings
+from eigen_core.learning.method import (
+    GenerationResult,
+    MethodState,
+    NewAgents,
+    NextPopulation,
+    PopulationMethod,
+    method_settings,
+)
 from eigen_core.machine.gpu import on_device
 from eigen_core.networks.population import Population
 
@@ -39,11 +46,7 @@ def shares(parents: int) -> list[float]:
     return [logarithm / sum(logarithms) for logarithm in logarithms]
 
 
-def _mean_deviation(variance: Tensor) -> float:
-    return float(np.sqrt(variance.cpu().numpy().mean(dtype=np.float64)))
-
-
-class CemMethod:
+class CemMethod(PopulationMethod):
     """Implements `PopulationMethod`. Its state: mean and variance, float32 `[weights of an actor]` each.
 
     The first agent is the mean of the distribution. Those that have learned come next, then those that are drawn.
@@ -55,7 +58,11 @@ class CemMethod:
         self._new_agents = new_agents
         self._actor = slice(critic, None)
         self._learning = range(config.population.size)[self.learning(config)]
-        self.bounds: Mapping[str, tuple[float, float]] = {"variance": (0.0, math.inf)}
+
+    @property
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Bounds of the variance."""
+        return {"variance": (0.0, math.inf)}
 
     @staticmethod
     def learning(config: Config) -> slice:
@@ -95,10 +102,6 @@ class CemMethod:
         noise.mul_(variance.sqrt())
         return mean - noise if mirrored else mean + noise
 
-    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
-        """There are none."""
-        return {}
-
     def breed(self, ended: GenerationResult) -> NextPopulation:
         """Move the distribution; play its mean, the agents that have learned, and new ones drawn from it.
 
@@ -121,7 +124,9 @@ class CemMethod:
             *(Lineage(agent, "learner", (parent,)) for agent, parent in enumerate(kept, 1)),
             *(Lineage(agent, "sample", (parents[0],)) for agent in drawn),
         )
-        return NextPopulation(bred, lineages, state, {"distribution_std": _mean_deviation(state.tensors["variance"])})
+        variance = state.tensors["variance"].cpu().numpy()
+        facts = {"distribution_std": float(np.sqrt(variance.mean(dtype=np.float64)))}
+        return NextPopulation(bred, lineages, state, facts)
 
     def _moved(self, ended: GenerationResult, parents: Sequence[int]) -> MethodState:
         """Return the distribution after a generation (equations 1 and 2).

@@ -15,6 +15,7 @@ from eigen_core.learning.method import (
     NewAgents,
     NextPopulation,
     Number,
+    PopulationMethod,
     method_settings,
 )
 from eigen_core.machine.gpu import on_device
@@ -61,7 +62,7 @@ class MutationState(Record):
         )
 
 
-class GeneticMethod:
+class GeneticMethod(PopulationMethod):
     """The genetic algorithm over all agents; all learn. Implements `PopulationMethod`.
 
     With `evolution.enabled` off, all agents stay.
@@ -72,12 +73,6 @@ class GeneticMethod:
         self._evolution = method_settings(config, BreedingConfig)
         self._new_agents = new_agents
         self._evolving = slice(0, config.population.size)
-        self.bounds: Mapping[str, tuple[float, float]] = {}
-
-    @staticmethod
-    def learning(config: Config) -> slice:
-        """Return all agents."""
-        return slice(0, config.population.size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
         """Return agents with the drawn weights, and the configured strength of mutation."""

@@ -118,15 +118,17 @@ class PopulationMethod(Protocol):
 
     @staticmethod
     def learning(config: Config) -> slice:
-        """Return the agents that learn, a consecutive part of the population.
+        """Return the agents that learn, a consecutive part of the population; by default all.
 
         Raises:
             InputError: the configuration asks for more than can learn.
         """
+        return slice(0, config.population.size)
 
     @property
     def bounds(self) -> Mapping[str, tuple[float, float]]:
         """Bounds of the values of the method's tensors, in its state or of each agent, by name."""
+        return {}
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
         """Return the first generation and the method's state.
@@ -135,8 +137,9 @@ class PopulationMethod(Protocol):
             weights: initial weights, float32 `[agents, parameters]`, which the method may overwrite.
         """
 
-    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
+    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
         """Return `MethodState.numbers` after the generations of a history."""
+        return {}
 
     def breed(self, ended: GenerationResult) -> NextPopulation:
         """Return the next generation."""

@@ -6,14 +6,14 @@ weights before learning; what is copied are those after it.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.records import GenerationRecord, Lineage
+from eigen_core.common.records import Lineage
 from eigen_core.config import Config, PbtConfig
 from eigen_core.learning.method import (
     NOISE_FACTOR,
@@ -21,7 +21,7 @@ from eigen_core.learning.method import (
     MethodState,
     NewAgents,
     NextPopulation,
-    Number,
+    PopulationMethod,
     method_settings,
 )
 from eigen_core.networks.population import Population
@@ -41,21 +41,18 @@ def _genes(population: Population) -> dict[str, list[float]]:
     return {name: tensor.tolist() for name, tensor in population.genes.items()}
 
 
-class PbtMethod:
+class PbtMethod(PopulationMethod):
     """Implements `PopulationMethod`. Genes are part of the population's state, float32 `[agents]` each."""
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
         self._config = config
         self._evolution = method_settings(config, PbtConfig)
         self._new_agents = new_agents
-        self.bounds: Mapping[str, tuple[float, float]] = {
-            Population.gene_key(name): (0.0, 1.0 if name == "gamma" else math.inf) for name in GENES
-        }
 
-    @staticmethod
-    def learning(config: Config) -> slice:
-        """Return all agents."""
-        return slice(0, config.population.size)
+    @property
+    def bounds(self) -> Mapping[str, tuple[float, float]]:
+        """Bounds of genes."""
+        return {Population.gene_key(name): (0.0, 1.0 if name == "gamma" else math.inf) for name in GENES}
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
         """Return agents with the drawn weights; the first has the configured genes, the others perturbed ones."""
@@ -74,10 +71,6 @@ class PbtMethod:
         generator = keyed_generator(self._config.seed, generation, "evolve", agent, "genes")
         size = self._evolution.perturbation
         return {name: perturbed(name, value, 1.0 + size * generator.choice((-1, 1))) for name, value in genes.items()}
-
-    def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
-        """There are none."""
-        return {}
 
     def breed(self, ended: GenerationResult) -> NextPopulation:
         """Every `evolution.sync_generations` generations, let the weakest copy the fittest."""
