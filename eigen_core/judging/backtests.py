@@ -60,8 +60,6 @@ class Backtest(SpanResult):
     agents: int
     generation: int
     span: str
-    first: int
-    last: int
     training_days: int
     config: Config
     looks: Looks
@@ -136,8 +134,6 @@ def play(
             agents=len(weights),
             generation=generation,
             span=span,
-            first=days[0],
-            last=days[-1],
             training_days=training_days,
             config=config,
             looks=looks,

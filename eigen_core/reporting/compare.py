@@ -64,6 +64,7 @@ def comparison_page(compared: Comparison) -> str:
     figures = {name: found for name, (_, found) in compared.accounts.items()}
     colours = dict.fromkeys(curves, MUTED) | dict(zip(compared.curves, COLOURS, strict=False))
     first, last = (next(iter(curves.values())).dates[day] for day in (0, -1))
+    differences = [{"Setting": key, **values} for key, values in compared.differences.items()]
     context = {
         "compared": compared,
         "title": f"Comparison: {', '.join(compared.curves)}",
@@ -72,16 +73,11 @@ def comparison_page(compared: Comparison) -> str:
         "equity": equity_plot(curves, colours),
         "figures": figures_table(figures, "Metrics of the runs"),
         "yearly": yearly_table(curves),
-        "differences": rows_table("Settings that differ", difference_rows(compared.differences)),
+        "differences": rows_table("Settings that differ", differences),
         "stated": f"Daily returns, {number(compared.periods_per_year)} periods a year, risk-free rate "
         f"{percent(compared.risk_free, 2)} a year.",
     }
     return page("comparison.html", context)
-
-
-def difference_rows(differences: Mapping[str, Mapping[str, str]]) -> Sequence[Mapping[str, str]]:
-    """Return the settings that differ as rows of a table, one column a run."""
-    return [{"Setting": key, **values} for key, values in differences.items()]
 
 
 @dataclass(frozen=True)
