@@ -90,11 +90,6 @@ class Report:
         return self.verdict.sentence[:1].upper() + self.verdict.sentence[1:]
 
     @property
-    def quantile(self) -> float | None:
-        """Share of the matched random traders that earned less than the agent; None without any."""
-        return self.played.matched.quantile_of(self.played.figures.total_return)
-
-    @property
     def first(self) -> str:
         """The first day, as 2013-01-02."""
         return str(self.played.curve.dates[0])

@@ -39,7 +39,7 @@ from eigen_core.reporting.report import (
 )
 from eigen_core.reporting.report_plots import (
     AGENT,
-    colours_of,
+    BASELINE_COLOURS,
     drawdown_plot,
     equity_plot,
     exposure_plot,
@@ -260,7 +260,7 @@ def report_page(report: Report) -> str:
     played, headline = report.played, HEADLINES[report.verdict.claim]
     curve, benchmark = played.curve, NAMES[played.benchmark]
     curves = {AGENT: curve, **{NAMES[name]: held for name, held in played.baselines.items()}}
-    colours = {AGENT: CHAMPION, **{NAMES[name]: colour for name, colour in colours_of(list(played.baselines)).items()}}
+    colours = {AGENT: CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in played.baselines}}
     compared = {name: variable(colours[name]) for name in (AGENT, benchmark)}
     weights, shares = (None, {}) if played.weights is None else weights_plot(played.weights)
     settings = [{"Setting": one.key, "Value": one.value} for one in report.settings]
@@ -295,7 +295,7 @@ def report_page(report: Report) -> str:
         "exposure": exposure_plot(curve),
         "weights": weights,
         "shares": {name: variable(colour) for name, colour in shares.items()},
-        "matched": matched_plot(report) if len(played.matched.total_returns) else None,
+        "matched": matched_plot(played) if len(played.matched.total_returns) else None,
         "traded": _traded(played),
         "trades": trade_tables(played.trades) if played.weights is None else [],
         "assets": assets_table(played.by_asset, curve.capital, played.weights),
@@ -337,7 +337,7 @@ def _sections(context: dict[str, Any]) -> list[tuple[str, str]]:
         ("drawdowns", "Drawdowns"): True,
         ("figures", "Metrics"): True,
         ("returns", "Years and months"): True,
-        ("rolling", "Rolling figures"): context["rolling"],
+        ("rolling", "Rolling metrics"): context["rolling"],
         ("exposure", "Exposure"): True,
         ("weights", "Weights"): context["weights"],
         ("luck", "Luck"): context["matched"],

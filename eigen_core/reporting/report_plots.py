@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.text import money, number, percent
 from eigen_core.judging.backtest import SpanResult
-from eigen_core.reporting.report import NAMES, Report
+from eigen_core.reporting.report import NAMES
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -43,7 +43,7 @@ from eigen_core.trading.metrics import drawdowns
 
 AGENT = "Agent"
 
-_COLOURS = {
+BASELINE_COLOURS = {
     "cash": MUTED,
     "equal_weight": BLUE,
     "rebalanced": SKY,
@@ -52,7 +52,6 @@ _COLOURS = {
     "classic": ORANGE,
     "initial_population": INK,
 }
-_OTHER_COLOURS = (BLUE, GREEN, PURPLE, ORANGE, SKY, INK, MUTED)
 _WEIGHT_COLOURS = (BLUE, ORANGE, GREEN, PURPLE, SKY, INK)
 _THIN, _THICK = 1.3, 2.4
 _DASHED = (0, (3.0, 2.0))
@@ -62,15 +61,6 @@ _LONGEST_NAME = 20
 # A ratio of fewer days says nothing.
 _LEAST_WINDOW = 20
 _WINDOW = 126
-
-
-def colour_of(baseline: str, position: int) -> str:
-    """Return the colour of a baseline; one without its own has that of its position."""
-    return _COLOURS.get(baseline, _OTHER_COLOURS[position % len(_OTHER_COLOURS)])
-
-
-def colours_of(baselines: Sequence[str]) -> dict[str, str]:
-    return {name: colour_of(name, position) for position, name in enumerate(baselines)}
 
 
 def _shorten(name: str) -> str:
@@ -134,7 +124,7 @@ def draw_equity(
 def drawdown_plot(played: SpanResult) -> Markup:
     """Draw the drawdowns of the agent and of the benchmark."""
     dates, own, name = played.curve.dates, drawdowns(played.curve), played.benchmark
-    other, colour = drawdowns(played.baselines[name]), colour_of(name, 0)
+    other, colour = drawdowns(played.baselines[name]), BASELINE_COLOURS[name]
 
     def draw(axes: Axes, narrow: bool) -> None:
         axes.fill_between(dates, own, 0.0, color=CHAMPION, alpha=0.18, linewidth=0)
@@ -246,9 +236,9 @@ def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
     ), colours
 
 
-def matched_plot(report: Report) -> Markup:
+def matched_plot(played: SpanResult) -> Markup:
     """Draw the total returns of the matched random traders, and the agent's among them."""
-    own, matched = report.played.figures.total_return, report.played.matched.total_returns
+    own, matched = played.figures.total_return, played.matched.total_returns
 
     def draw(axes: Axes, narrow: bool) -> None:
         axes.hist(matched, bins=24 if narrow else 40, color=SHADE, edgecolor=MUTED, linewidth=0.5)
@@ -279,7 +269,7 @@ def matched_plot(report: Report) -> Markup:
     label = (
         f"Distribution of the total returns of {len(matched):,} matched random traders, median "
         f"{percent(float(np.median(matched)))}. The agent's {percent(own)} is above "
-        f"{percent(report.quantile or 0.0, 0)} of them."
+        f"{percent(played.matched.quantile_of(own) or 0.0, 0)} of them."
     )
     return plot("matched", label, draw, height=260, margins=(24, 24))
 

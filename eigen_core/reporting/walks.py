@@ -17,7 +17,7 @@ from eigen_core.judging.statistics import interquartile_mean
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.judging.walks import Fold, Walk, folder_of
 from eigen_core.reporting.report import NAMES
-from eigen_core.reporting.report_plots import colour_of, draw_equity
+from eigen_core.reporting.report_plots import BASELINE_COLOURS, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.equity import concat_curves, mean_curve
@@ -230,7 +230,7 @@ def plot_walk(curves: Mapping[str, EquityCurve], ends: Sequence[str], verdict: s
     story = story if len(story) <= _STORY else f"{story[:_STORY].rsplit(' ', 1)[0]} …"
     first, *others = curves
     shown = {"Champions": curves[first], **{NAMES[name]: curves[name] for name in others}}
-    colours = {"Champions": CHAMPION, **{NAMES[name]: colour_of(name, 0) for name in others}}
+    colours = {"Champions": CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in others}}
     with figure_file(path, "Walk forward", story) as figure:
         axes = figure.add_axes((0.07, 0.13, 0.68, 0.70))
         draw_equity(axes, shown, colours, ends)

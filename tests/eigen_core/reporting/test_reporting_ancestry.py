@@ -10,40 +10,23 @@ from eigen_core.common.records import GenerationRecord, Lineage, Link, Member, c
 def _family() -> list[GenerationRecord]:
     """Three agents; the champion (agent 2 of generation 1) comes back in generation 3, the next one is found in 4."""
     template = make_run(1, 3)[0][0]
-    breeding = [
-        (
-            Lineage(agent=0, origin="elite", parents=(1,)),
-            Lineage(agent=1, origin="offspring", parents=(0, 1), blend=0.4),
-            Lineage(agent=2, origin="mutant", parents=(1,)),
-        ),
-        (
-            Lineage(agent=0, origin="champion", parents=(2,)),
-            Lineage(agent=1, origin="offspring", parents=(1, 1), blend=0.6),
-            Lineage(agent=2, origin="mutant", parents=(0,)),
-        ),
-        (
-            Lineage(agent=0, origin="elite", parents=(0,)),
-            Lineage(agent=1, origin="offspring", parents=(2, 0), blend=0.3),
-            Lineage(agent=2, origin="mutant", parents=(0,)),
-        ),
-        (
-            Lineage(agent=0, origin="elite", parents=(1,)),
-            Lineage(agent=1, origin="offspring", parents=(1, 2), blend=0.5),
-            Lineage(agent=2, origin="mutant", parents=(1,)),
-        ),
-    ]
-    champions = [(1, 2), (1, 2), (1, 2), (4, 1)]
-    return [
-        template.model_copy(
-            update={
-                "generation": generation,
-                "descent": descent,
-                "champion_generation": champion[0],
-                "champion_agent": champion[1],
-            }
+    # Parents of the three agents that each generation breeds; the second has a share of the first parent's weights.
+    breeding = (
+        (("elite", (1,)), ((0, 1), 0.4), 1, (1, 2)),
+        (("champion", (2,)), ((1, 1), 0.6), 0, (1, 2)),
+        (("elite", (0,)), ((2, 0), 0.3), 0, (1, 2)),
+        (("elite", (1,)), ((1, 2), 0.5), 1, (4, 1)),
+    )
+    history = []
+    for generation, ((origin, kept), (parents, blend), mutated, champion) in enumerate(breeding, 1):
+        descent = (
+            Lineage(agent=0, origin=origin, parents=kept),  # type: ignore[arg-type] # one of the origins
+            Lineage(agent=1, origin="offspring", parents=parents, blend=blend),
+            Lineage(agent=2, origin="mutant", parents=(mutated,)),
         )
-        for generation, (descent, champion) in enumerate(zip(breeding, champions, strict=True), start=1)
-    ]
+        update = {"champion_generation": champion[0], "champion_agent": champion[1], "generation": generation}
+        history.append(template.model_copy(update={**update, "descent": descent}))
+    return history
 
 
 def test_links_lead_from_each_parent_once_and_from_where_the_champion_was_found() -> None:
