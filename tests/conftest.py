@@ -127,7 +127,6 @@ def _session_folder() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def session_folder() -> Path:
-    """Folder that lives as long as the tests run."""
     return SESSION_FOLDER
 
 
@@ -167,7 +166,6 @@ def prefect_api() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def prefect_api_url(prefect_api: None) -> str:  # noqa: ARG001 - the server of this session
-    """Its address, for trainings as processes that need not start a server of their own."""
     from prefect.settings import PREFECT_API_URL
 
     return str(PREFECT_API_URL.value())

@@ -16,13 +16,11 @@ STEPS = 4 * (1 + 3) * 20
 
 
 def pendulum(**more: int) -> Config:
-    """Short episodes."""
     settings = ["environment.episode_steps=20", "replay.minimum=80", "learner.gradient_steps=3", "network.head_width=8"]
     return load_config("pendulum", [*settings, *(f"{key}={value}" for key, value in more.items())])
 
 
 def found(rows: list[Reached]) -> list[tuple[float, ...]]:
-    """All but the time."""
     return [(*astuple(row)[:3], row.champion, row.population) for row in rows]
 
 

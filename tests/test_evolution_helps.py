@@ -24,7 +24,6 @@ SETTINGS = (
 
 
 def champions(gradient_steps: int, out: Path) -> list[float]:
-    """What the champion of each seed had reached at the end."""
     given = [*SETTINGS, f"learner.gradient_steps={gradient_steps}"]
     command = [sys.executable, "-m", "benchmarks.control", f"{SparsePendulum.__module__}:SparsePendulum-v0"]
     command += ["--preset", "pendulum", "--steps", "240000", "--seeds", "2", "--name", "run", "--out", str(out)]

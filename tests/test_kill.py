@@ -18,14 +18,12 @@ KILLS = [pytest.param(4, id="4 kills"), pytest.param(100, id="100 kills", marks=
 
 @pytest.fixture
 def killer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Killer:
-    """Kills trainings below a folder of this test."""
     for name in ("EIGEN_CACHE", "OMP_NUM_THREADS", "STORAGE_EMULATOR_HOST"):
         monkeypatch.setenv(name, "")
     return Killer(tmp_path, seed=2)
 
 
 def require_equal(outcome: Outcome, kills: int) -> None:
-    """All runs must have ended alike."""
     assert outcome.kills >= kills
     assert outcome.different == []
     assert outcome.equal == outcome.runs > 0

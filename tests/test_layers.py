@@ -22,7 +22,6 @@ def part_of(module: str) -> str:
 
 
 def imports_of(file: Path) -> Iterator[str]:
-    """What a file imports of the product and of Prefect, wherever in the file."""
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             yield from [f"{node.module}.{name.name}" for name in node.names]
@@ -38,7 +37,6 @@ def files() -> Iterator[tuple[str, Path]]:
 
 
 def arrows() -> dict[str, dict[str, str]]:
-    """What each part imports, with one of the files that do."""
     found: dict[str, dict[str, str]] = {}
     for module, file in files():
         part = part_of(module)

@@ -45,7 +45,6 @@ def _all_objects() -> Iterator[object]:
 
 
 def soaked(folder: Path, generations: int) -> Sampler:
-    """What was seen of a training of so many generations."""
     with Progress(console=Console(quiet=True), auto_refresh=False) as progress:
         sampler = Sampler(progress, generations, count_every=2)
         soak(soak_config(generations, folder), sampler)

@@ -17,7 +17,6 @@ def settings() -> list[str]:
 
 @pytest.fixture(scope="package")
 def operated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Operated]:
-    """A folder where `eigen up` was called."""
     found = Operated(tmp_path_factory.mktemp("operated"))
     try:
         found.up()
@@ -35,7 +34,6 @@ def _up_again(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(scope="package")
 def undisturbed(operated: Operated, settings: list[str]) -> Undisturbed:
-    """What runs with these settings must end with."""
     found = Undisturbed(operated, settings)
     # Now, while nothing else computes.
     found.outcome(GENERATIONS)

@@ -26,7 +26,6 @@ def pages(
     tmp_path_factory: pytest.TempPathFactory,
     measured: Callable[[str], None],
 ) -> Iterator[Browser]:
-    """A browser for the pages of a finished run."""
     folder = tmp_path_factory.mktemp("pages")
     measured(f"pictures of the pages: {folder}")
     with browser(folder) as found:
@@ -40,7 +39,6 @@ def flow_run_page(operated: Operated, pages: Browser) -> str:  # noqa: ARG001 - 
 
 
 def artifact_page(operated: Operated, kind: str) -> str:
-    """Address of the newest version of an artifact of the run."""
     found = {entry["key"]: entry["latest_id"] for entry in operated.ask("artifacts/latest/filter", limit=100)}
     return f"{operated.pages}/artifacts/artifact/{found[artifact_key(_RUN, kind)]}"
 

@@ -22,7 +22,6 @@ _LONGEST_PAUSE_SECONDS = 3.0
 
 
 def kill(*processes: psutil.Process) -> None:
-    """Kill processes, some of which may have ended."""
     for process in processes:
         if process.is_running():
             process.kill()

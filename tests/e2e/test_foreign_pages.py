@@ -54,7 +54,6 @@ def listening() -> Iterator[tuple[str, list[Any]]]:
 
 @contextmanager
 def served(folder: Path) -> Iterator[str]:
-    """The origin of the pages in a folder."""
     handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -63,7 +62,6 @@ def served(folder: Path) -> Iterator[str]:
 
 
 def request_of(operated: Operated, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """URL and body of the request that asks for a training."""
     url = f"{operated.api}/deployments/{operated.deployment()['id']}/create_flow_run"
     return url, {"parameters": {"config": config, "run": "theirs"}}
 

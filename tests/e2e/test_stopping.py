@@ -34,7 +34,6 @@ def assert_shown(operated: Operated, run: str, number: str) -> None:
 
 
 def has_ended(process: psutil.Process) -> bool:
-    """Whether a process runs no more."""
     return not process.is_running()
 
 

@@ -68,11 +68,9 @@ class Browser:
         self.wait_for(*texts)
 
     def text(self) -> str:
-        """What is to be read on the page."""
         return self.driver.find_element(By.TAG_NAME, "body").text
 
     def wait_for(self, *texts: str) -> None:
-        """Wait until the page shows all these texts."""
         missing = list(texts)
 
         def look() -> bool:
@@ -93,7 +91,6 @@ class Browser:
         return str(self._until(look, lambda: f"any of {texts} on {self.driver.current_url}"))
 
     def click(self, label: str) -> None:
-        """Click on what is labelled so, when it is there."""
         path = f"//*[self::a or self::button or self::li][normalize-space(.)='{label}']"
         self._until(lambda: self.driver.find_elements(By.XPATH, path), lambda: f"'{label}' to click on")[-1].click()
 
@@ -112,7 +109,6 @@ class Browser:
         return self._until(widths, lambda: f"pictures on {self.driver.current_url}")
 
     def console_errors(self) -> list[str]:
-        """What the browser has written on its console since this was asked last."""
         log = self.driver.get_log("browser")  # type: ignore[no-untyped-call]
         return [str(entry["message"]) for entry in log]
 
@@ -124,7 +120,6 @@ class Browser:
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": media, "features": features})
 
     def keep(self, name: str, *, height: int = _HEIGHT) -> Path:
-        """Keep a picture of the page, as a window of this height shows it."""
         path = self._pictures / f"{name}.png"
         self.driver.set_window_size(_WIDTH, height)
         # Prefect's pages draw what comes into view some time after it does.

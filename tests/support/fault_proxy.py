@@ -78,7 +78,6 @@ class FaultProxy:
     """
 
     def __init__(self, target: str) -> None:
-        """Start it before what is at the URL `target`."""
         self.hook: Callable[[int, str, str], None] | None = None
         self.requests: list[tuple[str, str]] = []
         self._target = target
@@ -94,7 +93,6 @@ class FaultProxy:
         self._faults += [(fault, time.monotonic()) for fault in faults]
 
     def clear(self) -> None:
-        """Do nothing more to requests."""
         self._faults = []
 
     def seed(self, seed: int) -> None:
@@ -102,11 +100,9 @@ class FaultProxy:
         self._numbers = random.Random(seed)
 
     def count(self, method: str = "", path: str = "") -> int:
-        """Return how many requests there were whose method and path match."""
         return sum(bool(re.match(method, made) and re.search(path, to)) for made, to in self.requests)
 
     def stop(self) -> None:
-        """End it; connections are cut."""
         asyncio.run_coroutine_threadsafe(self._stop(), self._loop).result(20)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -214,17 +210,14 @@ class FaultProxy:
 
 
 def set_faults(proxy_url: str, *faults: Fault) -> None:
-    """Add faults to a proxy in another process."""
     _ask(proxy_url, "POST", [asdict(fault) for fault in faults])
 
 
 def clear_faults(proxy_url: str) -> None:
-    """Remove all faults of a proxy in another process."""
     _ask(proxy_url, "DELETE", None)
 
 
 def requests_so_far(proxy_url: str) -> int:
-    """Return how many requests a proxy in another process has seen."""
     return int(_ask(proxy_url, "GET", None)["requests"])
 
 

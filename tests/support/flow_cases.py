@@ -34,7 +34,6 @@ def small_flow_config(store: Path, **sections: Any) -> Config:
 
 
 def small_settings(**sections: Any) -> list[str]:
-    """The same as options of `eigen train`."""
     options = []
     for section, values in merge(SMALL, sections).items():
         for key, value in values.items() if isinstance(values, dict) else [("", values)]:
@@ -52,14 +51,12 @@ def eigen_environment(home: Path, **extra: str) -> dict[str, str]:
 
 
 def eigen_command(arguments: Sequence[str]) -> list[str]:
-    """The command that a user's shell would find as `eigen`."""
     return [sys.executable, "-m", "flows.cli", *arguments]
 
 
 def run_eigen(
     arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, timeout: float = 120.0
 ) -> subprocess.CompletedProcess[str]:
-    """Run the command line to its end in `folder`."""
     return subprocess.run(
         eigen_command(arguments), env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout
     )
@@ -77,11 +74,9 @@ class NoDrawing:
         """Draw nothing."""
 
     def is_done(self) -> bool:
-        """Yes."""
         return True
 
     def write(self, folder: Path) -> list[Path]:  # noqa: ARG002 - the interface
-        """Write nothing."""
         return []
 
     def stop(self) -> None:
@@ -109,7 +104,6 @@ def started(arguments: Sequence[str], environment: Mapping[str, str], folder: Pa
 
 
 def wait_for_generation(process: subprocess.Popen[str], store: Path, name: str, generation: int) -> None:
-    """Wait until a generation is in the store."""
     manifests = store / name / "manifests"
     end = time.monotonic() + 120.0
     while not list(manifests.glob(f"{generation:06d}-*.json")):

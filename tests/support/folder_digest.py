@@ -5,7 +5,6 @@ from pathlib import Path
 
 
 def digest(folder: Path) -> dict[str, str]:
-    """All files and folders below a folder, with the SHA-256 of each file."""
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "folder"
         for path in sorted(folder.rglob("*"))

@@ -65,7 +65,6 @@ class GcsEmulator:
         return name
 
     def stop(self) -> None:
-        """End it, and all that it holds."""
         self._process.kill()
         self._process.wait()
 
@@ -117,7 +116,6 @@ def _binary() -> str:
 
 
 def main() -> None:
-    """Run an emulator with one bucket, named on the command line, until Ctrl-C."""
     with tempfile.TemporaryDirectory(prefix="gcs-emulator-") as folder:
         emulator = GcsEmulator(Path(folder))
         bucket = emulator.make_bucket(sys.argv[1] if len(sys.argv) > 1 else "demo")

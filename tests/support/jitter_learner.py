@@ -20,7 +20,6 @@ class JitterLearner(BatchLearner[Any, Any]):
 
     @staticmethod
     def heads(config: Config) -> Heads:  # noqa: ARG004
-        """One critic of actions and a deterministic actor."""
         return Heads()
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:  # noqa: ARG002

@@ -21,7 +21,6 @@ _BESIDE = ("-wal", "-shm", "-journal")
 
 
 def main() -> None:
-    """Make a database, and keep it."""
     try:
         keep(kept_file(), _migrated())
     except OSError as error:
@@ -54,7 +53,6 @@ def begin_with_copy(database: Path, kept: Path) -> None:
 
 
 def _whole(kept: Path) -> bytes | None:
-    """Return the content of a kept database; None if it is missing or damaged."""
     if not kept.is_file():
         return None
     try:

@@ -18,15 +18,12 @@ class LastDayEncoder:
 
     @property
     def shapes(self) -> list[ParameterShape]:
-        """Parameters of one agent's encoder."""
         return linear_shapes("encoder.output", self._features.shape[2], self._config.embedding)
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """Embeddings of consecutive days."""
         agents = parameters["encoder.output.bias"].shape[0]
         block = self._features[first_day : first_day + days]
         return linear(parameters, "encoder.output", block.expand(agents, *block.shape))
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: int, block_days: int) -> Tensor:  # noqa: ARG002
-        """Embeddings of each agent's days."""
         return linear(parameters, "encoder.output", self._features[days])

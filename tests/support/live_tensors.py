@@ -24,7 +24,6 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         self._known: set[int] = set()
 
     def reset(self) -> None:
-        """Let the peak start again from what lives now."""
         self.peak = self.live
 
     def peak_of(self, work: Callable[[], object]) -> int:

@@ -184,17 +184,14 @@ class Operated:
         return status_of(str(self.store), run)
 
     def flow_run(self, number: str) -> dict[str, Any]:
-        """What the server knows of a flow run."""
         found: dict[str, Any] = self._request("GET", f"flow_runs/{number}").json()
         return found
 
     def states(self, number: str) -> list[str]:
-        """The names of the states that a flow run has been in."""
         found = self._request("GET", f"flow_run_states/?flow_run_id={number}").json()
         return [state["name"] for state in sorted(found, key=lambda state: str(state["timestamp"]))]
 
     def flow_runs(self, run: str) -> list[dict[str, Any]]:
-        """The flow runs that have trained a run, oldest first."""
         tagged = {"tags": {"all_": [f"run:{run}"]}}
         found: list[dict[str, Any]] = self.ask("flow_runs/filter", flow_runs=tagged, sort="START_TIME_ASC")
         return found
@@ -205,21 +202,17 @@ class Operated:
         return sorted((row for row in found if not row["auto_scheduled"]), key=lambda row: str(row["created"]))
 
     def ask(self, path: str, **document: Any) -> Any:
-        """The server's answer to a POST."""
         return self._request("POST", path, document).json()
 
     def cancel(self, number: str) -> None:
-        """Cancel a flow run as its page does."""
         self.ask(f"flow_runs/{number}/set_state", state={"type": "CANCELLING", "name": "Cancelling"})
 
     def is_idle(self) -> bool:
-        """Whether nothing trains, or is about to."""
         found = self.ask("flow_runs/filter", flow_runs={"state": {"type": {"any_": _ACTIVE}}})
         asked = self.ask("flow_runs/filter", flow_runs={"state": {"type": {"any_": ["SCHEDULED"]}}})
         return not found and all(flow_run["auto_scheduled"] for flow_run in asked)
 
     def forget(self, number: str) -> None:
-        """Remove a flow run."""
         self._request("DELETE", f"flow_runs/{number}")
 
     def _request(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> httpx.Response:
@@ -254,12 +247,10 @@ class Operated:
         return found
 
     def wait_for_generation(self, run: str, generation: int, seconds: float = 120.0) -> None:
-        """Wait until a generation is in the store."""
         what = f"generation {generation} of {run}"
         self.wait(seconds, lambda: self.generation(run) >= generation, what, every=0.01)
 
     def wait_for_end(self, number: str, seconds: float = 180.0) -> str:
-        """Wait until a flow run has ended, and return the name of its state."""
         found = self.wait(seconds, lambda: self._ended(number), f"the end of flow run {number}")
         return str(found["state"]["name"])
 
@@ -270,13 +261,11 @@ class Operated:
         return [row["state"]["name"] for row in self.flow_runs(run)]
 
     def deployment(self) -> dict[str, Any]:
-        """What the server knows of the deployment that trains."""
         (found,) = self.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
         assert isinstance(found, dict)
         return found
 
     def is_resuming(self) -> bool:
-        """Whether the schedule that resumes is on."""
         (schedule,) = self.deployment()["schedules"]
         return bool(schedule["active"])
 
@@ -287,7 +276,6 @@ class Operated:
 
     @contextmanager
     def without_trigger(self) -> Iterator[None]:
-        """Let no crash ask for a flow run meanwhile."""
         (found,) = self.ask("automations/filter", automations={"name": {"any_": ["resume-after-crash"]}})
         self._switch(found["id"], False)
         try:
@@ -346,14 +334,12 @@ class Operated:
             return log.read().decode(errors="replace")
 
     def tails(self) -> str:
-        """The ends of the logs, to be read after a failure."""
         found = []
         for path in sorted(self.home.glob("*.log")):
             found += [f"--- {path.name}", *path.read_text(errors="replace").splitlines()[-_TAIL:]]
         return "\n".join(found)
 
     def kill_all(self) -> None:
-        """End everything that was started here, whatever has happened."""
         self._without_supervisor()
         everything: list[psutil.Process] = []
         for part in ("worker", "server"):
@@ -367,7 +353,6 @@ class Operated:
 
 
 def outcome(status: RunStatus) -> list[tuple[int, str, str]]:
-    """What runs must share to be the same: weights and replay of each generation."""
     return [(record.generation, record.weights_sha256, record.replay_sha256) for record in status.history]
 
 
@@ -384,7 +369,6 @@ class Undisturbed:
         self._store = operated.folder / "undisturbed"
 
     def outcome(self, generations: int) -> list[tuple[int, str, str]]:
-        """What a run has after so many generations."""
         run = self.NAME if generations <= GENERATIONS else self._LONGER
         whole = max(generations, GENERATIONS)
         options = ["--store", str(self._store), "--generations", str(whole)]

@@ -4,7 +4,6 @@ from eigen_core.common.records import GenerationRecord, Lineage, Telemetry
 
 
 def record(generation: int) -> GenerationRecord:
-    """A record of a made-up generation."""
     return GenerationRecord(
         generation=generation,
         fitness=(1.0, 2.0),
@@ -29,7 +28,6 @@ def record(generation: int) -> GenerationRecord:
 
 
 def telemetry(generation: int) -> Telemetry:
-    """What a made-up generation took."""
     return Telemetry(
         generation=generation,
         evaluate_seconds=1.0,

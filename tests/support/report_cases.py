@@ -20,7 +20,6 @@ SENTENCE = "No skill shown: the agent's excess per trade is 0.02 ± 0.11 %, and 
 
 
 def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object) -> Report:
-    """A report of random accounts; `given` replaces parts of it."""
     draw = keyed_generator(3, 0, "test", 0, "report")
     dates = pd.bdate_range("2012-11-01", periods=days)
     market = draw.normal(0.0006, 0.01, days)
@@ -98,7 +97,6 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
 
 
 def comparison_of(**given: object) -> Comparison:
-    """A comparison of two random accounts with a benchmark; `given` replaces parts of it."""
     played = report_of().played
     names = {"mine": "reversal", "a-second-run-with-a-long-name": "momentum"}
     values: dict[str, object] = {

@@ -37,7 +37,6 @@ class Taught(NamedTuple):
 
 
 def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> Taught:
-    """Let TD3 learn, with some of its own settings changed."""
     learner = learner_settings(state.config, Td3Config)
     settings = {
         "buffer_size": 1,
@@ -70,7 +69,6 @@ def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
 
 
 def sac(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> Taught:
-    """Let SAC learn, with some of its own settings changed."""
     learner = learner_settings(state.config, SacConfig)
     settings = {
         "buffer_size": 1,
@@ -156,7 +154,6 @@ class _Batches:
         self._slots = iter(plan.slots[agent, :, 0])
 
     def sample(self, batch_size: int, env: object) -> ReplayBufferSamples:  # noqa: ARG002 - as it is called
-        """Return the next batch, with actions scaled to [-1, 1]."""
         task = self._state.task
         batch = task.transitions(self._state.replay, next(self._slots)[None], 0)
         # Of a stochastic policy they are stored before squashing.
@@ -203,7 +200,6 @@ class _Episodes(RolloutBuffer):  # type: ignore[misc] # its types are not read
             setattr(self, name, self.swap_and_flatten(getattr(self, name)))
 
     def get(self, batch_size: int | None = None) -> Iterator[Any]:  # noqa: ARG002 - as it is called
-        """Yield the minibatches of the next epoch."""
         for steps in np.array_split(self._generator.permutation(np.arange(self.buffer_size)), self._minibatches):
             yield self._get_samples(steps)
 
@@ -212,17 +208,14 @@ class _BeforeSquashing(SquashedDiagGaussianDistribution):  # type: ignore[misc] 
     """Reads actions as numbers before squashing, whose entropy has a closed form."""
 
     def log_prob(self, actions: Tensor, gaussian_actions: Tensor | None = None) -> Tensor:
-        """Return the log-density of the squashed actions."""
         assert gaussian_actions is None
         return cast(Tensor, super().log_prob(torch.tanh(actions), actions))
 
     def entropy(self) -> Tensor:
-        """Return that of the normal distribution."""
         return cast(Tensor, DiagGaussianDistribution.entropy(self))
 
 
 def _model(kind: Any, state: TrainingState, **settings: Any) -> Any:
-    """Return a model with the networks and the optimizer of a state's agents."""
     network, learner = state.config.network, learner_settings(state.config, ActorCriticConfig)
     rates = [rate for name, rate in learner.model_dump().items() if name.endswith("learning_rate")]
     assert set(rates) == {learner.actor_learning_rate}
@@ -258,7 +251,6 @@ def _critics(critic: Any) -> dict[str, list[nn.Linear]]:
 
 
 def _views(state: TrainingState, bank: Tensor, agent: int) -> Parameters:
-    """Return an agent's parameters, critic and actor, by their names."""
     task, row = state.task, bank[agent : agent + 1]
     split = task.critic_layout.size
     return {**task.critic_layout.views(row[:, :split]), **task.actor_layout.views(row[:, split:])}

@@ -65,7 +65,6 @@ class GpuTensor(torch.Tensor):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override] # an attribute there
-        """The GPU."""
         return GPU
 
     def tolist(self) -> Any:
@@ -76,7 +75,6 @@ class GpuTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override] # torch has a function there, that is no method
         cls, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute an operator outside of the block of a `StandInGpu`, as in another thread."""
         return _computed(func, args, kwargs or {})
 
 
@@ -96,7 +94,6 @@ class StandInGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch ha
     def __torch_dispatch__(
         self, func: Operator, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute an operator and report it."""
         result = _computed(func, args, kwargs or {})
         if self._watch is not None and any(isinstance(leaf, GpuTensor) for leaf in tree_leaves((args, kwargs, result))):
             self._watch(func, args, kwargs or {}, result)
@@ -227,7 +224,6 @@ class StandInGraph:
                     before.copy_(now)
 
     def pool(self) -> str:
-        """Its memory."""
         return "pool"
 
 

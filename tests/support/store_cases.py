@@ -29,7 +29,6 @@ def run_config(store: str | Path, here: Path, **checkpoint: Any) -> Config:
 
 
 def champion_weights(generation: int) -> torch.Tensor:
-    """The champion's weights after a generation."""
     return torch.arange(64, dtype=torch.float32) + generation
 
 

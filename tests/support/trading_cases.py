@@ -90,8 +90,6 @@ class Position:
 
 
 class SlowTrade(TypedDict):
-    """A trade that has ended."""
-
     asset: int
     decision_day: int
     fill_day: int
@@ -287,7 +285,6 @@ class SlowEpisode:
                 self.ordered.append((asset, coefficient, target))
 
     def run(self, coefficients: Array, targets: Array, ranks: Array | None = None) -> "SlowEpisode":
-        """Trade with actions `[T, assets]`."""
         trading = self.trading
         for step in range(self.last + 1):
             day = self.first_day + step

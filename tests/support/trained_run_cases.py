@@ -16,13 +16,11 @@ RUN = "small"
 
 
 def trained(store: Path, run: str = RUN, *, of: int, **sections: Any) -> Config:
-    """A run with one of so many generations."""
     market = {"holdout_days": 60, **sections.pop("market", {})}
     return trained_as(run, small_flow_config(store, generations=of, market=market, **sections))
 
 
 def trained_as(run: str, config: Config) -> Config:
-    """A run of this name and configuration, with one generation."""
     state = start_training(config, build_panel(config)[0])
     for phase in (evaluate, train, evolve):
         phase(state)

@@ -20,19 +20,16 @@ from eigen_core.task.transitions import EpisodeBatch
 
 
 def small_state(assets: int = 6, **sections: Any) -> TrainingState:
-    """The state before the first generation of a small run."""
     config = small_config(**sections)
     return start_training(config, random_panel(config, assets=assets))
 
 
 def market_of(state: TrainingState) -> MarketTask:
-    """The task of a state that plays the market."""
     assert isinstance(state.task, MarketTask)
     return state.task
 
 
 def advance(state: TrainingState, generations: int) -> TrainingState:
-    """Run whole generations; return the same state."""
     for _ in range(generations):
         evaluate(state)
         train(state)

@@ -17,13 +17,11 @@ class UnevenEnvironment(gymnasium.Env[NDArray[np.float64], NDArray[np.float32]])
     """Number of the step, of all environments together, that raises an error."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin near the middle."""
         super().reset(seed=seed, options=options)
         self._position, self._move = self.np_random.uniform(-0.2, 0.2, 2), np.zeros(2)
         return self._observed(), {}
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move by the action and by chance."""
         if UnevenEnvironment.fails_at is not None:
             UnevenEnvironment.fails_at -= 1
             if UnevenEnvironment.fails_at == 0:
@@ -56,7 +54,6 @@ class EndlessEnvironment(UnevenEnvironment):
     """Its episodes end by their limit alone."""
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move."""
         observed, reward, _, truncated, info = super().step(action)
         return observed, reward, False, truncated, info
 
@@ -67,7 +64,6 @@ class DiscreteEnvironment(UnevenEnvironment):
     action_space = spaces.Discrete(3, start=4)  # type: ignore[assignment]
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move to a side."""
         assert self.action_space.contains(action)
         moves = np.array([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0]], dtype=np.float32)
         return self._moved(moves[int(action) - 4])
@@ -102,7 +98,6 @@ class OldStepEnvironment(UnevenEnvironment):
     """Its step is that of Gym before 0.26."""
 
     def step(self, action: NDArray[np.float32]) -> Any:
-        """Move."""
         observed, reward, terminated, truncated, info = super().step(action)
         return observed, reward, terminated or truncated, info
 
@@ -111,7 +106,6 @@ class OldResetEnvironment(UnevenEnvironment):
     """Its reset is that of Gym before 0.26."""
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        """Begin."""
         return super().reset(seed=seed, options=options)[0]
 
 
@@ -119,7 +113,6 @@ class UnseededEnvironment(UnevenEnvironment):
     """Its reset knows no seed."""
 
     def reset(self) -> Any:  # type: ignore[override]
-        """Begin."""
         return super().reset()
 
 
@@ -127,7 +120,6 @@ class OtherShapeEnvironment(UnevenEnvironment):
     """Observes less after a step than it says."""
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move."""
         observed, *rest = super().step(action)
         return observed[0], *rest
 
@@ -136,7 +128,6 @@ class VectorRewardEnvironment(UnevenEnvironment):
     """Gives two rewards at once."""
 
     def step(self, action: NDArray[np.float32]) -> Any:
-        """Move."""
         observed, reward, *rest = super().step(action)
         return observed, np.array([reward, reward]), *rest
 
@@ -147,7 +138,6 @@ class NotFiniteEnvironment(UnevenEnvironment):
     _steps = 0
 
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """Move."""
         observed, reward, *rest = super().step(action)
         self._steps += 1
         return observed, np.nan if self._steps == 3 else reward, *rest

@@ -39,12 +39,10 @@ def snapshot_of(generation: int, champion: int = 0) -> Snapshot:
 
 
 def commit(directory: RunDirectory, generation: int, champion: int = 0, epoch: int = 1) -> Manifest:
-    """Save a generation in the run directory."""
     return directory.save(snapshot_of(generation, champion), epoch=epoch).manifest
 
 
 def new_directory(root: Path) -> RunDirectory:
-    """A new run."""
     return RunDirectory.create(root, RUN, {"seed": 1})
 
 
@@ -76,7 +74,6 @@ class Machine:
         )
 
     def train(self, *generations: int, champion: int = 0) -> None:
-        """Commit generations and queue them."""
         for generation in generations:
             self.uploader.add(commit(self.directory, generation, champion, self.lease.epoch))
 

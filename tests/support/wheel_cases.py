@@ -11,7 +11,6 @@ ROOT = Path(__file__).parents[2]
 
 
 def project_table() -> dict[str, Any]:
-    """The table `project` of pyproject.toml."""
     table: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return table
 

@@ -244,7 +244,6 @@ def test_several_errors_name_the_first_in_full_and_the_others_by_key() -> None:
 
 
 def nested(depth: int) -> list[Any]:
-    """A list in a list in a list."""
     values: list[Any] = []
     for _ in range(depth):
         values = [values]

@@ -26,7 +26,6 @@ def small_config(data: Path | str | None = None, **market: object) -> Config:
 
 
 def business_days(days: int, start: str = "2020-01-01") -> pd.DatetimeIndex:
-    """Return `days` weekdays from `start` on."""
     return pd.bdate_range(start, periods=days)
 
 
@@ -45,19 +44,16 @@ def random_bars(symbols: list[str], days: int, seed: int) -> pd.DataFrame:
 
 
 def write_text(path: Path, text: str) -> Path:
-    """Write `text` and return the path."""
     path.write_text(text, encoding="utf-8")
     return path
 
 
 def write_csv(path: Path, frame: pd.DataFrame) -> Path:
-    """Write `frame` without its index and return the path."""
     frame.to_csv(path, index=False)
     return path
 
 
 def cleaned(path: Path | str, **market: object) -> tuple[CleanPrices, DataReport]:
-    """Read and clean the prices at `path`, with settings of the market."""
     config = MarketConfig.model_validate({"data": str(path), **market})
     rows = read_rows(find_source(config.data, config.symbol_from), config)
     return clean_prices(rows, str(path), config.context)

@@ -76,7 +76,6 @@ FORMED = {"intraday": "aggregate"}
 
 
 def formed(zone: str) -> dict[str, str]:
-    """Return the settings that form days on the clock of a time zone."""
     return {**FORMED, "time_zone": zone}
 
 

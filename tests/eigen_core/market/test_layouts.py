@@ -101,7 +101,6 @@ def test_two_headings_of_which_nothing_says_which_is_the_symbol(tmp_path: Path) 
 
 
 def of_stooq(bars: pd.DataFrame) -> pd.DataFrame:
-    """Return bars as Stooq's files have them."""
     values = {
         "<TICKER>": bars["symbol"] + ".US",
         "<PER>": "D",
@@ -153,7 +152,6 @@ def test_polygon(tmp_path: Path, bars: pd.DataFrame, suffix: str) -> None:
 
 
 def of_freqtrade(own: pd.DataFrame) -> pd.DataFrame:
-    """Return the bars of one pair as freqtrade's files have them."""
     return own[["date", *FIELDS]].assign(date=own["date"].dt.tz_localize("UTC").dt.as_unit("ms")).reset_index(drop=True)
 
 

@@ -32,7 +32,6 @@ def prices(tmp_path: Path) -> Path:
 
 
 def bars_of(frame: pd.DataFrame) -> Bars:
-    """The bars of a symbol."""
     opened, high, low, close, volume = (
         frame[name].to_numpy(dtype=np.float64) for name in ("open", "high", "low", "close", "volume")
     )

@@ -36,7 +36,6 @@ def assert_same_panel(one: Panel, other: Panel) -> None:
 
 
 def cached_file(cache: Path) -> Path:
-    """The only panel of a cache."""
     (path,) = (cache / "panels").iterdir()
     return path
 
@@ -176,7 +175,6 @@ def test_what_happens_to_the_cache_does_not_reach_what_is_mapped(
 
 
 def forbidden(**_: object) -> None:
-    """Make no file."""
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 

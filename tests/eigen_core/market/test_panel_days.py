@@ -79,7 +79,6 @@ def test_without_a_purge_splits_are_as_they_were() -> None:
 
 
 def panel_of(path: Path, folder: Path, **market: Any) -> Panel:
-    """The panel of a price file with small settings."""
     return build_panel(small_config(path, **{"suspicious": "keep", **market}), folder / "cache")[0]
 
 

@@ -16,7 +16,6 @@ DAYS = pd.bdate_range("2015-01-01", "2019-12-31")
 
 
 def prices(*spacings: pd.DatetimeIndex) -> pd.DataFrame:
-    """Return a symbol's bars at each of these days."""
     parts = []
     for number, days in enumerate(spacings):
         bars = random_bars([f"S{number}"], len(days), number)

@@ -20,7 +20,6 @@ def says(report: DataReport, words: str) -> bool:
 
 
 def audited(close: np.ndarray, factor: np.ndarray | None = None) -> UniverseAudit:
-    """The audit of closes `[days, symbols]`, all of them tradable."""
     return UniverseAudit.of(days_of(close), close.shape[1], close, np.ones(close.shape) if factor is None else factor)
 
 
