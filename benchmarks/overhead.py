@@ -45,7 +45,7 @@ class Course:
 
     @classmethod
     def of(cls, store: Path, name: str) -> "Course":
-        manifests = RunContents(LocalStore(store), name).manifests().manifests[::-1]
+        manifests = RunContents(LocalStore(store), name).manifests()[::-1]
         if [manifest.generation for manifest in manifests] != list(range(1, _GENERATIONS + 1)):
             raise RuntimeError(f"run {name} has not all of its generations")
         moments = [datetime.fromisoformat(manifest.created) for manifest in manifests]

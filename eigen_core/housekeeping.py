@@ -134,9 +134,9 @@ def _clean(
             location.name, None, location.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
         )
     # Before the store is cleaned: what need not stay there need not stay here either.
-    here = {manifest.generation for manifest in location.local.manifests().manifests}
+    here = {manifest.generation for manifest in location.local.manifests()}
     stored = location.stored
-    there = {manifest.generation for manifest in stored.manifests().manifests if not stored.damages(manifest)}
+    there = {manifest.generation for manifest in stored.manifests() if not stored.damages(manifest)}
     confirm = lease.check if lease is not None else None
     cleaned = stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run, confirm=confirm)
     local = location.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
@@ -156,7 +156,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     if not contents.exists():
         raise no_such_run(location.store, location.name)
     damages = contents.verify(deep=deep)
-    manifests = contents.manifests().manifests
+    manifests = contents.manifests()
     unreferenced = contents.unreferenced()
     rules, unusable = _keep_rules(contents, manifests)
     damages += unusable

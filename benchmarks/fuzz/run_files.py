@@ -57,5 +57,5 @@ def one_case(generator: np.random.Generator, folder: Path) -> Outcome:
 
 def _needed_by_all(run: Path) -> set[str]:
     """Return the names of the blobs without which no generation is whole."""
-    found = RunContents(LocalStore(run.parent), run.name).manifests().manifests
+    found = RunContents(LocalStore(run.parent), run.name).manifests()
     return set.intersection(*(set(manifest.blobs) for manifest in found))

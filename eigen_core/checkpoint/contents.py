@@ -59,15 +59,6 @@ _MOST_MISSING = 1_000
 _READERS = 2
 
 
-class Listing(NamedTuple):
-    """The generations of a run."""
-
-    manifests: list[Manifest]
-    """Newest first: by generation, then by the lease's epoch, then by when it was written."""
-    damages: list[Damage]
-    """Manifests that cannot be read, newest generation first."""
-
-
 class KeepRule(NamedTuple):
     """Numbers of retention; beside these the champion's generation stays."""
 
@@ -233,12 +224,9 @@ class RunContents:
             return Damage(generation_of(name), "manifest", str(error), name)
         return manifest
 
-    def manifests(self) -> Listing:
-        """Return all manifests, newest first, and those that are damaged."""
-        found = list(self.newest_first())
-        return Listing(
-            [one for one in found if isinstance(one, Manifest)], [one for one in found if isinstance(one, Damage)]
-        )
+    def manifests(self) -> list[Manifest]:
+        """Return the manifests that are whole, newest first: by generation, epoch of the lease, then time."""
+        return [found for found in self.newest_first() if isinstance(found, Manifest)]
 
     def newest_first(self) -> Iterator[Manifest | Damage]:
         """Yield the manifests, or their damages, newest first; each is read when it is its turn."""
@@ -347,12 +335,12 @@ class RunContents:
             deep: compare SHA-256 too, not just sizes, and read attachments; progress is reported as "verify", in bytes.
         """
         config = self.begun_config()
-        listing = self.manifests()
-        damages = [config] if isinstance(config, Damage) else []
-        found = self._damages(listing.manifests, deep=deep)
+        found = list(self.newest_first())
+        damages = [one for one in (config, *found) if isinstance(one, Damage)]
+        wrong = self._damages([one for one in found if isinstance(one, Manifest)], deep=deep)
         # What a living run has removed meanwhile, manifest first, is not damaged.
-        present = self.generations() if found else set()
-        damages += [*listing.damages, *(damage for damage in found if damage.generation in present)]
+        present = self.generations() if wrong else set()
+        damages += [damage for damage in wrong if damage.generation in present]
         attached = self._attachment_damages() if deep else []
         # The process that trains the run may be replacing them, their list last.
         return damages if attached and is_live(self.store, self.name) else [*damages, *attached]
@@ -376,7 +364,7 @@ class RunContents:
     def unreferenced(self) -> list[StoredObject]:
         """Return the blobs that no readable manifest refers to: of a generation that is incomplete so far, or gone."""
         blobs = self.store.objects(self.object_name(BLOBS))
-        needed = {blob for manifest in self.manifests().manifests for blob in manifest.blobs}
+        needed = {blob for manifest in self.manifests() for blob in manifest.blobs}
         return [stored for stored in blobs if self._relative(stored) not in needed]
 
     def _damages(self, manifests: list[Manifest], *, deep: bool, phase: str = "verify") -> list[Damage]:

@@ -214,7 +214,7 @@ class Uploader:
         self._saving = threading.Lock()
         self._saved_at = -math.inf
         self._is_status_refused = False
-        for manifest in reversed(directory.contents.manifests().manifests):
+        for manifest in reversed(directory.contents.manifests()):
             self._append(manifest, found=True)
 
     def add(self, manifest: Manifest) -> None:

@@ -164,7 +164,7 @@ def test_a_dry_run_leaves_even_what_a_killed_process_left(config: Config) -> Non
 
 def test_copies_here_stay_until_the_store_has_them_whole(elsewhere: Config) -> None:
     location = save_generations(elsewhere, "run", *range(1, 6))
-    manifests = {manifest.generation: manifest for manifest in location.stored.manifests().manifests}
+    manifests = {manifest.generation: manifest for manifest in location.stored.manifests()}
     lost = next(name for name in manifests[4].blobs if name not in manifests[5].blobs)
     location.store.delete([f"run/{lost}", f"run/{manifests[3].name}"])
     for dry_run in (True, False):

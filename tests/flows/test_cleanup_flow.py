@@ -159,7 +159,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     evolve = generation.evolve
 
     def going_away(*args: Any) -> Any:
-        if not any(manifest.generation for manifest in location.local.manifests().manifests):
+        if not any(manifest.generation for manifest in location.local.manifests()):
             fault_proxy.add(Fault("status", method="POST|PUT", path="upload", times=None))
         return evolve(*args)
 
@@ -175,7 +175,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     assert "Last error: " in page
     overview = markdown(artifact_key("away"))
     assert overview.startswith("# Ended after generation 3 of 3 (100 %)\n\n**StoreUnavailableError: Run 'away' is not")
-    assert location.stored.manifests().manifests == []
+    assert location.stored.manifests() == []
     fault_proxy.clear()
     assert train_flow(bucket_config(url), "away", return_state=True).name == FINISHED_NAME
     assert whole_generations(location.stored) == [1, 2, 3]

@@ -90,7 +90,7 @@ def test_a_run_completes_with_its_records_plots_and_checkpoints(
     assert [entry.generation for entry in status.telemetry] == [1, 2, 3]
     assert all(entry.checkpoint_seconds for entry in status.telemetry[:-1])
     run = RunDirectory.open(tmp_path, "run")
-    assert [manifest.generation for manifest in run.contents.manifests().manifests] == [3, 2, 1]
+    assert [manifest.generation for manifest in run.contents.manifests()] == [3, 2, 1]
     assert run.contents.verify() == []
     assert {path.suffix for path in run.plots.iterdir()} == {".png"}
     assert not run.is_locked()

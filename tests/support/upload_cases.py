@@ -99,8 +99,8 @@ class Machine:
 
 def whole_generations(contents: RunContents) -> list[int]:
     """Return the generations of a run, rising, after all that they refer to was verified."""
-    listing = contents.manifests()
-    assert not listing.damages
-    for manifest in listing.manifests:
-        assert contents.damages(manifest, deep=True) == []
-    return sorted(manifest.generation for manifest in listing.manifests)
+    found = list(contents.newest_first())
+    manifests = [one for one in found if isinstance(one, Manifest)]
+    assert manifests == found
+    assert not any(contents.damages(manifest, deep=True) for manifest in manifests)
+    return sorted(manifest.generation for manifest in manifests)

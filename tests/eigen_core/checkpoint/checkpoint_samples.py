@@ -102,12 +102,12 @@ def assert_same_ring(one: Ring, other: Ring) -> None:
 
 def generations_of(run: RunDirectory) -> list[int]:
     """Return the numbers of the generations that have a whole manifest, rising."""
-    return sorted({manifest.generation for manifest in run.contents.manifests().manifests})
+    return sorted({manifest.generation for manifest in run.contents.manifests()})
 
 
 def manifest_of(run: RunDirectory, generation: int) -> Manifest:
     """Return the manifest of a generation that has one."""
-    (found,) = [found for found in run.contents.manifests().manifests if found.generation == generation]
+    (found,) = [found for found in run.contents.manifests() if found.generation == generation]
     return found
 
 

@@ -247,7 +247,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_was_there(
                     assert_same(newest.snapshot, sample(2, seconds=1.0))
                 assert work_in_progress(run) == []
                 run.clean(2, 0, 0, protected={1, 2})
-                for manifest in run.contents.manifests().manifests:
+                for manifest in run.contents.manifests():
                     if manifest.generation == 3:
                         (run.path / manifest.name).unlink()
                 run.load_newest()

@@ -32,7 +32,7 @@ def removed(run: RunDirectory, keep_last: int, keep_every: int, champion_generat
 
 def whole_files(run: RunDirectory) -> set[str]:
     """Return the names of all files that the run's manifests need, with the manifests and what is no generation's."""
-    manifests = run.contents.manifests().manifests
+    manifests = run.contents.manifests()
     return {"config.json", "lock", *(name for found in manifests for name in (found.name, *found.blobs))}
 
 
@@ -91,10 +91,10 @@ def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> 
     run.save(sample(3))
     report = run.clean(1, 0, 0, protected={2})
     assert report.generations == (1,)
-    assert len(run.contents.manifests().manifests) == 3
+    assert len(run.contents.manifests()) == 3
     report = run.clean(2, 0, 0)
     assert (report.generations, len(report.manifests), len(report.blobs)) == ((), 1, 1)
-    newest = run.contents.manifests().manifests
+    newest = run.contents.manifests()
     assert [manifest.generation for manifest in newest] == [3, 2]
     assert run.contents.document(newest[1], "telemetry") == [{"seconds": 2.0}]
 
@@ -172,7 +172,7 @@ def test_a_grace_period_of_its_own_is_for_what_no_manifest_named(tmp_path: Path)
         run.save(sample(generation))
     store, contents = elsewhere(run)
     store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
-    newer, older = contents.manifests().manifests
+    newer, older = contents.manifests()
     freed = contents.clean(1, 0, 0, unnamed_grace_seconds=DAY).blobs
     assert set(freed) == older.blobs.keys() - newer.blobs.keys()
     assert store.stat("run/blobs/aa/" + "a" * 64) is not None

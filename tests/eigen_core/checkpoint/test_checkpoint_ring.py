@@ -80,7 +80,7 @@ def test_any_history_of_a_ring_ends_in_the_ring_itself(capacity: int, events: li
                 written, generation = _back_to(saved, max(saved))
             elif event == "older" and len(saved) > 1:
                 before = sorted(saved)[-2]
-                manifests = run.contents.manifests().manifests
+                manifests = run.contents.manifests()
                 older = run.load(next(found for found in manifests if found.generation == before)).snapshot.ring
                 assert older is not None
                 assert_same_ring(older, ring_of(saved[before], capacity))

@@ -60,7 +60,7 @@ def test_a_run_without_generations_loads_nothing(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     assert run.load_newest() is None
     assert run.contents.newest_manifest() is None
-    assert run.contents.manifests() == ([], [])
+    assert run.contents.manifests() == []
     assert run.contents.verify() == []
 
 
@@ -179,7 +179,7 @@ def test_of_several_manifests_of_a_generation_the_last_one_counts(tmp_path: Path
         saved = run.save(sample(2, seconds=value), epoch=1)
         assert saved.manifest.parent == manifest_of(run, 1).checksum
     run.save(sample(2, seconds=9.0), epoch=0)
-    found = [manifest for manifest in run.contents.manifests().manifests if manifest.generation == 2]
+    found = [manifest for manifest in run.contents.manifests() if manifest.generation == 2]
     assert [manifest.epoch for manifest in found] == [1, 1, 1, 0]
     newest = run.load_newest()
     assert newest is not None

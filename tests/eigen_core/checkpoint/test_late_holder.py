@@ -184,7 +184,7 @@ def test_a_manifest_that_was_withdrawn_is_written_by_its_machine_once_it_holds_t
     machine: Machine, tmp_path: Path
 ) -> None:
     machine.train(1)
-    (manifest,) = machine.directory.contents.manifests().manifests
+    (manifest,) = machine.directory.contents.manifests()
     machine.lease.announce(manifest.name)
     machine.lease.release()
     again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
@@ -200,7 +200,7 @@ def test_a_taker_that_fails_before_the_names_are_occupied_leaves_that_to_the_nex
             raise StoreUnavailableError("away")
 
     machine.train(1)
-    (manifest,) = machine.directory.contents.manifests().manifests
+    (manifest,) = machine.directory.contents.manifests()
     machine.lease.announce(manifest.name)
     machine.memory.pass_time(1_000)
     machine.memory.before = fail
@@ -213,7 +213,7 @@ def test_a_taker_that_fails_before_the_names_are_occupied_leaves_that_to_the_nex
 def test_what_is_announced_and_was_created_in_time_stays(machine: Machine) -> None:
     machine.train(1)
     machine.drain()
-    (manifest,) = machine.target.manifests().manifests
+    (manifest,) = machine.target.manifests()
     machine.lease.announce(manifest.name)
     machine.lease.release()
     Lease.acquire(machine.memory, RUN, 90.0)
@@ -225,7 +225,7 @@ def test_a_damaged_manifest_as_short_as_a_withdrawn_one_is_still_damage(machine:
     machine.drain()
     (name,) = machine.target.manifest_names()
     machine.memory.content[f"{RUN}/{name}"] = machine.memory.content[f"{RUN}/{name}"][: len(DELETED_MARK)]
-    assert [damage.generation for damage in machine.target.manifests().damages] == [1]
+    assert [damage.generation for damage in machine.target.verify() if damage.file == "manifest"] == [1]
 
 
 @contextmanager
@@ -265,4 +265,4 @@ def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_
         process.send_signal(signal.SIGCONT)
         assert process.communicate("\n", timeout=60)[0] == "lost\n"
     assert location.stored.verify(deep=True) == []
-    assert [(found.generation, found.epoch) for found in location.stored.manifests().manifests] == [(4, 2), (3, 2)]
+    assert [(found.generation, found.epoch) for found in location.stored.manifests()] == [(4, 2), (3, 2)]

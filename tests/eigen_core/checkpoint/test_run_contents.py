@@ -31,9 +31,8 @@ def test_a_run_elsewhere_is_described_as_one_here(store: MemoryStore) -> None:
     contents = RunContents(store, "run")
     assert contents.exists()
     assert contents.config() == CONFIG
-    manifests, damages = contents.manifests()
+    manifests = contents.manifests()
     assert [manifest.generation for manifest in manifests] == [3, 2, 1]
-    assert damages == []
     assert contents.document(manifests[0], "history") == sample(3).documents["history"]
     assert contents.verify() == []
     assert list_runs(store) == ["run"]
@@ -41,7 +40,7 @@ def test_a_run_elsewhere_is_described_as_one_here(store: MemoryStore) -> None:
 
 def test_damage_elsewhere_is_found(store: MemoryStore) -> None:
     contents = RunContents(store, "run")
-    manifest = contents.manifests().manifests[0]
+    manifest = contents.manifests()[0]
     names = [f"run/blobs/{entry.sha256[:2]}/{entry.sha256}" for entry in manifest.files]
     store.content[names[0]] = b"x" + store.content[names[0]][1:]
     store.content[names[1]] = store.content[names[1]][:-1]
@@ -68,7 +67,7 @@ def test_verifying_says_how_far_it_is(store: MemoryStore) -> None:
     contents = RunContents(store, "run")
     with progress_to(Listener()):
         contents.verify()
-    total = sum({name: size for found in contents.manifests().manifests for name, size in found.blobs.items()}.values())
+    total = sum({name: size for found in contents.manifests() for name, size in found.blobs.items()}.values())
     assert {(name, whole) for name, _, whole in told} == {("verify", total)}
     done = [count for _, count, _ in told]
     assert done == sorted(done)
@@ -137,7 +136,7 @@ def test_a_manifest_that_is_misread_once_costs_nothing(store: MemoryStore, monke
 @pytest.mark.parametrize("deep", [True, False])
 def test_what_a_living_run_removes_meanwhile_is_not_damage(store: MemoryStore, deep: bool) -> None:
     contents = RunContents(store, "run")
-    oldest, second = contents.manifests().manifests[::-1][:2]
+    oldest, second = contents.manifests()[::-1][:2]
 
     def remove(_operation: str, name: str) -> None:
         if name == f"run/{second.name}":  # after the listing, while the newest first are read

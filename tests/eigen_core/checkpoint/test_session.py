@@ -89,7 +89,7 @@ def loaded(session: RunSession) -> int:
 
 def epochs(contents: RunContents) -> dict[int, int]:
     """Return generation -> epoch of a run's manifests."""
-    return {manifest.generation: manifest.epoch for manifest in contents.manifests().manifests}
+    return {manifest.generation: manifest.epoch for manifest in contents.manifests()}
 
 
 def wait_for_state(session: RunSession, state: str) -> None:
@@ -140,7 +140,7 @@ def test_the_epoch_rises_with_every_session(settings: CheckpointConfig) -> None:
             save(session, generation)
             session.finish()
     assert epochs(location.stored) == {1: 1, 2: 2, 3: 3}
-    newest, middle, oldest = location.stored.manifests().manifests
+    newest, middle, oldest = location.stored.manifests()
     assert (newest.parent, middle.parent, oldest.parent) == (middle.checksum, oldest.checksum, None)
 
 

@@ -148,7 +148,7 @@ def test_of_one_generation_the_higher_epoch_is_newer(there: Machine, here: RunDi
 
 def test_shared_blobs_are_fetched_once(there: Machine, here: RunDirectory) -> None:
     fetch_newest(there, here)
-    old = set(here.contents.manifests().manifests[0].blobs)
+    old = set(here.contents.manifests()[0].blobs)
     there.train(4)
     there.drain()
     there.memory.done.clear()
@@ -194,7 +194,7 @@ def _damage(memory: MemoryStore, name: str, how: Callable[[bytes], bytes | None]
 def test_damage_of_any_part_in_the_store_is_reported_and_the_next_older_one_is_used(
     there: Machine, tmp_path: Path, how: Callable[[bytes], bytes | None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    newest, older, _ = there.target.manifests().manifests
+    newest, older, _ = there.target.manifests()
     content, modified = dict(there.memory.content), dict(there.memory.modified)
     own = sorted(set(newest.blobs) - set(older.blobs))
     for number, name in enumerate([newest.name, *own]):
@@ -212,7 +212,7 @@ def test_damage_of_any_part_in_the_store_is_reported_and_the_next_older_one_is_u
 
 
 def test_damage_that_shows_in_the_sizes_costs_no_download(there: Machine, here: RunDirectory) -> None:
-    newest, older, _ = there.target.manifests().manifests
+    newest, older, _ = there.target.manifests()
     for name in set(newest.blobs) - set(older.blobs):
         _damage(there.memory, f"{RUN}/{name}", lambda content: content[:-1])
     fetched = fetch_newest(there, here)

@@ -55,7 +55,7 @@ def test_closing_does_not_wait_for_a_pause_or_the_rate_limit(tmp_path: Path) -> 
 
 def _add_again_and_again(machine: Machine, uploader: Uploader) -> None:
     while True:
-        uploader.add(machine.directory.contents.manifests().manifests[0])
+        uploader.add(machine.directory.contents.manifests()[0])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -17,7 +17,7 @@ def test_what_is_added_arrives_whole_and_in_order_each_manifest_after_its_blobs(
     machine.drain()
     assert machine.stored() == [1, 2, 3]
     assert [int(name[-20:-14]) for name in machine.memory.written("create") if MANIFESTS in name] == [1, 2, 3]
-    for manifest in machine.target.manifests().manifests:
+    for manifest in machine.target.manifests():
         done = machine.memory.done.index(("create", f"{RUN}/{manifest.name}"))
         for blob in manifest.blobs:
             assert machine.memory.done.index(("put_file", f"{RUN}/{blob}")) < done
@@ -149,7 +149,7 @@ def test_a_damaged_file_here_never_reaches_the_store_and_the_others_do(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine.train(1, 2)
-    manifest = machine.directory.contents.manifests().manifests[0]
+    manifest = machine.directory.contents.manifests()[0]
     path = machine.directory.blob_path(manifest.entry("population.safetensors").sha256)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     machine.drain()
@@ -210,7 +210,7 @@ def test_an_older_version_of_a_generation_gives_way(machine: Machine) -> None:
     machine.memory.away = False
     machine.uploader.add(commit(machine.directory, 1, champion=1))
     machine.drain()
-    assert [manifest.champion_generation for manifest in machine.target.manifests().manifests] == [1]
+    assert [manifest.champion_generation for manifest in machine.target.manifests()] == [1]
 
 
 def test_a_newer_version_that_comes_while_the_older_one_is_on_its_way_is_not_taken_for_it(machine: Machine) -> None:
@@ -233,4 +233,4 @@ def test_of_two_versions_that_are_found_the_newer_one_is_sent(machine: Machine, 
     machine.lease.release()
     again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
     again.drain()
-    assert [manifest.name for manifest in again.target.manifests().manifests] == [newer.name]
+    assert [manifest.name for manifest in again.target.manifests()] == [newer.name]

@@ -57,7 +57,7 @@ def refused(*arguments: str) -> str:
 
 def damage(location: RunLocation, generation: int, file: str) -> str:
     """Change a byte of a file of a generation, and return its name."""
-    manifest = next(found for found in location.local.manifests().manifests if found.generation == generation)
+    manifest = next(found for found in location.local.manifests() if found.generation == generation)
     sha256 = manifest.entry(file).sha256
     path = location.root / "run" / "blobs" / sha256[:2] / sha256
     content = path.read_bytes()
