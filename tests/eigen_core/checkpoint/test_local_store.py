@@ -114,17 +114,6 @@ def test_what_was_there_stays_until_the_new_content_is_whole(store: LocalStore) 
     assert leftovers(store.folder) == []
 
 
-def test_leftovers_are_no_objects(store: LocalStore) -> None:
-    with replacing(store.path("a/b")) as file:
-        file.write(b"half")
-        file.flush()
-        assert store.objects("") == []
-        assert len(leftovers(store.folder)) == 1
-        assert leftovers(store.folder)[0].parent == store.folder / "a"
-    assert leftovers(store.folder) == []
-    assert [found.name for found in store.objects("")] == ["a/b"]
-
-
 def test_what_begins_with_a_dot_is_not_seen(store: LocalStore) -> None:
     store.put("a/b", b"1")
     for hidden in (".remote/gs/bucket/x", "a/.hidden/x", "a/.x", ".x"):

@@ -118,19 +118,6 @@ def test_a_new_run_is_known_and_empty(settings: CheckpointConfig) -> None:
         session.finish()
 
 
-def test_what_was_saved_is_loaded_by_the_next_session(settings: CheckpointConfig) -> None:
-    location = begin(settings)
-    with open_session(settings, RUN) as session:
-        save(session, 1, 2)
-        session.finish()
-    with open_session(settings, RUN) as session:
-        assert loaded(session) == 2
-        save(session, 3)
-        session.finish()
-    assert [whole_generations(contents) for contents in location.contents()][-1] == [1, 2, 3]
-    assert location.stored.verify() == []
-
-
 def test_the_epoch_rises_with_every_session(settings: CheckpointConfig) -> None:
     location = begin(settings)
     for generation in (1, 2, 3):

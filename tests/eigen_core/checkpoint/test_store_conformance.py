@@ -97,13 +97,6 @@ def test_progress_is_reported_in_the_calling_thread(store: Store, file: Path) ->
     assert threads == {threading.get_ident()}
 
 
-def test_fetch_replaces_a_file(store: Store, file: Path) -> None:
-    store.put("a", b"good")
-    file.write_bytes(b"damaged before")
-    store.fetch("a", file)
-    assert file.read_bytes() == b"good"
-
-
 def test_create_needs_a_free_name(store: Store) -> None:
     assert store.create("lease/000001", b"owner 1")
     assert not store.create("lease/000001", b"owner 2")
@@ -182,15 +175,6 @@ def test_objects_and_folders(store: Store) -> None:
     assert store.folders("first/blobs/ab/") == []
     assert store.folders("third/") == []
     assert [found.bytes for found in store.objects("first/blobs/")] == [16, 16]
-
-
-def test_a_folder_goes_with_its_last_object(store: Store) -> None:
-    store.put("first/blobs/ab/x", b"1")
-    store.put("second/x", b"2")
-    store.delete(["first/blobs/ab/x"])
-    assert store.folders("") == ["second"]
-    store.put("first/blobs/ab/y", b"3")
-    assert store.folders("") == ["first", "second"]
 
 
 def test_modified_is_the_time_of_writing(store: Store) -> None:

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from gcs_emulator import GcsEmulator
 from memory_store import MemoryStore
 from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_generations
 
 from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, UnfitSnapshotError
-from eigen_core.checkpoint.location import open_store
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
@@ -228,11 +226,6 @@ def test_without_any_whole_generation_a_sentence_and_no_new_beginning(there: Mac
     assert fetch_newest(there, there.directory).manifest.generation == 3, "but this machine has them"
 
 
-def test_a_run_without_generations_brings_nothing(tmp_path: Path, here: RunDirectory) -> None:
-    empty = Machine(tmp_path / "empty")
-    assert here.load_newest(stored=empty.target) is None
-
-
 def test_a_store_that_goes_away_at_any_request_leaves_this_machine_as_it_was_or_whole(
     there: Machine, tmp_path: Path
 ) -> None:
@@ -271,14 +264,3 @@ def test_progress_reaches_the_number_of_bytes(there: Machine, here: RunDirectory
     downloads = [step for step in steps if step[0] == "download"]
     assert downloads[-1] == ("download", fetched.manifest.bytes, fetched.manifest.bytes)
     assert [done for _, done, _ in downloads] == sorted(done for _, done, _ in downloads)
-
-
-def test_from_a_bucket(tmp_path: Path, gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.url)
-    store = open_store(f"gs://{gcs_emulator.make_bucket()}/some/prefix")
-    there = Machine(tmp_path / "there", store, KEEP_ALL)
-    there.train(1, 2)
-    there.drain()
-    here = new_directory(tmp_path / "here")
-    fetch_newest(there, here)
-    _assert_same(here, 2)
