@@ -140,9 +140,6 @@ class _Generation:
     since: float
     upload: GenerationUpload
 
-    def __str__(self) -> str:
-        return f"Generation {self.manifest.generation}"
-
     def update(self, **fields: object) -> None:
         self.upload = self.upload.model_copy(update=fields)
 
@@ -196,7 +193,8 @@ class Uploader:
 
         # Read and written with the condition held.
         self._changed = threading.Condition()
-        self._queue: deque[_Generation | _File] = deque()
+        self._waiting: dict[int, _Generation] = {}  # by generation, the first one is uploaded first
+        self._files: dict[str, _File] = {}  # by name, likewise
         self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
         self._ended: deque[GenerationUpload] = deque(maxlen=_ENDED_IN_STATUS)
         self._in_store: set[int] | None = None  # generations with a manifest there; None: not listed yet
@@ -236,8 +234,8 @@ class Uploader:
     def add_file(self, name: str, path: Path) -> None:
         """Queue a small file under `name`, relative to the run, with the content that it has when its turn comes."""
         with self._changed:
-            self._queue = deque(item for item in self._queue if not (isinstance(item, _File) and item.name == name))
-            self._queue.append(_File(name, path))
+            self._files.pop(name, None)
+            self._files[name] = _File(name, path)
             self._changed.notify_all()
 
     def wait_for_queue(self) -> None:
@@ -260,9 +258,7 @@ class Uploader:
         with self._changed:
             self._is_finishing = self._retry_now = True
             self._changed.notify_all()
-            self._wait(
-                lambda: not self._queue and self._status.state != "uploading", seconds, "its end waits", self._clock()
-            )
+            self._wait(self._has_finished, seconds, "its end waits", self._clock())
             self._is_finishing = False
             self._raise_if_missing(seconds)
         self._clean_directory()
@@ -289,13 +285,13 @@ class Uploader:
     def status(self) -> UploadStatus:
         """Return the state of the uploads."""
         with self._changed:
-            waiting = self._generations()
+            waiting = list(self._waiting.values())
             return self._status.model_copy(
                 update={
                     "updated": datetime.now(UTC),
                     "pending": len(waiting),
                     "pending_mb": self._waiting_bytes() / 1e6,
-                    "pending_files": len(self._queue) - len(waiting),
+                    "pending_files": len(self._files),
                     "oldest_seconds": max((self._clock() - item.since for item in waiting), default=None),
                     "generations": (*self._ended, *(item.upload for item in waiting)),
                 }
@@ -310,7 +306,7 @@ class Uploader:
             LeaseLostError: another process has taken the run over.
         """
         with self._changed:
-            if not self._queue:
+            if self._is_empty():
                 return NOTHING_TO_DO
             self._set(state="uploading")
         item: _Generation | _File | None = None
@@ -352,7 +348,7 @@ class Uploader:
     def _pause(self, seconds: float) -> None:
         with self._changed:
             if seconds == NOTHING_TO_DO:
-                self._changed.wait_for(lambda: self._closing.is_set() or self._queue)
+                self._changed.wait_for(lambda: self._closing.is_set() or not self._is_empty())
             elif seconds > 0:
                 self._changed.wait_for(lambda: self._closing.is_set() or self._retry_now, seconds)
                 self._retry_now = False
@@ -375,20 +371,22 @@ class Uploader:
         number = manifest.generation
         self._safe.discard(number)
         self._ended = deque((one for one in self._ended if one.generation != number), _ENDED_IN_STATUS)
-        older = [item for item in self._generations() if item.manifest.generation == number]
+        self._waiting.pop(number, None)
         upload = GenerationUpload(generation=number, bytes=manifest.bytes)
-        self._queue = deque(item for item in self._queue if item not in older)
-        self._queue.append(_Generation(manifest, found, self._clock(), upload))
+        self._waiting[number] = _Generation(manifest, found, self._clock(), upload)
 
-    def _generations(self) -> list[_Generation]:
-        return [item for item in self._queue if isinstance(item, _Generation)]
+    def _is_empty(self) -> bool:
+        return not self._waiting and not self._files
+
+    def _has_finished(self) -> bool:
+        return self._is_empty() and self._status.state != "uploading"
 
     def _waiting_bytes(self) -> int:
-        blobs = {blob for item in self._generations() for blob in item.manifest.blobs.items()}
+        blobs = {blob for item in self._waiting.values() for blob in item.manifest.blobs.items()}
         return sum(count for name, count in blobs if self._blobs.get(name) != count)
 
     def _has_room(self) -> bool:
-        few = len(self._generations()) < self._config.queue_generations
+        few = len(self._waiting) < self._config.queue_generations
         return few and self._waiting_bytes() < self._config.queue_mb * 1e6
 
     def _list_store(self) -> None:
@@ -402,51 +400,48 @@ class Uploader:
         names = self._target.manifest_names()
         with self._changed:
             self._in_store = {number for name in names if (number := generation_of(name)) is not None}
-            for item in self._generations():
+            for item in list(self._waiting.values()):
                 if item.found and item.manifest.generation in self._in_store and item.manifest.name not in names:
                     self._end(item, "dropped")
             self._drop_unneeded()
 
     def _drop_unneeded(self) -> None:
         """Drop the waiting generations that retention would not keep in the store."""
-        waiting = {item.manifest.generation: item for item in self._generations()}
-        if not waiting:
+        if not self._waiting:
             return
-        present = sorted({*(self._in_store or ()), *waiting}, reverse=True)
-        champion = waiting[max(waiting)].manifest.champion_generation
+        present = sorted({*(self._in_store or ()), *self._waiting}, reverse=True)
+        champion = self._waiting[max(self._waiting)].manifest.champion_generation
         kept = kept_generations(present, present[: self._config.keep_last], self._config.keep_every, champion)
-        for number, item in waiting.items():
+        for number, item in list(self._waiting.items()):
             if number not in kept and item.upload.state != "uploading":
                 self._end(item, "dropped")
 
     def _begin(self) -> _Generation | _File | None:
         """Take the first generation, but after each generation all files."""
         with self._changed:
-            if not self._queue:
+            generation, file = next(iter(self._waiting.values()), None), next(iter(self._files.values()), None)
+            item = (file or generation) if self._files_first else (generation or file)
+            if item is None:
                 return None
-            first = _File if self._files_first else _Generation
-            item = next((item for item in self._queue if isinstance(item, first)), self._queue[0])
             if isinstance(item, _Generation):
                 item.update(state="uploading", attempts=item.upload.attempts + 1)
         self._save_status()
         self._began, self._moved_bytes = self._clock(), 0
         return item
 
-    def _end(self, item: _Generation | _File, state: UploadState, error: str | None = None) -> bool:
-        """Take an item off the queue; False if a newer version of it is there instead."""
+    def _end(self, item: _Generation, state: UploadState, error: str | None = None) -> bool:
+        """Take a generation off the queue; False if a newer version of it is there instead."""
+        number = item.upload.generation
         with self._changed:
-            if item not in self._queue:
+            if self._waiting.get(number) is not item:
                 return False
-            self._queue.remove(item)
-            if isinstance(item, _Generation):
-                item.update(state=state, error=error or item.upload.error)
-                self._ended.append(item.upload)
-                if state != "failed":
-                    self._safe.add(item.upload.generation)
-                if state == "dropped":
-                    logger.info(
-                        "Run '%s': generation %d is not needed in the store", self._name, item.upload.generation
-                    )
+            del self._waiting[number]
+            item.update(state=state, error=error or item.upload.error)
+            self._ended.append(item.upload)
+            if state != "failed":
+                self._safe.add(number)
+            if state == "dropped":
+                logger.info("Run '%s': generation %d is not needed in the store", self._name, number)
             return True
 
     def _upload(self, item: _Generation) -> None:
@@ -475,7 +470,9 @@ class Uploader:
             self._target.store.put_file(self._target.object_name(item.name), item.path, self._moved)
         except FileNotFoundError:
             logger.warning("Run '%s': %s was removed before it could be uploaded", self._name, item.path)
-        self._end(item, "done")
+        with self._changed:
+            if self._files.get(item.name) is item:  # else it has changed meanwhile
+                del self._files[item.name]
 
     def _write(self, manifest: Manifest) -> None:
         """Write the blobs that the store lacks, then the manifest; `DamagedFileError` if a blob is damaged here."""
@@ -584,8 +581,7 @@ class Uploader:
             raise UploadsEndedError(f"Uploads of run '{self._name}' are closed.")
 
     def _raise_if_missing(self, seconds: float) -> None:
-        missing = [f"generation {item.manifest.generation}" for item in self._generations()]
-        missing += sorted(item.name for item in self._queue if isinstance(item, _File))
+        missing = [*(f"generation {number}" for number in self._waiting), *sorted(self._files)]
         error = f" Last error: {self._status.last_error}" if self._status.last_error else ""
         if missing:
             raise StoreUnavailableError(
