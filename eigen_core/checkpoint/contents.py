@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from eigen_core.checkpoint.blobs import check_blob
 from eigen_core.checkpoint.integrity import (
     ATTACHMENTS_NAME,
     BLOBS,
@@ -28,6 +27,7 @@ from eigen_core.checkpoint.integrity import (
     Damage,
     DamagedFileError,
     blob_name,
+    check_blob,
     checksummed,
     generation_of,
     parse_checksummed,

@@ -30,8 +30,15 @@ import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import blob_path, opened, write_blob
-from eigen_core.checkpoint.integrity import BytesDone, DamagedFileError, blob_name, canonical_json
+from eigen_core.checkpoint.integrity import (
+    BytesDone,
+    DamagedFileError,
+    blob_name,
+    blob_path,
+    canonical_json,
+    opened,
+    write_blob,
+)
 from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
 from eigen_core.checkpoint.tensors import DATA_TYPES, TORCH_TYPES, tensor_bytes
 from eigen_core.machine import unwritten_zeros

@@ -12,7 +12,6 @@ from typing import Self
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.blobs import blob_path, clear_unfinished
 from eigen_core.checkpoint.contents import CleanReport, RunContents
 from eigen_core.checkpoint.integrity import (
     BEFORE_A_RUN,
@@ -22,7 +21,9 @@ from eigen_core.checkpoint.integrity import (
     Damage,
     DamagedGenerationError,
     UnfitSnapshotError,
+    blob_path,
     checksummed,
+    clear_unfinished,
     generation_of,
     in_words,
 )

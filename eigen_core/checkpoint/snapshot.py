@@ -12,14 +12,15 @@ import torch
 from pydantic import JsonValue
 
 from eigen_core import __version__
-from eigen_core.checkpoint.blobs import blob_path, write_blob
 from eigen_core.checkpoint.integrity import (
     Damage,
     blob_name,
+    blob_path,
     checksummed,
     document_bytes,
     json_sha256,
     parse_document,
+    write_blob,
 )
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
