@@ -207,12 +207,12 @@ class Lease:
         if self._lost is not None:
             return
         if not self._writing.acquire(timeout=_RELEASE_SECONDS):
-            logger.warning("Run '%s': %s does not answer; %s", self._run, self._store.url, self._lapses())
+            logger.warning("Run '%s': %s does not answer; %s", self._run, self._store.url, self._expires())
             return
         try:
             self._put_beat(released=True)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': the lease cannot be given back (%s); %s", self._run, error, self._lapses())
+            logger.warning("Run '%s': the lease cannot be given back (%s); %s", self._run, error, self._expires())
         finally:
             self._writing.release()
 
@@ -294,8 +294,8 @@ class Lease:
             self._keeper_error = error
             raise
 
-    def _lapses(self) -> str:
-        return f"it lapses within {self._record.lease_seconds:.0f} s."
+    def _expires(self) -> str:
+        return f"it expires within {self._record.lease_seconds:.0f} s."
 
 
 def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:

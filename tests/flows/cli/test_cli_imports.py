@@ -36,3 +36,17 @@ def test_a_table_of_runs_is_printed_without_what_a_training_loads(tmp_path: Path
         ended = ran(command, tmp_path)
         assert "first" in ended.stdout, ended.stderr
         assert set(OF_A_TRAINING) & set(ended.stderr.split()) == set(), command
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        (".env", "PREFECT_API_URL=http://127.0.0.1:9/api"),
+        ("prefect.toml", '[api]\nurl = "http://127.0.0.1:9/api"'),
+        ("pyproject.toml", '[tool.prefect.api]\nurl = "http://127.0.0.1:9/api"'),
+    ],
+)
+@pytest.mark.thorough
+def test_a_server_that_a_file_of_prefect_names_is_still_asked(tmp_path: Path, file: str, content: str) -> None:
+    (tmp_path / file).write_text(content)
+    assert "http://127.0.0.1:9" in ran(["status"], tmp_path).stdout
