@@ -40,7 +40,7 @@ from eigen_core.checkpoint.integrity import (
     write_blob,
 )
 from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
-from eigen_core.checkpoint.tensors import DATA_TYPES, TORCH_TYPES, tensor_bytes
+from eigen_core.checkpoint.tensors import TORCH_TYPES, tensor_bytes, tensor_facts
 from eigen_core.machine import unwritten_zeros
 
 _MAGIC = b"EIGNRING"
@@ -111,18 +111,8 @@ def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -
 
 
 def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
-    """Return name, type and shape of one row of each of a ring's columns, by name.
-
-    Raises:
-        ValueError: a column's type cannot be stored.
-    """
-    for name, column in ring.columns.items():
-        if column.dtype not in DATA_TYPES:
-            raise ValueError(f"column '{name}' of the ring is of type {column.dtype}, which cannot be stored")
-    return tuple(
-        TensorFacts(name=name, dtype=DATA_TYPES[column.dtype], shape=tuple(column.shape[1:]))
-        for name, column in sorted(ring.columns.items())
-    )
+    """Return name, type and shape of one row of each column, by name; `ValueError` if a type cannot be stored."""
+    return tensor_facts("the ring", {name: column[0] for name, column in ring.columns.items()})
 
 
 def _plan_shards(
@@ -225,15 +215,12 @@ class _Head:
         return _MAGIC + len(header).to_bytes(_LENGTH_BYTES, "little") + header
 
 
-def _block_rows(columns: tuple[TensorFacts, ...], count: int) -> int:
-    return max(1, min(count, _BLOCK_BYTES // max(1, sum(column.nbytes for column in columns))))
-
-
 def write_shard(path: Path, ring: Ring, columns: tuple[TensorFacts, ...], first: int, count: int) -> int:
     """Write rows of a ring to a file as a shard and return the shard's size before compression (bytes)."""
-    head = _Head(first, count, _block_rows(columns, count), columns)
+    row_bytes = sum(column.nbytes for column in columns)
+    head = _Head(first, count, max(1, min(count, _BLOCK_BYTES // max(1, row_bytes))), columns)
     start = head.spelled()
-    raw_bytes = len(start) + count * sum(column.nbytes for column in columns)
+    raw_bytes = len(start) + count * row_bytes
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=raw_bytes)
     with open(path, "wb") as file:
         file.write(compressor.compress(start))

@@ -206,7 +206,7 @@ def test_tensors_that_cannot_be_stored_are_refused_and_leave_nothing(tmp_path: P
     run = new_run(tmp_path)
     with pytest.raises(ValueError, match=r"'z' for replay\.safetensors is of type torch\.complex64"):
         run.save(Snapshot(1, {"replay": {"z": torch.zeros(2, dtype=torch.complex64)}}, {"state": 1}, 0))
-    with pytest.raises(ValueError, match=r"'a' of the ring is of type torch\.complex64"):
+    with pytest.raises(ValueError, match=r"'a' for the ring is of type torch\.complex64"):
         run.save(Snapshot(1, {}, {}, 0, Ring({"a": torch.zeros(3, dtype=torch.complex64)}, 0, 0)))
     assert files_of(run) == {"config.json", "lock"}
 
