@@ -26,7 +26,7 @@ PLANNED_KEYS = [
 ]
 CALIBRATION_KEYS = [
     *("evaluate_seconds", "train_seconds", "evolve_seconds", "piece_seconds", "generation_seconds"),
-    *("run_seconds"),
+    "run_seconds",
 ]
 PART_KEYS = ["name", "host_bytes", "device_bytes", "how", "phases", "device_holder"]
 TOO_LITTLE = ["--set", "memory.limit_gb=0.5"]
