@@ -1,6 +1,6 @@
 """Base of the tasks on a panel of prices: its days, its networks, and transitions that name days."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
@@ -24,7 +24,7 @@ from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbeddi
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
 from eigen_core.networks.population import agent_groups
-from eigen_core.task.interface import Rollout, TaskData, Transitions, joined_counts
+from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, joined_counts
 from eigen_core.task.replay import Column, Replay
 from eigen_core.task.transitions import (
     EPISODE_END,
@@ -68,7 +68,7 @@ class MarketEncoding:
         return MarketEncoding(self.market.detach(), self.portfolio, self.episode_time)
 
 
-class PanelTask(ABC):
+class PanelTask(Task[MarketObservation, MarketEncoding]):
     """The part of `Task` that all tasks on a panel share; `actions` are those of an agent for each asset."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads, actions: AssetActions) -> None:
@@ -203,9 +203,6 @@ class PanelTask(ABC):
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
         return (episodes, self.episode_steps, self.panel.assets, self.box.values)
-
-    def state_after(self, transitions: Mapping[str, Tensor]) -> Mapping[str, Tensor]:  # noqa: ARG002
-        return self.state
 
     def sampler(self, replay: Replay, batch_size: int) -> BlockSampler | None:
         return self.day_sampler(stored_days(replay), self.panel.splits.train.stop, batch_size)

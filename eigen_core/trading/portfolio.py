@@ -202,7 +202,7 @@ class Rebalancing:
         return logarithm * PERCENT, change.abs().sum(-1)
 
     def _day_by_day(self, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return `rebalance` where the weights of a day depend on those before."""
+        """Return the results of `rebalance` day by day, where the weights of a day depend on those before."""
         filled, held = [], torch.zeros_like(targets[..., 0, :])
         for day, of_day in enumerate(targets.unbind(-2)):
             table = replace(self, **{name: getattr(self, name)[..., day, :] for name in ("returns", "stays", "ended")})
