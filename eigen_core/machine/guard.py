@@ -157,12 +157,9 @@ class MemoryGuard:
         host_bytes: Mapping[str, int] | None = None,
         device_bytes: Mapping[str, int] | None = None,
     ) -> None:
-        """Set the plan of the run.
+        """Set the plan of the run: `rows` for reports, and the peaks of each phase, on the device of this process.
 
-        Args:
-            rows: the plan as a table, for reports.
-            host_bytes: peak of the resident memory in each phase; no phase begins that would not fit (`admit`).
-            device_bytes: peak of torch's memory on the device in this process.
+        No phase begins whose peak would not fit (`admit`).
         """
         self._plan = tuple(dict(row) for row in rows)
         self._planned = (dict(host_bytes or {}), dict(device_bytes or {}))
@@ -303,17 +300,12 @@ class MemoryGuard:
         predicted_device_bytes: int = 0,
         generation: int | None = None,
     ) -> None:
-        """Refuse to begin a phase whose peak will not stay below the hard line.
+        """Refuse to begin a phase whose peak will not stay below the hard line, even after caches are freed.
 
-        Args:
-            phase: its name.
-            predicted_bytes: planned peak of the host's resident memory while it runs; 0: unknown. The growth in its
-                last runs counts if that is more.
-            predicted_device_bytes: planned peak of torch's memory on the device in this process.
-            generation: for the message.
+        Its peak is the planned one (0: unknown), or follows from the growth in its last runs if that is more.
 
         Raises:
-            MemoryGuardError: it does not fit, not even after caches are freed.
+            MemoryGuardError: it does not fit.
         """
         if self._predicted(phase, self.sample(), predicted_bytes, predicted_device_bytes).share < self._memory.hard:
             return

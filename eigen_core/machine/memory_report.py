@@ -108,13 +108,7 @@ class MemoryReport:
 def measured_parts(
     usage: Usage, before: int, owners: Mapping[str, object]
 ) -> tuple[tuple[Part, ...], tuple[TensorGroup, ...]]:
-    """Return the parts of the memory now and the largest tensors.
-
-    Args:
-        usage: the memory, the sum of the parts.
-        before: resident memory of this process before the run (bytes).
-        owners: objects that may hold much, by name.
-    """
+    """Return the parts of `usage` and the largest tensors; `before`: resident memory before the run (bytes)."""
     found = {address: ("", tensor) for address, tensor in _live_tensors().items()}
     for name, owner in owners.items():
         found |= {address: (name, tensor) for address, tensor in tensors_of(owner).items()}
@@ -149,7 +143,7 @@ def _part_of(owner: str, groups: Iterable[TensorGroup]) -> Part:
 
 
 def _live_tensors() -> dict[int, Values]:
-    """Return the tensors that the collector lists, by the address of their memory; of views the largest."""
+    """Return all tensors, by the address of their memory; of views the largest."""
     with _no_thread_switch():
         listed = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
     found: dict[int, Values] = {}
@@ -230,11 +224,7 @@ def report_markdown(report: MemoryReport) -> str:
 
 
 def write_report(report: MemoryReport, folder: Path, stem: str) -> list[Path]:
-    """Write the report into `folder` as `<stem>.md` and `<stem>.json`, each in one step, and return the files.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
+    """Write the report into `folder` as `<stem>.md` and `<stem>.json`, each atomically, and return the files."""
     texts = {"md": report_markdown(report), "json": json.dumps(asdict(report), indent=1)}
     paths = [folder / f"{stem}.{suffix}" for suffix in texts]
     for path, text in zip(paths, texts.values(), strict=True):

@@ -58,7 +58,7 @@ def statm(process: int | None = None) -> tuple[int, int]:
 
 
 def process_bytes(name: str, path: Path | None = None) -> int:
-    """Return an entry of /proc/self/status, such as "RssFile", or of another file (bytes); 0 where there is none."""
+    """Return an entry of /proc/self/status, such as "RssFile", or of another file (bytes); 0 if there is none."""
     try:
         return proc_entries(path or _STATUS).get(name, 0)
     except OSError as error:
@@ -67,16 +67,13 @@ def process_bytes(name: str, path: Path | None = None) -> int:
 
 
 def peak_resident_bytes() -> int:
-    """Return the highest resident memory of this process, without its children, since the last `reset_peak` (bytes).
-
-    Where the peak cannot be reset it is the highest since the process started.
-    """
+    """Return the peak resident memory of this process since `reset_peak`, or since its start without that (bytes)."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return process_bytes("VmHWM") or (peak if sys.platform == "darwin" else peak * 1024)
 
 
 def reset_peak() -> bool:
-    """Let the peak start again from the present memory. Return whether the system can do that (Linux, man 5 proc)."""
+    """Reset the peak to the present memory; return whether the system can do that (Linux, man 5 proc)."""
     try:
         _CLEAR_REFS.write_text(_RESET_PEAK)
     except OSError as error:
@@ -250,9 +247,7 @@ def device_bytes(device: torch.device) -> DeviceUsage | None:
 
 
 class SystemMeter:
-    """Measures the processes, the control groups, the machine and the GPU.
-
-    This process is measured each time, its descendants less often: that takes longer.
+    """Measures this process each time, its descendants less often, and memory counted against `limits`.
 
     Args:
         limits: limits against which memory is counted.

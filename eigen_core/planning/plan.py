@@ -110,8 +110,8 @@ class Plan:
         unwritten_bytes: addresses of replay slots with no memory behind them: those that the run does not come to
             write, and those of the empty buffer that a resume replaces.
         rows_per_generation, rows_stored: transitions that a generation appends to the replay, and in it at the end.
-        measured: result of its probe, or why there is none; None: the run was not probed, and the parts are only those
-            that can be counted, without the memory of computations.
+        measured: result of its probe, or why there is none; None: it was not probed, and lacks the memory of
+            computations.
         verdicts: one for each limit that was given.
     """
 
@@ -432,12 +432,7 @@ class _Parts:
         ]
 
     def workers(self, count: int, among: int) -> list[Part]:
-        """Return the memory of workers on one machine, all together on its host, and on a GPU those that share it.
-
-        Args:
-            count: how many they are.
-            among: how many share the agents.
-        """
+        """Return the memory of `count` workers on one machine, and of those on one GPU; `among` share the agents."""
         sizes, measured = self.sizes, self.measured
         holding = count if self.device == "cpu" else -(-count // max(len(visible_gpus()), 1))
         share = -(-self.config.population.size // among)

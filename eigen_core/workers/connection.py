@@ -168,7 +168,7 @@ class Worker:
     written: int | None = None
 
     def lost(self, work: str, cause: Exception | None = None) -> WorkerLostError:
-        """Return the error that the worker was lost while `work`; `cause`: error of the connection to it."""
+        """Return the error that the worker was lost in its work; `cause`: error of the connection to it."""
         reason = f" ({cause})" if isinstance(cause, OSError) else ""
         return WorkerLostError(f"worker {self.address} was lost while {work}{reason}.", self.address)
 
@@ -270,15 +270,9 @@ class WorkerClient:
         return reply["result"]
 
     def results(self, calls: Sequence[Call], progress: Callable[[int], None]) -> list[Any]:
-        """Return the results of calls, in their order. The first failure of any of them ends the wait.
+        """Return the results of calls, in their order; the first error (`ask`) or lost worker ends the wait.
 
-        Args:
-            calls: that were made.
-            progress: is given the number of calls that have returned, at least at each look at the workers.
-
-        Raises:
-            WorkerLostError: a worker is not there any more.
-            Exception: see `ask`.
+        `progress` is called with the number of calls that have returned, at least every `LOOK_SECONDS`.
         """
         pending, looked = list(calls), time.monotonic()
         while pending:

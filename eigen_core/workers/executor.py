@@ -287,12 +287,11 @@ class _Pending:
     """A worker that was asked to begin.
 
     Attributes:
-        worker: that begins.
         was_lost: it was lost before while it began: no phase waits for it.
-        since: when it was asked, or took the last step.
+        since: time of the request, or of the last step.
         is_sent_data: data are on their way to it.
         is_named: a warning has said that it does not answer.
-        begun: ends when it has begun.
+        begun: done when it has begun.
     """
 
     worker: Worker
@@ -308,7 +307,6 @@ class _Pending:
         return self.was_lost or time.monotonic() - self.since > patience
 
     def step(self, *, sends_data: bool = False) -> None:
-        """Note that it takes another step."""
         self.since, self.is_sent_data = time.monotonic(), sends_data
 
 
@@ -316,14 +314,7 @@ class WorkerStartup:
     """Gives a run to workers, and checks that they are compatible. Its length is the number that have not begun yet.
 
     One whose thread does something else, for example a whole run, begins once that is done: nothing waits for it as
-    long as others have the run.
-
-    Args:
-        run: its name.
-        config: of the run.
-        content: from which the task is built, for workers that do not find it themselves.
-        fingerprint: hash of the run's data.
-        client: calls the workers.
+    long as others have the run. Arguments as of `WorkerExecutor`.
     """
 
     def __init__(
@@ -347,7 +338,7 @@ class WorkerStartup:
 
     @property
     def timed_out(self) -> bool:
-        """Whether no phase waits for those that have not begun."""
+        """Whether no phase waits for workers that have not begun."""
         return all(pending.is_late for pending in self._pending.values())
 
     @property
@@ -356,10 +347,9 @@ class WorkerStartup:
         return next(iter(self._lost.values()), None)
 
     def begin(self, addresses: Collection[str], *, others: bool) -> None:
-        """Let the workers at `addresses` begin, as far as they do not already; leave out those that are gone.
+        """Let the workers at `addresses` begin, if they do not already; leave out those that are gone.
 
-        No phase waits for one that was lost before: it may be one that cannot be reached from here. `others`: whether
-        other workers have the run.
+        No phase waits for one that was lost before: this machine may not reach it. `others`: others have the run.
         """
         for address in [address for address in self._pending if address not in addresses]:
             pending = self._pending.pop(address)

@@ -62,9 +62,9 @@ class ResidentAgents:
         self._key = self._worker.get_current_task()
 
     def answer(self, method: str, generation: int, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
-        """Call another method; return its result, or its error as `RemoteError`. Only this one is called from outside.
+        """Call another method; return its result, or its error as `RemoteError`.
 
-        Phases run under the guard of this worker's memory, as long as the leading process waits.
+        Phases run under the guard of this worker's memory (`MemoryGuardError`), as long as the leading process waits.
         """
         try:
             if method not in _PHASES:
@@ -150,16 +150,7 @@ class ResidentAgents:
         return uuid4().hex
 
     def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
-        """Play the episodes of agents; return the results, and by themselves the transitions that were recorded.
-
-        Args:
-            agents: that play.
-            episodes: of them, without the task's state.
-            task_state: the task's, before them.
-
-        Raises:
-            MemoryGuardError: the memory of this machine does not suffice.
-        """
+        """Play the episodes, which lack the task's state; return the results and, separately, the transitions."""
         population = self._received(agents)
         played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
         recorded = played.training.transitions
@@ -168,11 +159,7 @@ class ResidentAgents:
         return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
     def share_replay(self, transitions: SentTransitions) -> SharedTransitions | None:
-        """Store transitions in the replay of this machine; return where its other workers read it, if they can.
-
-        Raises:
-            MemoryGuardError: the memory of this machine does not suffice.
-        """
+        """Store transitions in the replay of this machine; return its place for other workers, if they can read it."""
         try:
             self._append(transitions)
         except OSError as error:
@@ -193,17 +180,7 @@ class ResidentAgents:
     def learn(
         self, agents: SentAgents, plan: LearningPlan, where: SharedTransitions | None, task_state: Arrays
     ) -> tuple[Arrays, list[str], Arrays]:
-        """Let agents learn; return them afterwards, their digests, and the learner's curves.
-
-        Args:
-            agents: that learn.
-            plan: from which transitions, and with which random numbers.
-            where: replay of this machine; None: this worker shares it.
-            task_state: the task's.
-
-        Raises:
-            MemoryGuardError: the memory of this machine does not suffice.
-        """
+        """Let agents learn from the replay at `where` (None: this worker's); return them, digests, and curves."""
         population = self._received(agents)
         replay = self._host_replay if where is None else self._mapped_replay(where)
         if self._device.type == "cpu":
