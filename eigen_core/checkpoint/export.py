@@ -41,20 +41,14 @@ class ExportedChampion(NamedTuple):
     """`layout` (name and shape of each parameter, in their order), `symbols`, `features`, `panel`."""
 
 
-def write_champion(contents: RunContents, path: Path, manifest: Manifest | None = None) -> Manifest:
-    """Write a champion as a safetensors file with the configuration in its header; return its manifest.
+def write_champion(contents: RunContents, path: Path) -> Manifest:
+    """Write a run's newest whole champion as a safetensors file with the configuration in its header.
 
-    Args:
-        contents: the run.
-        path: the file, which is replaced atomically.
-        manifest: the champion's generation; None: the newest one whose champion is whole.
+    Returns the manifest that it was read from.
 
     Raises:
         InputError: the run has no generation, the file cannot be written, or the champion is damaged.
     """
-    if manifest is not None:
-        _write(contents, path, manifest)
-        return manifest
     damages: list[Damage] = []
     for found in contents.newest_first():
         if isinstance(found, Damage):

@@ -34,14 +34,6 @@ def test_the_newest_champion_is_exported_with_its_configuration(tmp_path: Path) 
     assert three_lines[1] == later
 
 
-def test_the_champion_of_a_named_generation(tmp_path: Path) -> None:
-    run, path = new_run(tmp_path), tmp_path / "champion.safetensors"
-    manifest = run.save(sample(1)).manifest
-    run.save(sample(2))
-    assert write_champion(run.contents, path, manifest) == manifest
-    assert torch.equal(read_champion(path).weights, sample(1).tensors["champion"]["weights"])
-
-
 @pytest.mark.parametrize("part", ["champion.safetensors", "champion.json"])
 def test_a_damaged_champion_is_gone_around(tmp_path: Path, part: str) -> None:
     run, path = new_run(tmp_path), tmp_path / "champion.safetensors"
