@@ -143,16 +143,6 @@ class RingEntry(_Entry):
         return self
 
     @property
-    def bytes(self) -> int:
-        """Size of its shards as stored (bytes)."""
-        return sum(shard.bytes for shard in self.shards)
-
-    @property
-    def raw_bytes(self) -> int:
-        """Size of its shards before compression (bytes)."""
-        return sum(shard.raw_bytes for shard in self.shards)
-
-    @property
     def row_bytes(self) -> int:
         """Size of one row in memory (bytes)."""
         return sum(column.nbytes for column in self.columns)
