@@ -187,7 +187,7 @@ class AgentComputer:
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.standard_normal(shape, dtype=np.float32) for generator in self._generators(episodes, "noise")]
         noise = on_device(np.stack(rows), self.device)
-        # A stochastic policy has a spread of its own.
+        # A stochastic policy has its own spread.
         if self.heads.spread != "none":
             return noise
         noise.mul_(episodes.noise_scale)

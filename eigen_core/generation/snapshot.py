@@ -41,7 +41,7 @@ def require(condition: bool, file: str, what: str) -> None:
 
 
 def require_noise(exploration: ExplorationConfig, steps: int, noise_scale: float, generations: int) -> None:
-    """Require the noise scale that so many generations, of so many steps each, lead to."""
+    """Require the noise scale after a number of generations with a number of steps each."""
     noise = exploration.scale
     for _ in range(generations):
         noise = max(exploration.minimum, noise * exploration.decay**steps)

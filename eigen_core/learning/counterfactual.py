@@ -65,7 +65,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         seen = []
         for moments, block in batches:
             observed, outcomes = self._known.outcomes(moments, block)
-            # What an actor reserves by has no gradient.
+            # The reserve price has no gradient.
             reserve = group.weights[:, self._stepped.stop :]
             expected = self._expected(torch.cat([rows, reserve], dim=1), observed)
             reward_loss, time_loss = self._losses(group, expected, outcomes)
@@ -86,7 +86,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
         return self._known.expected_outcomes(self._task.actor_layout.views(actor), encoding)
 
     def _losses(self, group: Population, expected: ExpectedOutcomes, outcomes: Outcomes) -> tuple[Tensor, Tensor]:
-        """Return the mean squared errors of rewards and of times over what is known: float32 `[agents]` each."""
+        """Return the mean squared errors of rewards and of times over known outcomes: float32 `[agents]` each."""
         rewards = scaled(outcomes.rewards.flatten(1), group, self._learner).reshape(outcomes.rewards.shape)
         known = outcomes.known[..., None]
         count = outcomes.known.sum((1, 2)).clamp_min(1) * outcomes.rewards.shape[-1]

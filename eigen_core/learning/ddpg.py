@@ -68,7 +68,7 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
         return Population(weights, state)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return the bounds of moments and counts of steps after so many generations."""
+        """Return the bounds of moments and counts of steps after a number of generations."""
         bounds = super().bounds(generation)
         steps = bounds.pop("steps")
         return {**bounds, "critic_steps": steps, "actor_steps": steps}
@@ -83,10 +83,7 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
         return {"critic_steps": [True] * plan.gradient_steps, "actor_steps": actor_moves}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
-        """Take one optimizer step, of the actor and the targets too where the actor steps; return `curves`.
-
-        What was encoded for it is freed with it.
-        """
+        """Take one optimizer step of the critics, and where the actor steps, of actor and targets; return `curves`."""
         batches = [self._task.transitions(replay, *batch) for batch in step.batches]
         noise = zip(*step.noise, strict=True) if step.noise else repeat(())
         of_critics, of_actor = step.corrections

@@ -1,4 +1,4 @@
-"""Direct reinforcement: each agent climbs the growth of its own account over stretches of training days.
+"""Direct reinforcement: gradient ascent on the growth of an agent's account over stretches of training days.
 
 Moody and Saffell 2001, "Learning to trade via direct reinforcement", IEEE Transactions on Neural Networks 12, section
 II: what an agent does does not move prices, so that the account, costs included, is a differentiable function of its
@@ -62,7 +62,7 @@ class DirectLearner(BaseLearner[Any, Any]):
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("growth", "Mean reward of a day of the stretches, before the step."),
         Curve("variance", "Variance of these rewards."),
-        Curve("turnover", "What is traded on a day, as a share of the equity."),
+        Curve("turnover", "Traded value of a day, as a share of the equity."),
         Curve("encoder_gradient_norm", "Norm of an agent's gradient of the encoder before clipping."),
         Curve("actor_gradient_norm", "Norm of an agent's gradient of the actor before clipping."),
     )

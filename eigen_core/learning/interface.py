@@ -68,10 +68,10 @@ class Learner(Protocol):
         """
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return bounds of the values of an agent's state after so many generations, by name; all are finite."""
+        """Return bounds of the values of an agent's state after a number of generations, by name; all are finite."""
 
     def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
-        """Draw what each of so many agents learns from in a generation; None if too little is stored."""
+        """Draw the plan of a generation for this number of agents; None if too little is stored."""
 
     def learn(
         self, group: Population, plan: LearningPlan, replay: Replay, between_steps: Callable[[], None]

@@ -110,7 +110,7 @@ class PopulationMethod(Protocol):
 
     Args:
         config: the run.
-        critic: the first so many weights of an agent are its critic's, the rest its actor's.
+        critic: number of weights of the critic, the first of an agent; the rest are its actor's.
         new_agents: returns agents that have not learned yet.
     """
 

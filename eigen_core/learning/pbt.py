@@ -2,7 +2,7 @@
 
 Jaderberg et al. 2017 (arXiv:1711.09846), algorithm 1 and section 4.1.1: truncation selection (the weakest share copies
 weights, learning state and genes of the fittest share), and perturbation of what was copied. Fitness belongs to the
-weights before learning; what is copied are those after it.
+weights before learning; copies are of those after it.
 """
 
 import math

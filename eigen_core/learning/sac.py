@@ -1,4 +1,4 @@
-"""Soft actor-critic for a group of agents from the shared replay, each with a temperature of its own.
+"""Soft actor-critic for a group of agents from the shared replay, each with its own temperature.
 
 Haarnoja et al. 2018 (arXiv:1812.05905), algorithm 1: two critics, a squashed Gaussian policy, a learned temperature.
 """
@@ -77,7 +77,7 @@ class SacLearner(BatchLearner[Observed, Encoded]):
         return Population(weights, {**new.state, **state})
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return the bounds of moments and counts of steps after so many generations."""
+        """Return the bounds of moments and counts of steps after a number of generations."""
         return {**super().bounds(generation), "temperature_second_moment": (0.0, math.inf)}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:

@@ -60,7 +60,7 @@ class BaseLearner(Generic[Observed, Encoded]):
         return Population(weights, state)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return the bounds of moments and counts of steps after so many generations."""
+        """Return the bounds of moments and counts of steps after a number of generations."""
         return {"second_moment": (0.0, math.inf), "steps": (0.0, float(generation * self._most_steps))}
 
 
@@ -192,7 +192,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         steps = []
         for index, first_days in enumerate(blocks):
             if index % at_once == 0:
-                # What was drawn before is freed first: no step keeps its inputs.
+                # Frees the previous noise first: no step keeps its inputs.
                 drawn.clear()
                 drawn.extend(draw(min(at_once, plan.gradient_steps - index)) for draw in draws)
             optimizers = tuple(optimizer[index] for optimizer in corrections)
@@ -332,7 +332,7 @@ def scaled(rewards: Tensor, group: Population, config: BatchLearnerConfig) -> Te
 def discounted_rewards(
     batch: Transitions[Observed], group: Population, config: BatchLearnerConfig
 ) -> tuple[Tensor, Tensor]:
-    """Return the discounted rewards of each transition's steps, and the discount of what is observed after them.
+    """Return the discounted rewards of each transition's steps, and the discount of the observation after them.
 
     Their sum with the discounted value of that observation is the n-step return: Watkins 1989, "Learning from delayed
     rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The later steps are those that were played,

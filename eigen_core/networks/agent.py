@@ -102,7 +102,7 @@ class AgentNetwork:
         self.actions = market_actions(config, device) if actions is None else actions
         self.portfolio_values = self.actions.portfolio_values
         self.box = self.actions.box
-        # What comes of an alternative does not depend on the time in the episode.
+        # The outcome of an alternative does not depend on the time in the episode.
         self._time_values = 0 if heads.outcomes else self.actions.time_values
         self._heads = heads
         critic = [*self._encoder.shapes, *self._pooling_shapes()]
@@ -177,7 +177,7 @@ class AgentNetwork:
         return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
 
     def empty_embedding(self, days: int) -> MarketEmbedding:
-        """Return the embedding of so many days of one agent, uninitialised."""
+        """Return an uninitialised embedding of one agent."""
         network, device = self._network, self._valid.device
         return MarketEmbedding(
             torch.empty((1, days, self.assets, network.embedding), device=device),
@@ -186,7 +186,7 @@ class AgentNetwork:
         )
 
     def encoded_at_once(self, agents: int, days: int, steps: int) -> tuple[int, int]:
-        """Return how many agents and days to encode at a time for episodes of so many steps."""
+        """Return how many agents and days to encode at a time for episodes of `steps` steps."""
         day_bytes = SINGLE * self._valid.shape[1] * self._network.channels
         return encoded_at_once(agents, days, day_bytes, self._valid.device.type, steps, self.days_before)
 

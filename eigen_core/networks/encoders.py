@@ -21,7 +21,7 @@ class Encoder(Protocol):
 
     Args:
         features: float32 `[days, columns, features]` on the device.
-        training_days: only the first so many days may normalise anything.
+        training_days: number of first days, which alone may normalise features.
         window: days that an embedding may depend on, its own included.
         config: settings of the network.
     """

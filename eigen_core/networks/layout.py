@@ -111,7 +111,7 @@ def linear(parameters: Parameters, name: str, inputs: Tensor, *, rectified: bool
         outputs = (rows * weight.transpose(1, 2)).sum(-1, keepdim=True)
     else:
         outputs = _stacked_product(rows, weight)
-    # A block of values of its own is written to: a new one would have to be fetched into the cache.
+    # In place: a new block of values would have to be fetched into the cache.
     outputs = outputs + bias[:, None] if outputs._is_view() else outputs.add_(bias[:, None])
     if rectified:
         outputs = outputs.relu_()
@@ -134,12 +134,12 @@ _ROWS_OF_A_PIECE, _MATRICES_IN_PIECES = 256, 64
 
 
 def filled_outputs(outputs: int) -> int:
-    """Return the outputs that a product computes for so many; the rest are zeros."""
+    """Return the outputs that a product computes, padded with zeros."""
     return max(outputs + -outputs % _OUTPUTS_AT_A_TIME, _FEWEST_OUTPUTS)
 
 
 def filled_inputs(inputs: int) -> int:
-    """Return the inputs that a product reads for so many; the rest are zeros."""
+    """Return the inputs that a product reads, padded with zeros."""
     return _INPUTS_OF_ONE if inputs == 1 else inputs
 
 

@@ -108,7 +108,7 @@ class Schedule:
         return columns_at_once(chosen, columns, SINGLE * self.full[0] * filled_outputs(channels), device)
 
     def filled(self, columns: int) -> int:
-        """Columns that are computed for so many: products of few rows round by the number of these."""
+        """Return the columns to compute: products of few rows round by the number of rows."""
         return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
 
     @cached_property
@@ -140,7 +140,7 @@ class Block:
         return [slice(start, min(start + self.chunk, columns)) for start in range(0, columns, self.chunk)]
 
     def history(self, columns: slice, inputs: int) -> Tensor:
-        """Return a copy of some columns, the window before the block included, with zeros up to so many inputs."""
+        """Return some columns with the window before the block, padded with zeros to `inputs` features."""
         schedule, features = self.schedule, self.features[:, columns]
         start, shape = self.first_day - (schedule.window - 1), features.shape[1:]
         history = features.new_zeros((schedule.full[0], schedule.filled(shape[0]), inputs))
@@ -175,7 +175,7 @@ class Convolutions(torch.autograd.Function):
 
         Args:
             ctx: what the backward pass needs.
-            block: what is encoded.
+            block: the days to encode.
             places: of `Schedule.gathered`; None: all days are wanted.
             weights: weight and bias of the input layer, of each convolution and of the output layer.
         """
@@ -315,7 +315,7 @@ def _add_gradients(
         read, added = kept.pop()
         inner = _through_relu(above, added)
         _add_products(sums[index + 1], precision, inner, read[:, :-step], read[:, step:])
-        # What was read is not needed any more, except by the input layer's own ReLU.
+        # The input is no longer needed, except by the ReLU of the input layer.
         below = torch.empty_like(read) if read is first else read
         below[:, :step].zero_()
         below[:, step:] = above
