@@ -72,6 +72,7 @@ def test_a_page_says_how_well_it_goes() -> None:
             "# Ended after generation 14 of 25 (56 %)",
             "**Memory: 93% are taken.** A resume goes on with generation 15.",
         ),
+        ({"done": 25, "ended": "No disk."}, 25, "# Ended after generation 25 of 25 (100 %)", "**No disk.**"),
         (
             {"done": 25, "ended": "It was stopped.", "holdout_is_left": True},
             25,

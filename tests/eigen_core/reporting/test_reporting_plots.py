@@ -57,9 +57,10 @@ def _gaps() -> Run:
 
 
 def _late() -> Run:
-    """Learning in the last generation, an old champion, a slow generation."""
+    """Learning in the last generation, an old champion, a slow generation, a GPU."""
     history, telemetry = make_run(40, 8, first_learning=40)
-    telemetry[4] = telemetry[4].model_copy(update={"train_seconds": 4_000.0})
+    phases = tuple(one.model_copy(update={"device_reserved_peak": 7_000_000}) for one in telemetry[4].phases)
+    telemetry[4] = telemetry[4].model_copy(update={"train_seconds": 4_000.0, "phases": phases})
     return [one.model_copy(update={"champion_generation": 2, "champion_agent": 5}) for one in history], telemetry
 
 

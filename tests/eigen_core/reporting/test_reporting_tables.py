@@ -43,6 +43,7 @@ def test_the_first_population_is_initial_and_ties_keep_their_order() -> None:
     assert [row["agent"] for row in rows] == [1, 3, 4, 0, 2]
     assert {row["origin"] for row in rows} == {"initial"}
     assert population_table([]) == []
+    assert markdown_table([]) == ""
 
 
 def test_the_course_names_units_and_leaves_unknown_times_open() -> None:
@@ -96,7 +97,9 @@ def test_the_champion_is_described_in_a_card_and_a_sentence() -> None:
 def test_diversity_is_shown_where_it_was_recorded() -> None:
     history, telemetry = make_run(2, 4)
     assert diversity_sentence(history[-1]) is None
-    known = history[-1].model_copy(update={"ancestors": (2, 0, 2, 2), "policy_distance": 0.125})
+    known = history[-1].model_copy(update={"ancestors": (2, 0, 2, 2)})
+    assert diversity_sentence(known) == "The population descends from 2 of the first 4 agents."
+    known = known.model_copy(update={"policy_distance": 0.125})
     sentence = diversity_sentence(known) or ""
     assert "2 of the first 4 agents" in sentence
     assert "12.5 %" in sentence
