@@ -336,7 +336,8 @@ def with_appetite(phase: str, kind: Kind, need: Need, generator: np.random.Gener
     if appetite.way == "steps":
         appetite = replace(appetite, pieces=_PIECES[0])
     enough = int((need.least[kind] + extra) / HARD)
-    lowest, highest = int(1.03 * need.admitted[kind]), int((0.9 * need.least[kind] + extra) / HARD)
+    # The plan of a training also counts what its process has loaded.
+    lowest, highest = int(1.06 * need.admitted[kind]), int((0.9 * need.least[kind] + extra) / HARD)
     return Case(kind, int(generator.integers(lowest, highest)), enough, appetite)
 
 

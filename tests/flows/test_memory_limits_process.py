@@ -75,7 +75,7 @@ def test_what_the_guard_has_ended_twice_is_refused_until_the_limit_is_raised(lim
     limiter.copy("twice")
     folder = limiter.store("twice") / RUN
     # The first two are ended in this process, which is larger than one of `eigen train`.
-    limit_gb = math.ceil(10 * (max(host_bytes(), 700_000_000) + 100_000_000) / 0.93e9) / 10
+    limit_gb = math.ceil(10 * (max(host_bytes(), 700_000_000) + 400_000_000) / 0.93e9) / 10
     config = limiter.config("twice", memory={"limit_gb": limit_gb})
     undo = give(Appetite("evaluate", "steps", "array", after=False, bytes=1_600_000_000, pieces=16))
     try:
