@@ -11,7 +11,7 @@ from wheel_cases import ROOT, built_wheel, project_table
 
 from eigen_core import __version__
 from eigen_core.common.text import DISTRIBUTION, install_command
-from eigen_core.config.values import TRACKERS
+from eigen_core.config.registry import TRACKERS
 
 EXTRAS = set(project_table()["optional-dependencies"])
 FOLDERS = ("benchmarks", "deployments", "docs", "eigen_core", "flows", "tasks", "tests", ".ci")

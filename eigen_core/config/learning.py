@@ -5,19 +5,8 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
-from eigen_core.config.values import (
-    Count,
-    CountOrZero,
-    EncoderName,
-    Fraction,
-    LearnerName,
-    MethodName,
-    NonNegative,
-    Positive,
-    Rows,
-    Section,
-    Width,
-)
+from eigen_core.config.registry import EncoderName, LearnerName, MethodName
+from eigen_core.config.values import Count, CountOrZero, Fraction, NonNegative, Positive, Rows, Section, Width
 
 
 class NetworkConfig(Section):

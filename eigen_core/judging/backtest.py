@@ -14,7 +14,7 @@ from torch import Tensor
 
 from eigen_core.common.records import Excess
 from eigen_core.config import AccountConfig, Config, TradingConfig
-from eigen_core.config.values import BACKTESTS, load_class, task_choice
+from eigen_core.config.registry import BACKTESTS, load_class, task_choice
 from eigen_core.learning import learner_class
 from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.market import Panel

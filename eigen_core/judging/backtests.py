@@ -20,7 +20,7 @@ from eigen_core.common.records import history_in
 from eigen_core.common.text import count
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
-from eigen_core.config.values import has_prices
+from eigen_core.config.registry import has_prices
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import DRAWS, SpanResult, task_backtest
 from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at

@@ -19,8 +19,8 @@ from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import Record
 from eigen_core.common.text import percent
 from eigen_core.config import Config
+from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.config.values import has_prices
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import task_backtest

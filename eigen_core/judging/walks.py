@@ -19,8 +19,8 @@ from eigen_core.checkpoint.store import WALKS, MissingObjectError, Store, check_
 from eigen_core.common.errors import InputError
 from eigen_core.config import BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
+from eigen_core.config.registry import has_prices
 from eigen_core.config.stored import config_from_stored, stored_values
-from eigen_core.config.values import has_prices
 from eigen_core.judging.backtest import outcome_days
 from eigen_core.market import build_panel
 from eigen_core.market.panel import Splits

@@ -3,7 +3,7 @@
 from typing import cast
 
 from eigen_core.config import EvolutionConfig, LearnerConfig
-from eigen_core.config.values import LEARNERS, METHODS, load_class
+from eigen_core.config.registry import LEARNERS, METHODS, load_class
 from eigen_core.learning.interface import Learner, LearningPlan, LearningResult
 from eigen_core.learning.method import Champion, GenerationResult, MethodState, NextPopulation, PopulationMethod
 

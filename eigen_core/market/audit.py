@@ -11,7 +11,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.config.values import has_prices
+from eigen_core.config.registry import has_prices
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import clean_prices
 from eigen_core.market.days import PriceRows

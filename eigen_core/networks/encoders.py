@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import NetworkConfig
-from eigen_core.config.values import ENCODERS, load_class
+from eigen_core.config.registry import ENCODERS, load_class
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 FirstDay = int | Tensor

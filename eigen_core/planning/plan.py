@@ -10,7 +10,7 @@ from eigen_core.checkpoint.store import is_remote
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from eigen_core.config import Config
-from eigen_core.config.values import tracker_class
+from eigen_core.config.registry import tracker_class
 from eigen_core.machine import shares_memory
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.limits import Limit

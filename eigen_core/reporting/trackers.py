@@ -15,7 +15,7 @@ from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
-from eigen_core.config.values import tracker_class
+from eigen_core.config.registry import tracker_class
 from eigen_core.training.listener import Listener, Training
 
 

@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from eigen_core.config import Config
-from eigen_core.config.values import TASKS, load_class, task_choice
+from eigen_core.config.registry import TASKS, load_class, task_choice
 from eigen_core.task.interface import (
     BatchSampler,
     DifferentiableGrowth,

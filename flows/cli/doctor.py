@@ -186,7 +186,7 @@ class Doctor:
         return "ok", f"TA-Lib {talib.__version__}, C library {library}", ""
 
     def _data(self) -> Found:
-        from eigen_core.config.values import has_prices
+        from eigen_core.config.registry import has_prices
 
         task = self._config.task
         source = (self._config.market.data or "the bundled prices") if has_prices(task) else task

@@ -327,7 +327,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
         RunTooLargeError: the run does not fit into memory or disk.
     """
     from eigen_core.checkpoint.integrity import DamagedGenerationError
-    from eigen_core.config.values import tracker_class
+    from eigen_core.config.registry import tracker_class
     from eigen_core.generation import require_same_data, start_training
     from eigen_core.planning.run_plan import require_fit
     from eigen_core.task import open_data

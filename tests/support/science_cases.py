@@ -7,7 +7,7 @@ from tested_device import DEVICE
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import LEARNER_CONFIGS, VARIANTS, Config, merge
-from eigen_core.config.values import LEARNERS
+from eigen_core.config.registry import LEARNERS
 from eigen_core.market import Panel, panel_of_prices
 
 _SMALL: dict[str, Any] = {

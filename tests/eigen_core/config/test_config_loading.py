@@ -13,7 +13,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, CemConfig, Config, DdpgConfig, PbtConfig, preset_values
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, differing_keys, load_config, parse_assignments
-from eigen_core.config.values import LEARNERS
+from eigen_core.config.registry import LEARNERS
 
 
 def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:

@@ -11,7 +11,7 @@ from training_cases import advance, content_of, saved_of
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, OffPolicyConfig, merge, values
+from eigen_core.config import Config, OffPolicyConfig, merge, registry
 from eigen_core.generation import (
     TrainingState,
     hold_out,
@@ -26,7 +26,7 @@ from eigen_core.planning.sizes import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData
 
-LEARNERS, METHODS = list(values.LEARNERS), list(values.METHODS)
+LEARNERS, METHODS = list(registry.LEARNERS), list(registry.METHODS)
 KINDS: dict[str, dict[str, Any]] = {
     **{learner: {"learner": {"algorithm": learner}} for learner in LEARNERS},
     **{method: {"evolution": method_with(method, sync_generations=1)} for method in METHODS},
@@ -104,7 +104,7 @@ LEARNING: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("learner", LEARNING)
 def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By gradients alone."""
-    monkeypatch.setitem(values.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
     common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
     rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **LEARNING[learner]}
     config = config_with(learner, learner=learner_with(learner, **common, **rates), evolution={"enabled": False})
@@ -124,7 +124,7 @@ POINTER: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.thorough
 def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(values.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
     learner = {"gradient_steps": 20, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0, "tau": 0.1}
     rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2}
     config = small_config(

@@ -10,7 +10,7 @@ import torch
 from science_cases import learner_with
 from training_cases import advance, content_of, small_state
 
-from eigen_core.config.values import LEARNERS
+from eigen_core.config.registry import LEARNERS
 
 pytestmark = pytest.mark.cpu
 

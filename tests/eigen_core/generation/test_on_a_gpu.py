@@ -8,7 +8,7 @@ from science_cases import learner_with, method_with, random_panel, small_config
 from stand_in_gpu import GPU, stand_in_gpu
 from training_cases import advance, content_of, small_state
 
-from eigen_core.config import values
+from eigen_core.config import registry
 from eigen_core.generation import restore, snapshot
 from eigen_core.judging.backtest import TaskBacktest
 from eigen_core.judging.market import MarketBacktest
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.cpu
 
 CASES = [
     (learner, encoder)
-    for learner in values.LEARNERS
+    for learner in registry.LEARNERS
     for encoder in ("filter_bank", "tcn")
     if (learner, encoder) != ("ppo", "tcn")
 ]
@@ -112,7 +112,7 @@ def test_an_environment_computes_deterministically_too() -> None:
         assert torch.are_deterministic_algorithms_enabled()
 
 
-@pytest.mark.parametrize("method", list(values.METHODS))
+@pytest.mark.parametrize("method", list(registry.METHODS))
 @pytest.mark.thorough
 def test_every_population_method_breeds_there(method: str) -> None:
     evolution: dict[str, Any] = {"evolution": method_with(method, sync_generations=1), "population": {"size": 10}}

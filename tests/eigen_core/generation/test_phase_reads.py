@@ -17,7 +17,7 @@ from training_cases import small_state
 
 import eigen_core
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, merge, values
+from eigen_core.config import Config, merge, registry
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.task import open_data
 from eigen_core.trading import Prices
@@ -67,10 +67,10 @@ READS = (
 
 _SMALL = {"device": "cuda", "threads": 1, "replay": {"minimum": 1}, "learner": {"gradient_steps": 2}}
 _RUNS: dict[str, dict[str, Any]] = {
-    **{learner: {"learner": {"algorithm": learner}} for learner in values.LEARNERS},
+    **{learner: {"learner": {"algorithm": learner}} for learner in registry.LEARNERS},
     **{
         method: {"evolution": method_with(method, sync_generations=1), "population": {"size": 10}}
-        for method in values.METHODS
+        for method in registry.METHODS
     },
     "whole episodes": {"trading": {"observe_portfolio": False}},
     "tcn": {"network": {"encoder": "tcn"}},

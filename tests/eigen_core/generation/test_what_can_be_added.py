@@ -9,7 +9,7 @@ from training_cases import advance, content_of
 
 from eigen_core.checkpoint.run import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, values
+from eigen_core.config import Config, registry
 from eigen_core.generation import (
     TrainingState,
     hold_out,
@@ -35,9 +35,9 @@ BOTH = pytest.param({**POINTER, **JITTER}, marks=pytest.mark.thorough)
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more of each."""
-    monkeypatch.setitem(values.TASKS, "pointer", "pointer_task:PointerTask")
-    monkeypatch.setitem(values.LEARNERS, "jitter", "jitter_learner:JitterLearner")
-    monkeypatch.setitem(values.ENCODERS, "last_day", "last_day_encoder:LastDayEncoder")
+    monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(registry.LEARNERS, "jitter", "jitter_learner:JitterLearner")
+    monkeypatch.setitem(registry.ENCODERS, "last_day", "last_day_encoder:LastDayEncoder")
 
 
 def config_with(chosen: dict[str, str], **sections: Any) -> Config:

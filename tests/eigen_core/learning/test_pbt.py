@@ -10,7 +10,7 @@ from training_cases import advance, saved_of, small_state
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
 from eigen_core.checkpoint.tensors import tensors_sha256
-from eigen_core.config import values
+from eigen_core.config import registry
 from eigen_core.generation import restore, start_training
 from eigen_core.learning.method import Champion, GenerationResult, NextPopulation
 from eigen_core.learning.pbt import GENES, PbtMethod, perturbed
@@ -18,7 +18,7 @@ from eigen_core.networks.outcomes import RESERVE_VALUES
 from eigen_core.networks.population import Population
 from eigen_core.reporting.tables import population_table
 
-LEARNERS = list(values.LEARNERS)
+LEARNERS = list(registry.LEARNERS)
 
 
 def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001

@@ -11,7 +11,7 @@ from plan_cases import MB, MEASURED
 from science_cases import LEARNER_OF_TASK, random_panel, small_config
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, values
+from eigen_core.config import Config, registry
 from eigen_core.generation import start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
@@ -48,7 +48,7 @@ def part(plan: Plan, name: str) -> Part:
     ("learner", "method"),
     [
         (learner, method)
-        for learner, method in product(values.LEARNERS, values.METHODS)
+        for learner, method in product(registry.LEARNERS, registry.METHODS)
         if not (method == "cem" and learner in LEARNER_OF_TASK)  # one method with it is enough
     ],
 )

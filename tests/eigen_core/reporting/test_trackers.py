@@ -15,7 +15,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.config.values import tracker_class
+from eigen_core.config.registry import tracker_class
 from eigen_core.reporting.trackers import TrackedRun, TrackerListener, metrics_of, metrics_since
 
 HISTORY = [record(generation) for generation in range(1, 6)]

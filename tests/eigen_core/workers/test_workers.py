@@ -22,7 +22,7 @@ from worker_cases import PENDULUM, alone, content_for, led, occupied, replaced, 
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
 from eigen_core.common.runtime import code_digest
-from eigen_core.config import Config, values
+from eigen_core.config import Config, registry
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.cpu
 PHASES = (evaluate, train, evolve)
 
 
-LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in values.LEARNERS]
+LEARNERS = [small_config(learner={"algorithm": name}, population={"size": 5}) for name in registry.LEARNERS]
 CASES = {
     **{str(config.learner.algorithm): config for config in LEARNERS},
     "tcn": small_config(network={"encoder": "tcn", "column_chunk": 2}, population={"size": 5, "group_size": 2}),

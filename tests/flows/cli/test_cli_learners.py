@@ -10,7 +10,7 @@ from flow_cases import eigen_environment, run_eigen, small_flow_config, small_se
 from science_cases import LEARNER_OF_TASK
 
 from benchmarks.kill_training import facts_of
-from eigen_core.config import values
+from eigen_core.config import registry
 from eigen_core.training.runs import status_of
 
 # Other tests of commands kill runs with DDPG, and each learner is resumed in one process.
@@ -39,7 +39,7 @@ def kinds_of_files(run: Path) -> set[str]:
 
 @pytest.mark.parametrize(
     "learner",
-    values.LEARNERS,
+    registry.LEARNERS,
 )
 def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
     learner: str, environment: dict[str, str], tmp_path: Path

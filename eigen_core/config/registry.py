@@ -1,0 +1,94 @@
+"""The registered tasks, learners, population methods, encoders and trackers, by the names that settings give them."""
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from eigen_core.common.errors import InputError
+from eigen_core.common.text import install_command, quoted
+
+TASKS: Mapping[str, str] = {
+    "market": "eigen_core.task.market:MarketTask",
+    "portfolio": "eigen_core.task.portfolio:PortfolioTask",
+    "gym": "eigen_core.task.gymnasium:GymnasiumTask",
+}
+BACKTESTS: Mapping[str, str] = {
+    "market": "eigen_core.judging.market:MarketBacktest",
+    "portfolio": "eigen_core.judging.portfolio:PortfolioBacktest",
+}
+"""Backtests of the tasks that have prices."""
+LEARNERS: Mapping[str, str] = {
+    "ddpg": "eigen_core.learning.ddpg:DdpgLearner",
+    "td3": "eigen_core.learning.ddpg:Td3Learner",
+    "sac": "eigen_core.learning.sac:SacLearner",
+    "counterfactual": "eigen_core.learning.counterfactual:CounterfactualLearner",
+    "ppo": "eigen_core.learning.ppo:PpoLearner",
+    "direct": "eigen_core.learning.direct:DirectLearner",
+}
+METHODS: Mapping[str, str] = {
+    "genetic": "eigen_core.learning.genetic:GeneticMethod",
+    "cem": "eigen_core.learning.cem:CemMethod",
+    "erl": "eigen_core.learning.erl:ErlMethod",
+    "pbt": "eigen_core.learning.pbt:PbtMethod",
+}
+ENCODERS: Mapping[str, str] = {
+    "filter_bank": "eigen_core.networks.encoders:FilterBankEncoder",
+    "tcn": "eigen_core.networks.tcn:TcnEncoder",
+}
+TRACKERS: Mapping[str, str] = {
+    "tensorboard": "eigen_core.reporting.tensorboard:TensorBoardTracker",
+    "mlflow": "eigen_core.reporting.mlflow:MlflowTracker",
+}
+"""Each needs the extra of the same name."""
+
+
+def _task_exists(name: str) -> str:
+    kind, _, of_task = name.partition(":")
+    if kind not in TASKS or bool(of_task) != (kind == "gym"):
+        raise ValueError(f"task: there is no task {quoted(name)}: give {TASK_NAMES}")
+    return name
+
+
+TASK_NAMES = "market, portfolio, or gym: and a Gymnasium environment, for example gym:Pendulum-v1 or gym:module:Class"
+TaskName = Annotated[str, Field(max_length=4_096), AfterValidator(_task_exists)]
+
+if TYPE_CHECKING:
+    LearnerName = str
+    MethodName = str
+    EncoderName = str
+    TrackerName = str
+else:
+    LearnerName = Literal[tuple(LEARNERS)]
+    MethodName = Literal[tuple(METHODS)]
+    EncoderName = Literal[tuple(ENCODERS)]
+    TrackerName = Literal[tuple(TRACKERS)]
+
+
+def task_choice(task: str) -> str:
+    """Return the key of `TASKS` at the beginning of a task's name."""
+    return task.partition(":")[0]
+
+
+def has_prices(task: str) -> bool:
+    """Whether a task uses the prices of a panel, and so the sections market, trading and account."""
+    return task_choice(task) in BACKTESTS
+
+
+def load_class(choices: Mapping[str, str], name: str) -> object:
+    """Return the class of `name`; its module is imported late, since it may import torch."""
+    module, _, found = choices[name].partition(":")
+    value: object = getattr(import_module(module), found)
+    return value
+
+
+def tracker_class(name: str) -> Any:  # noqa: ANN401 - a `Tracker`, which is above this package
+    """Return the class of a tracker; raise `InputError` if the package that it needs is not installed."""
+    try:
+        return load_class(TRACKERS, name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"reporting.trackers: {name} needs the package {error.name}, which is not installed: "
+            f"`{install_command(name)}`, or leave {name} out."
+        ) from error
