@@ -406,6 +406,7 @@ def train_as_flow(run_flow: "Callable[[], State[Any]]", observer: StoppableObser
     root = logging.getLogger()
     with _garbage_collection_off():
         # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
+        import prefect.main  # noqa: F401
         from prefect.logging.handlers import PrefectConsoleHandler
 
         for handler in [handler for handler in root.handlers if isinstance(handler, PrefectConsoleHandler)]:
