@@ -16,7 +16,7 @@ from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
-from eigen_core.trading.matched import matched_traders
+from eigen_core.trading.matched_traders import matched_traders
 from eigen_core.trading.prices import prices_of_span
 
 _DAYS = 251

@@ -21,7 +21,7 @@ from rich.console import Console
 
 from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.results import Section, keep
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.text import count

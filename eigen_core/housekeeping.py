@@ -8,12 +8,12 @@ from pathlib import Path
 
 from eigen_core.checkpoint.contents import CleanReport, KeepRule, RunContents
 from eigen_core.checkpoint.export import read_champion, write_champion
+from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError
 from eigen_core.checkpoint.location import RunLocation, no_such_run
-from eigen_core.checkpoint.lock import RunLockedError
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig

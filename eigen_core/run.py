@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from eigen_core import generation as phases
 from eigen_core.checkpoint.location import open_store
-from eigen_core.checkpoint.run import Saved
+from eigen_core.checkpoint.run_directory import Saved
 from eigen_core.checkpoint.session import RunSession, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError

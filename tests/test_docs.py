@@ -19,7 +19,7 @@ from training_cases import advance, market_of, small_state
 
 from docs.site_hooks import OUTSIDE, SETTINGS_MARK, settings_tables, with_links
 from eigen_core.checkpoint.export import write_champion
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.config.explain import settings
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import snapshot

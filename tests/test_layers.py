@@ -14,7 +14,7 @@ MOST_FILES = 20
 
 
 def part_of(module: str) -> str:
-    """The package that a module belongs to: `checkpoint` of `eigen_core.checkpoint.run`, `flows.cli`, `tasks`."""
+    """The package that a module belongs to: `checkpoint` of `eigen_core.checkpoint.ring`, `flows.cli`, `tasks`."""
     first, *rest = module.split(".")
     if first == "eigen_core":
         return rest[0] if rest else first

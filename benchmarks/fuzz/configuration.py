@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.fuzz.cases import Outcome
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.explain import Setting, flatten, settings, with_variants_of

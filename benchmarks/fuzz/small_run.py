@@ -15,7 +15,7 @@ from types import FrameType
 
 from benchmarks.synthetic import leaking_market
 from eigen_core.checkpoint.integrity import checksummed, holdout_name
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError

@@ -19,8 +19,8 @@ from typing import Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from eigen_core.checkpoint.file_lock import ProcessIdentity, this_process
 from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
-from eigen_core.checkpoint.lock import ProcessIdentity, this_process
 from eigen_core.checkpoint.store import (
     MissingObjectError,
     Store,

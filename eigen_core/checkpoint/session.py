@@ -19,7 +19,7 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.location import RunLocation
-from eigen_core.checkpoint.run import RunDirectory, Saved, config_content
+from eigen_core.checkpoint.run_directory import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus

@@ -27,7 +27,7 @@ from eigen_core.common.text import size
 from eigen_core.config import CheckpointConfig
 
 if TYPE_CHECKING:
-    from eigen_core.checkpoint.run import RunDirectory
+    from eigen_core.checkpoint.run_directory import RunDirectory
 
 logger = logging.getLogger(__name__)
 

@@ -24,7 +24,7 @@ from eigen_core.networks.population import agent_groups, initial_weights
 from eigen_core.trading import EquityCurve, Prices
 from eigen_core.trading.baselines import baseline_curves
 from eigen_core.trading.equity import periods_per_year
-from eigen_core.trading.matched import MatchedTraders, has_choice, share_of_capital
+from eigen_core.trading.matched_traders import MatchedTraders, has_choice, share_of_capital
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import TradedAccounts

@@ -16,7 +16,7 @@ from eigen_core.common.progress import report_progress
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation.state import resolve_device
-from eigen_core.judging.backtests import agents_on_market
+from eigen_core.judging.run_backtests import agents_on_market
 from eigen_core.learning import learner_class
 from eigen_core.learning.method import spread_starts
 from eigen_core.machine.threads import computing_threads

@@ -16,7 +16,7 @@ from eigen_core.networks import AgentNetwork
 from eigen_core.networks.actions import market_actions
 from eigen_core.trading import DecidedTrades, EquityCurve, Prices, episode_times, trade_accounts
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
-from eigen_core.trading.matched import play_matched_traders, play_shifted_trades
+from eigen_core.trading.matched_traders import play_matched_traders, play_shifted_trades
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import TradedAccounts, trade_day_by_day
 

@@ -17,7 +17,12 @@ from eigen_core.trading import episode_times, excess_of_days
 from eigen_core.trading.equity import EquityCurve, Values
 from eigen_core.trading.excess import alpha_of_days
 from eigen_core.trading.fills import fill_offset
-from eigen_core.trading.matched import active_share, play_permuted_weights, play_shifted_weights, share_of_capital
+from eigen_core.trading.matched_traders import (
+    active_share,
+    play_permuted_weights,
+    play_shifted_weights,
+    share_of_capital,
+)
 from eigen_core.trading.portfolio import equal_weights_like, target_weights
 from eigen_core.trading.trades import ROUNDING, Fees
 from eigen_core.trading.weights import WeightsAccounts, changes_to_weights, weights_accounts

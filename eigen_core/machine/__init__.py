@@ -1,7 +1,6 @@
 """Memory limits and use of a run: limits, guard, reports; and threads, GPUs, chunk sizes and arithmetic."""
 
 from eigen_core.machine.allocation import SharedTensor, shared_probe, shared_zeros, shares_memory, unwritten_zeros
-from eigen_core.machine.guard import MemoryGuard, MemoryGuardError
 from eigen_core.machine.limits import (
     DeviceLimit,
     HostLimit,
@@ -9,6 +8,7 @@ from eigen_core.machine.limits import (
     device_limit,
     host_limits,
 )
+from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
 from eigen_core.machine.memory_report import MemoryReport, install_report_signal, report_markdown, write_report
 from eigen_core.machine.usage import (
     DeviceUsage,

@@ -14,7 +14,6 @@ from eigen_core.config import Config
 from eigen_core.config.registry import has_prices
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import clean_prices
-from eigen_core.market.days import PriceRows
 from eigen_core.market.features import (
     FUTURES,
     SHUFFLED_DEVIATION,
@@ -28,6 +27,7 @@ from eigen_core.market.features import (
 from eigen_core.market.files import find_source
 from eigen_core.market.panel import Splits, normalise
 from eigen_core.market.report import DataReport
+from eigen_core.market.trading_days import PriceRows
 
 LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
 """Smallest suspicious rank correlation of one symbol, and mean absolute one of all symbols; and both in standard errors

@@ -24,13 +24,13 @@ from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.days import PriceRows, distorting, rows_of_days, sentences
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions, uses_columns
 from eigen_core.market.files import Source, find_source, require_memory_to_read
 from eigen_core.market.layouts import BAR
 from eigen_core.market.panel import Panel, Splits, normalise
 from eigen_core.market.reading import read_source
 from eigen_core.market.report import DataReport
+from eigen_core.market.trading_days import PriceRows, distorting, rows_of_days, sentences
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_place
 from eigen_core.common.text import number, percent
-from eigen_core.judging.backtests import Backtest, play
+from eigen_core.judging.run_backtests import Backtest, play
 from eigen_core.judging.verdicts import Claim
 from eigen_core.reporting.report import NAMES, Report, differing_settings, figures_table, rows_table, yearly_table
 from eigen_core.reporting.report_page import page, report_of, write_page

@@ -17,7 +17,7 @@ from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.verdicts import Verdict
-from eigen_core.judging.walks import Fold
+from eigen_core.judging.walk_forward import Fold
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics
 

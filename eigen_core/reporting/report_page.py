@@ -16,10 +16,10 @@ from eigen_core.common.files import replacing, require_place
 from eigen_core.common.text import count, money, number, percent, ratio
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtest import SpanResult
-from eigen_core.judging.backtests import Backtest, backtest
 from eigen_core.judging.evaluation_log import Looks
+from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.judging.verdicts import Verdict
-from eigen_core.judging.walks import is_walk, stored_walk, walks_in
+from eigen_core.judging.walk_forward import is_walk, stored_walk, walks_in
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import (
     NAMES,
@@ -52,7 +52,7 @@ from eigen_core.reporting.report_plots import (
 )
 from eigen_core.reporting.style import CHAMPION
 from eigen_core.reporting.tables import Row, markdown_table
-from eigen_core.reporting.walks import WalkResult, play_walk
+from eigen_core.reporting.walk_report import WalkResult, play_walk
 from eigen_core.trading.metrics import Metrics
 from eigen_core.training.runs import Run, RunStatus, status_of
 

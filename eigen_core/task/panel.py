@@ -36,7 +36,7 @@ from eigen_core.task.transitions import (
 )
 from eigen_core.trading import episode_times
 from eigen_core.trading.equity import periods_per_year
-from eigen_core.trading.matched import fewest_days
+from eigen_core.trading.matched_traders import fewest_days
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from eigen_core import __version__
-from flows.cli import doctor, judging, operations, plan, runs, sweep, training, walk
+from flows.cli import doctor, judging, plan, runs, server, sweep, training, walk
 from flows.cli.common import sentences
 from flows.server.environment import set_umask
 
@@ -81,10 +81,10 @@ def eigen(
 for command in (
     *(doctor.doctor, plan.plan, judging.audit, judging.backtest, judging.trust, judging.act),
     *(training.train, training.resume, sweep.sweep, walk.walk, runs.runs, runs.show, judging.report, judging.compare),
-    *(judging.importance, runs.memory, runs.verify, runs.clean, runs.export, operations.workers, plan.presets),
+    *(judging.importance, runs.memory, runs.verify, runs.clean, runs.export, server.workers, plan.presets),
 ):
     app.command(epilog=vars(command).get("examples"))(command)
-app.add_typer(operations.operations)
+app.add_typer(server.operations)
 
 
 def main() -> None:

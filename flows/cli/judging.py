@@ -38,14 +38,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from eigen_core.judging.act import Act, Reconciliation
-    from eigen_core.judging.backtests import Backtest
     from eigen_core.judging.importance import RunImportance
+    from eigen_core.judging.run_backtests import Backtest
     from eigen_core.judging.trust import Claims, Trial, Trust
     from eigen_core.market.audit import MarketAudit
     from eigen_core.reporting.compare import WrittenComparison
     from eigen_core.reporting.report_page import WrittenReport
     from eigen_core.trading import EquityCurve
-    from eigen_core.trading.matched import MatchedTraders
+    from eigen_core.trading.matched_traders import MatchedTraders
     from eigen_core.trading.metrics import Metrics
     from flows.cli.display import Display
 
@@ -80,8 +80,8 @@ def backtest(
 ) -> None:
     """Show what agents would have earned in money over a span of days, beside baselines and random traders."""
     from eigen_core.common.files import require_place
-    from eigen_core.judging.backtests import backtest as play
-    from eigen_core.judging.backtests import write_backtest
+    from eigen_core.judging.run_backtests import backtest as play
+    from eigen_core.judging.run_backtests import write_backtest
 
     if out is not None:
         # Before the look at these days, which is counted.

@@ -280,7 +280,7 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
         return
     verdict = None
     if status.holdout is not None:
-        from eigen_core.judging.backtests import holdout_verdict
+        from eigen_core.judging.run_backtests import holdout_verdict
 
         verdict = holdout_verdict(status)
     shown = verdict and {"claim": verdict.claim, "sentence": verdict.sentence}
@@ -434,8 +434,8 @@ def _files(reports: Sequence[Path]) -> list[Path]:
 
 def _pid(status: "RunStatus") -> int | None:
     """Return the process that trains a run on this machine, None if there is none or it is not known."""
+    from eigen_core.checkpoint.file_lock import FileLock
     from eigen_core.checkpoint.integrity import LOCK_NAME
-    from eigen_core.checkpoint.lock import FileLock
 
     holder = FileLock(status.folder / LOCK_NAME).holder() if status.state == "running" else None
     return holder.pid if holder is not None and holder.host == socket.gethostname() else None

@@ -28,8 +28,7 @@ from flows.cli.common import (
     run_options,
     sentences,
 )
-from flows.cli.training import is_finished
-from flows.cli.whole_runs import (
+from flows.cli.run_processes import (
     POLL_SECONDS,
     REMOTE_POLL_SECONDS,
     RunningRun,
@@ -40,6 +39,7 @@ from flows.cli.whole_runs import (
     whole_run,
     whole_runs,
 )
+from flows.cli.training import is_finished
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
@@ -205,7 +205,7 @@ def run_sweep(sweep: Sweep, say: Callable[[str], None]) -> list[TrialResult]:
 
 @contextmanager
 def _locked(sweep: Sweep) -> Iterator[None]:
-    from eigen_core.checkpoint.lock import FileLock
+    from eigen_core.checkpoint.file_lock import FileLock
 
     sweep.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(sweep.folder / f"{sweep.name}.lock")

@@ -32,9 +32,9 @@ from flows.cli.common import (
     store_of,
 )
 from flows.cli.display import ConsoleHandler, Display, StopSignals, display_on, stop_signals
-from flows.cli.operations import print_run_page
 from flows.cli.plan import print_plan
 from flows.cli.runs import command_for, print_ending
+from flows.cli.server import print_run_page
 from flows.server.environment import (
     RUNNING_NAME,
     Stopped,
@@ -352,7 +352,7 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
 
 def _require_unlocked(config: "Config", name: str) -> None:
     """Make the run, and refuse one that a process trains before Prefect takes its time to start."""
-    from eigen_core.checkpoint.run import RunDirectory
+    from eigen_core.checkpoint.run_directory import RunDirectory
     from eigen_core.training.runs import Run
 
     location = Run(config.checkpoint, name).begin(config)

@@ -26,6 +26,7 @@ from flows.cli.common import (
     sentences,
 )
 from flows.cli.judging import compared_figures, print_figures
+from flows.cli.run_processes import refuse_two_schedulers, train_all, whole_run, whole_runs
 from flows.cli.training import (
     StoppableObserver,
     announce,
@@ -38,15 +39,14 @@ from flows.cli.training import (
     train_as_flow,
     train_here,
 )
-from flows.cli.whole_runs import refuse_two_schedulers, train_all, whole_run, whole_runs
 from flows.server.environment import Stopped
 
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
-    from eigen_core.judging.walks import Walk
-    from eigen_core.reporting.walks import WalkResult
+    from eigen_core.judging.walk_forward import Walk
+    from eigen_core.reporting.walk_report import WalkResult
     from eigen_core.training.journals import Start
     from eigen_core.training.listener import Training
     from flows.cli.display import Display, StopSignals
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
 def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
     """Return what `eigen walk --json` prints. Its keys are a contract."""
-    from eigen_core.reporting.walks import fold_row
+    from eigen_core.reporting.walk_report import fold_row
 
     figures, excess, verdict = result.figures, result.excess, result.verdict
     mean, low, high = result.interquartile
@@ -95,7 +95,7 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
 
 def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
     """Print the verdict, the folds, the joined account beside baselines, and where the tables are."""
-    from eigen_core.reporting.walks import fold_row
+    from eigen_core.reporting.walk_report import fold_row
 
     print_line(console, (result.verdict.sentence, "bold"))
     per = "trade" if result.excess is None else result.excess.per
@@ -182,7 +182,7 @@ def walk(
     else:
         trained = _train_side_by_side(planned, options.preset, given, jobs or 1, runs_on, partial(print_line, console))
     from eigen_core.reporting.report_page import report_of_walk, report_page, write_page
-    from eigen_core.reporting.walks import play_walk, write_walk
+    from eigen_core.reporting.walk_report import play_walk, write_walk
 
     result = play_walk(trained)
     folder = write_walk(result)
@@ -200,7 +200,7 @@ def _train_days(text: str) -> int | None:
 
 def _planned(name: str, config: "Config", folds: int, train_days: int | None, seeds: int) -> "Walk":
     """Read the dates of the data, and plan the walk on them."""
-    from eigen_core.judging.walks import plan_walk, with_purge
+    from eigen_core.judging.walk_forward import plan_walk, with_purge
     from eigen_core.market import build_panel
 
     config = with_purge(config, config.market.purge_days if "purge_days" in config.market.model_fields_set else None)
@@ -213,7 +213,7 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
         announce(display, "reading the data")
         with progress_to(display):
             walk = planned()
-        from eigen_core.judging.walks import remember_walk, require_same_walk
+        from eigen_core.judging.walk_forward import remember_walk, require_same_walk
 
         require_same_walk(walk)
         left = [(run, settings) for run, settings in walk.runs() if not is_finished(settings, run)]
@@ -247,7 +247,7 @@ def _train_side_by_side(
 ) -> "Walk":
     """Train the runs of a walk that are not finished, `jobs` at a time, each in a process of its own."""
     walk = planned()
-    from eigen_core.judging.walks import folder_of, remember_walk, require_same_walk
+    from eigen_core.judging.walk_forward import folder_of, remember_walk, require_same_walk
 
     require_same_walk(walk)
     runs = [whole_run(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]

@@ -28,7 +28,7 @@ from flows.server.prefect_internals import keep_training_without_slot
 
 if TYPE_CHECKING:
     from eigen_core.housekeeping import CleanedRun
-    from eigen_core.judging.walks import Walk
+    from eigen_core.judging.walk_forward import Walk
 
 
 class _Form:

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from operated import RESUMED_SECONDS, Operated, Undisturbed, outcome
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.housekeeping import verify_run
 
 _DISTURBANCES = 40

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.housekeeping import verify_run
 
 pytestmark = pytest.mark.thorough

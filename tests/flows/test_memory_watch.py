@@ -19,7 +19,7 @@ import eigen_core.memory_watch
 import eigen_core.run
 import flows.server.pages
 from eigen_core import generation as phases
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.progress import report_progress
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config

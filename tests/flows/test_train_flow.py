@@ -16,7 +16,7 @@ import flows.server.reporter
 import tasks.phases
 from eigen_core import generation as phases
 from eigen_core.checkpoint.integrity import checksummed, holdout_name
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config

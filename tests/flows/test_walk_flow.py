@@ -11,9 +11,9 @@ from prefect.runtime import flow_run
 from prefect.states import Cancelling
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.housekeeping import verify_run
-from eigen_core.judging.walks import Walk, plan_walk
+from eigen_core.judging.walk_forward import Walk, plan_walk
 from eigen_core.market import build_panel
 from eigen_core.training.runs import runs_in, status_of
 from flows.server import flow_runs

@@ -9,7 +9,7 @@ from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.ring import Ring
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import Store
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader

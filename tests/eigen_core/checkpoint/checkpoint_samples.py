@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.ring import Ring, slot_ranges
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.randomness import keyed_generator
 

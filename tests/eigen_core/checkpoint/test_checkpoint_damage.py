@@ -29,7 +29,7 @@ from eigen_core.checkpoint.integrity import (
     holdout_name,
 )
 from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator

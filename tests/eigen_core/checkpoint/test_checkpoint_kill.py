@@ -27,7 +27,7 @@ from checkpoint_samples import (
 
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import list_runs
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator

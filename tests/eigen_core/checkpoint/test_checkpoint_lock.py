@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from checkpoint_samples import exit_code, generations_of, in_fork, new_run, sample, work_in_progress
 
-from eigen_core.checkpoint import run as run_module
-from eigen_core.checkpoint.lock import RunLockedError
+from eigen_core.checkpoint import run_directory as run_module
+from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import compose_manifest
 from eigen_core.common.errors import InputError
 

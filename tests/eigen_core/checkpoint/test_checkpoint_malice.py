@@ -18,7 +18,7 @@ from checkpoint_samples import assert_same, manifest_of, new_run, sample
 from eigen_core.checkpoint.contents import KeepRule
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.integrity import checksummed, manifest_name
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 
 

@@ -17,7 +17,7 @@ from eigen_core.checkpoint.integrity import (
     holdout_name,
 )
 from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 
 

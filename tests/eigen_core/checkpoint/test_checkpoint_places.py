@@ -8,7 +8,7 @@ from checkpoint_samples import CONFIG, new_run, sample
 
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import list_runs
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from memory_store import MemoryStore
 
 from eigen_core.checkpoint.contents import KeepRule, RunContents, kept_generations, missing_generations
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 
 DAY = 86_400.0

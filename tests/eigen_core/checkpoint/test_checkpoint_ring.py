@@ -18,7 +18,7 @@ from eigen_core.checkpoint import ring as ring_module
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.manifest import Manifest, RingEntry
 from eigen_core.checkpoint.ring import Ring, ring_columns
-from eigen_core.checkpoint.run import RunDirectory, Saved
+from eigen_core.checkpoint.run_directory import RunDirectory, Saved
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.machine import unwritten_zeros
 from eigen_core.machine.usage import own_resident_bytes

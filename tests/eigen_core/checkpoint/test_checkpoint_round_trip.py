@@ -21,7 +21,7 @@ from checkpoint_samples import (
 )
 
 from eigen_core.checkpoint.ring import Ring
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 
 TYPES = [

@@ -14,9 +14,9 @@ import pytest
 from memory_store import Clock, MemoryStore
 
 from eigen_core.checkpoint import lease as lease_module
+from eigen_core.checkpoint.file_lock import ProcessIdentity, this_process
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live, lease_state
 from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.lock import ProcessIdentity, this_process
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 

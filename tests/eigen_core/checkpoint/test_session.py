@@ -16,10 +16,10 @@ from gcs_emulator import GcsEmulator
 from upload_cases import whole_generations
 
 from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import parse_checksummed
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live
 from eigen_core.checkpoint.location import RunLocation, open_store
-from eigen_core.checkpoint.lock import RunLockedError
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import read_status

@@ -11,7 +11,7 @@ from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_g
 
 from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, UnfitSnapshotError
 from eigen_core.checkpoint.ring import Ring
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.tensors import tensors_sha256

@@ -17,7 +17,7 @@ from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import open_store
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import Store
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
 from eigen_core.config import CheckpointConfig

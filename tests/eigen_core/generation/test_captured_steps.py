@@ -183,10 +183,10 @@ def test_a_shortage_of_memory_in_a_capture_stays_what_it_is_and_may_pass(shortag
 
 def test_a_guard_that_frees_memory_waits_for_the_end_of_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch refuses to empty its cache while a graph is captured; the guard's thread would end by that."""
-    monkeypatch.setattr("eigen_core.machine.guard.gpu_in_use", lambda: True)
+    monkeypatch.setattr("eigen_core.machine.memory_guard.gpu_in_use", lambda: True)
     meter, failures, freeing = HandMeter(), list[object](), threading.Event()
     monkeypatch.setattr(threading, "excepthook", lambda failed: failures.append(failed.exc_value))
-    monkeypatch.setattr("eigen_core.machine.guard.gc.collect", freeing.set)
+    monkeypatch.setattr("eigen_core.machine.memory_guard.gc.collect", freeing.set)
     guard = hand_guard(meter)
     watcher = threading.Thread(target=guard.sample)
     calls = 0

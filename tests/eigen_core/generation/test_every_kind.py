@@ -9,7 +9,7 @@ from science_cases import learner_with, method_with, random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, OffPolicyConfig, merge, registry
 from eigen_core.generation import (

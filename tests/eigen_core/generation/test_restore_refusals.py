@@ -15,7 +15,7 @@ from training_cases import advance, content_of, market_of
 
 from eigen_core.checkpoint.integrity import DamagedGenerationError, UnfitSnapshotError
 from eigen_core.checkpoint.ring import Ring
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.generation import TrainingState, restore, snapshot, snapshot_form, start_training
 from eigen_core.task.transitions import check_rows
@@ -264,7 +264,7 @@ def test_a_form_is_compared_before_anything_is_read(
         content = Content.of(saved[-1])
         change(content)
         run.save(content.snapshot())
-    monkeypatch.setattr("eigen_core.checkpoint.run.read_snapshot", lambda *_: pytest.fail("a blob was read"))
+    monkeypatch.setattr("eigen_core.checkpoint.run_directory.read_snapshot", lambda *_: pytest.fail("a blob was read"))
     with pytest.raises(DamagedGenerationError, match=r"no generation that is whole .*generation 3: .*; and"):
         run.load_newest(snapshot_form(fresh()))
 

@@ -11,7 +11,7 @@ from training_cases import advance, content_of, saved_of, small_state
 
 from eigen_core.checkpoint.integrity import checksummed
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes, parse_manifest
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Telemetry

@@ -7,7 +7,7 @@ import pytest
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, registry
 from eigen_core.generation import (

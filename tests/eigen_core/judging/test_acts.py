@@ -10,12 +10,12 @@ import pytest
 from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.housekeeping import verify_run
 from eigen_core.judging import act as act_ledger
 from eigen_core.judging.act import Act, Correction, Difference, Reconciliation, act
-from eigen_core.judging.backtests import backtest
+from eigen_core.judging.run_backtests import backtest
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
 

@@ -12,7 +12,7 @@ from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
 from eigen_core.common.errors import InputError
-from eigen_core.judging.backtests import Backtest, backtest
+from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.training.runs import Run
 from flows.cli.app import app
 

@@ -11,10 +11,10 @@ from flow_cases import small_flow_config
 from trained_run_cases import RUN, trained, trained_as
 from typer.testing import CliRunner
 
-from eigen_core.judging.backtests import Backtest, backtest
-from eigen_core.judging.walks import plan_walk, remember_walk, stored_walk, with_purge
+from eigen_core.judging.run_backtests import Backtest, backtest
+from eigen_core.judging.walk_forward import plan_walk, remember_walk, stored_walk, with_purge
 from eigen_core.market import build_panel
-from eigen_core.reporting.walks import play_walk
+from eigen_core.reporting.walk_report import play_walk
 from flows.cli.app import app
 from flows.server import reporter as publishing
 

@@ -11,7 +11,7 @@ from skfolio.model_selection import WalkForward
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.judging.walks import Walk, plan_walk, remember_walk, with_purge
+from eigen_core.judging.walk_forward import Walk, plan_walk, remember_walk, with_purge
 from eigen_core.market.panel import Splits
 
 DATES = np.datetime64("2001-01-01") + np.arange(3_000)

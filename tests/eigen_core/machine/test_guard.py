@@ -120,7 +120,7 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
         freed.append(meter.own)
         meter.own -= 30 * MB
 
-    monkeypatch.setattr("eigen_core.machine.guard.release_free_memory", free)
+    monkeypatch.setattr("eigen_core.machine.memory_guard.release_free_memory", free)
     with guard, caplog.at_level(logging.WARNING):
         for megabytes in (840, 860, 870, 845, 860, 900, 820, 855):
             meter.own = megabytes * MB
@@ -136,7 +136,7 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
 def test_what_freeing_brings_back_below_the_hard_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = HandMeter()
     guard = hand_guard(meter)
-    monkeypatch.setattr("eigen_core.machine.guard.release_free_memory", lambda: setattr(meter, "own", 500 * MB))
+    monkeypatch.setattr("eigen_core.machine.memory_guard.release_free_memory", lambda: setattr(meter, "own", 500 * MB))
     with guard, guard.phase("train", 1):
         meter.own = 990 * MB
         guard.sample()
@@ -266,7 +266,7 @@ def test_a_leak_is_expected_to_go_on() -> None:
 def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     meter = HandMeter(own=700 * MB)
     guard = hand_guard(meter)
-    monkeypatch.setattr("eigen_core.machine.guard.release_free_memory", lambda: setattr(meter, "own", 600 * MB))
+    monkeypatch.setattr("eigen_core.machine.memory_guard.release_free_memory", lambda: setattr(meter, "own", 600 * MB))
     with guard:
         with guard.phase("train", 1):
             meter.own += 100 * MB

@@ -19,7 +19,7 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.market import DataReport, build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.days import distorting
+from eigen_core.market.trading_days import distorting
 
 
 def test_no_drawn_file_is_misread_and_what_is_refused_is_read_by_what_the_refusal_prints(tmp_path: Path) -> None:

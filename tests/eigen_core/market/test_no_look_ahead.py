@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.days import PriceRows
 from eigen_core.market.features import PanelFeatures, feature_names
 from eigen_core.market.layouts import PRICE_ROLES, Role
 from eigen_core.market.panel import LIMIT, normalise
+from eigen_core.market.trading_days import PriceRows
 
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD")
 DAYS = 260

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from market_cases import cleaned, random_bars, write_csv
 
 from eigen_core.common.errors import InputError
-from eigen_core.market.days import refuse_longer_bars
+from eigen_core.market.trading_days import refuse_longer_bars
 
 DAYS = pd.bdate_range("2015-01-01", "2019-12-31")
 

@@ -6,7 +6,7 @@ import pytest
 from science_cases import random_panel, small_config
 from training_cases import advance
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.config import Config
 from eigen_core.generation import snapshot, start_training
 from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan

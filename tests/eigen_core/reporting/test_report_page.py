@@ -23,7 +23,7 @@ from eigen_core.reporting.report import (
 )
 from eigen_core.reporting.report_page import report_markdown, report_page
 from eigen_core.reporting.report_plots import rolling_beta, rolling_sharpe, window_of
-from eigen_core.trading.matched import MatchedTraders
+from eigen_core.trading.matched_traders import MatchedTraders
 from eigen_core.trading.metrics import Metrics, compute_metrics
 
 MOST_BYTES = 3_000_000

@@ -14,8 +14,8 @@ from trained_run_cases import trained
 from typer.testing import CliRunner
 
 from eigen_core.common.errors import InputError
-from eigen_core.judging.backtests import backtest
 from eigen_core.judging.evaluation_log import Look
+from eigen_core.judging.run_backtests import backtest
 from eigen_core.market import build_panel
 from eigen_core.reporting.compare import write_comparison
 from eigen_core.reporting.report_page import HEADLINES, WrittenReport, write_report

@@ -14,7 +14,7 @@ from training_cases import advance, content_of
 from uneven_environment import UnevenEnvironment
 
 from eigen_core.checkpoint.ring import Ring
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.config import Config, merge

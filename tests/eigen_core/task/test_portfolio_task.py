@@ -11,7 +11,7 @@ from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
 from trading_cases import panel_of
 from training_cases import advance, content_of
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config

@@ -9,7 +9,7 @@ from trading_cases import prices_of, random_panel, suspended_market
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import Prices, market_gains
 from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
-from eigen_core.trading.matched import matched_traders, play_matched_traders
+from eigen_core.trading.matched_traders import matched_traders, play_matched_traders
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
 

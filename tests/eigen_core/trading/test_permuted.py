@@ -7,7 +7,7 @@ from trading_cases import panel_of, prices_of
 
 from eigen_core.config import Config
 from eigen_core.trading import excess_of_days
-from eigen_core.trading.matched import (
+from eigen_core.trading.matched_traders import (
     active_share,
     permuted_weights,
     play_permuted_weights,

@@ -10,7 +10,7 @@ from trading_cases import panel_of, prices_of
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
-from eigen_core.trading.matched import fewest_days, play_shifted_trades, play_shifted_weights, shifts_of
+from eigen_core.trading.matched_traders import fewest_days, play_shifted_trades, play_shifted_weights, shifts_of
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import trade_day_by_day
 from eigen_core.trading.weights import weights_accounts

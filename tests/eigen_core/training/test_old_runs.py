@@ -12,7 +12,7 @@ from record_cases import record, telemetry
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint.export import read_champion
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import Config, stored

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError

@@ -8,7 +8,7 @@ import pytest
 from flow_cases import eigen_environment, run_eigen, small_settings
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.config import PRESET_NAMES, Config
 from flows.cli.app import app
 

@@ -16,12 +16,12 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint.location import RunLocation
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
-from flows.cli.operations import (
+from flows.cli.server import (
     print_down,
     print_launched,
     print_run_page,

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.location import open_store
 from eigen_core.config import DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.judging.walks import plan_walk, with_purge
+from eigen_core.judging.walk_forward import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run, runs_in, status_of
 from flows.server.flows import walk_flow

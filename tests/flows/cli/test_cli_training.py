@@ -17,7 +17,7 @@ import torch
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 from typer.testing import CliRunner
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.task.replay import Replay

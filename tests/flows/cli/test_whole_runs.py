@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
 from flows.cli.app import app
-from flows.cli.whole_runs import RunEnd, WholeRun, require_trained, train_whole, whole_run
+from flows.cli.run_processes import RunEnd, WholeRun, require_trained, train_whole, whole_run
 from flows.server.environment import Stopped, StoppedByMemory
 
 

@@ -22,7 +22,7 @@ from prefect.server.events.schemas.events import ReceivedEvent
 from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Pending, Running
 
-from eigen_core.checkpoint.run import RunDirectory
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from flows.server import deploying, launching
 from flows.server.deploying import (

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from eigen_core.common.records import Excess
 from eigen_core.judging.backtest import SpanResult
-from eigen_core.judging.backtests import Backtest, backtest, write_table
+from eigen_core.judging.run_backtests import Backtest, backtest, write_table
 from eigen_core.judging.statistics import interquartile_mean
 from eigen_core.judging.verdicts import Verdict, verdict_on
-from eigen_core.judging.walks import Fold, Walk, folder_of
+from eigen_core.judging.walk_forward import Fold, Walk, folder_of
 from eigen_core.reporting.report import NAMES
 from eigen_core.reporting.report_plots import BASELINE_COLOURS, draw_equity
 from eigen_core.reporting.style import CHAMPION, figure_file, footnote

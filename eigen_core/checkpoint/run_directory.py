@@ -13,6 +13,7 @@ from typing import Self
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.contents import CleanReport, RunContents
+from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     BEFORE_A_RUN,
     CONFIG_NAME,
@@ -29,7 +30,6 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import newest_of, no_such_run
-from eigen_core.checkpoint.lock import FileLock
 from eigen_core.checkpoint.manifest import FORMAT_VERSION, Manifest, damaged_generation, manifest_bytes
 from eigen_core.checkpoint.ring import ring_columns, write_ring
 from eigen_core.checkpoint.snapshot import (
