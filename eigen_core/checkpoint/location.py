@@ -37,8 +37,8 @@ def _refuse_pickled_tokens() -> None:
     path = Path.home() / ".gcs_tokens"
     if os.path.lexists(path):
         raise InputError(
-            f"{path} holds tokens of an old login in a form that can run code when it is read: remove it, and name a "
-            "key file with GOOGLE_APPLICATION_CREDENTIALS instead."
+            f"{path} holds the tokens of an old login as a pickle, which can run code when it is read: remove it, and "
+            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file (JSON) instead."
         )
 
 

@@ -279,8 +279,8 @@ class RunDirectory:
                     return loaded._replace(damages=damages)
         if damages:
             raise DamagedGenerationError(
-                f"Run '{self.name}' in {(stored or self.contents).store.url} has no generation that is whole "
-                f"({in_words(damages)}): restore it from a backup, or start a run under another name.",
+                f"All saved generations of run '{self.name}' in {(stored or self.contents).store.url} are damaged "
+                f"({in_words(damages)}): restore the run from a backup, or start one under another name.",
                 damages,
             )
         return None

@@ -84,7 +84,9 @@ class RunSession:
         return saved
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
-        """Commit a generation of a process that is about to end, without waiting; None if it was committed before.
+        """Commit `snapshot` without waiting for uploads, since the process is about to end.
+
+        Returns None if this session has committed the generation before.
 
         Raises:
             LeaseLostError, InputError: see `save`.

@@ -180,7 +180,9 @@ def checked_name(name: str) -> str:
         ValueError: it has an empty part, a part that begins with a dot, a backslash or a control character.
     """
     if is_hidden(name):
-        raise ValueError(f"not a name of an object in a store: {name[:200]!r}")
+        raise ValueError(
+            f"{name[:200]!r} is no name of an object in a store: it is hidden, has an empty part, or odd characters."
+        )
     return name
 
 
@@ -265,8 +267,8 @@ def store_folder(store: str) -> Path:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
     if _SCHEME_WITHOUT_SLASHES.match(store):
         raise InputError(
-            f"The store '{store}' is neither a folder nor a URL: write it like gs://bucket/prefix, or ./{store} if a "
-            "folder is meant."
+            f"The store '{store}' reads neither as a folder nor as a URL: write gs://bucket/prefix, or ./{store} for "
+            "a folder."
         )
     scheme = _scheme(store)
     if not scheme:

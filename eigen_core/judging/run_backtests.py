@@ -180,7 +180,9 @@ def _with_account(config: Config, settings: Iterable[str]) -> Config:
     changed = config_from_values(merge(config.model_dump(), parse_assignments(settings)))
     other = [key for key in differing_keys(config, changed) if not key.startswith("account.")]
     if other:
-        raise InputError(f"{other[0]} belongs to the run: a backtest can change settings of the section account alone.")
+        raise InputError(
+            f"{other[0]} is fixed by the run: leave it out. A backtest can change only the settings under account."
+        )
     return changed
 
 

@@ -80,7 +80,7 @@ def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) ->
         # Refuses what names no setting.
         parse_assignments([text])
         if key in space or key in fixed:
-            raise InputError(f"--vary {key} is given twice, or as a setting too: give it once.")
+            raise InputError(f"{key} is given to --vary and once more, to --vary or as a setting: give it once.")
         if key == "seed":
             raise InputError("--vary seed: give --seeds N, so that each trial is trained with the same seeds.")
         if key in ("preset", "generations") or is_changeable(key) or settings()[key].kind in ("integers", "strings"):

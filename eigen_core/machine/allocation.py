@@ -81,10 +81,10 @@ def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
 
 
 def unwritten_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """Return zeros on the CPU, a page of which takes memory when it is first written; `torch.zeros` writes them all.
+    """Return zeros on the CPU whose pages take memory only once they are written; `torch.zeros` writes them all.
 
     Raises:
-        MemoryError: there are not enough addresses.
+        MemoryError: the address space is exhausted.
     """
     size = prod(shape) * dtype.itemsize
     if size == 0:

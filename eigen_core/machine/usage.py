@@ -89,15 +89,15 @@ def release_free_memory() -> bool:
 
 
 def tune_allocator(arenas: int = 2) -> bool:
-    """Make glibc keep less freed memory; return whether this is glibc.
+    """Make glibc return freed memory to the system sooner; return False, without effect, if the C library is another.
 
     All threads share `arenas` heaps, as with `MALLOC_ARENA_MAX`: free memory of one heap cannot serve another.
 
-    Blocks of 8 MiB and more are mapped one by one and unmapped when they are freed. By default glibc raises that
-    threshold up to 32 MiB, and its heap becomes fragmented: the train phase of preset `eigen2` rose by 2,457 MB where
-    1,586 MB of tensors lived at once, and by 1,653 MB with the fixed threshold. At 8 MiB the page faults cost no time
-    that could be measured in preset `quickstart`, at 4 MiB 0.1 s a generation. A fixed threshold also stops glibc from
-    raising the one for the free memory at the top of the heap, so that one is set too.
+    Blocks of 8 MiB and more (`M_MMAP_THRESHOLD`) are mapped one by one and unmapped when they are freed. By default
+    glibc raises this threshold up to 32 MiB, and its heap becomes fragmented: in the train phase of preset `eigen2`
+    resident memory grew by 2,457 MB for 1,586 MB of live tensors, and by 1,653 MB with the fixed threshold. The page
+    faults of a threshold of 8 MiB cost no measurable time in preset `quickstart`, those of 4 MiB 0.1 s a generation. A
+    fixed threshold stops glibc from raising `M_TRIM_THRESHOLD`, so that one is set too.
     """
     mallopt = _c_function("mallopt", ctypes.c_int, ctypes.c_int)
     settings = ((_M_ARENA_MAX, arenas), (_M_MMAP_THRESHOLD, _MAPPED_BYTES), (_M_TRIM_THRESHOLD, _TOP_BYTES))

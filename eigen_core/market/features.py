@@ -239,11 +239,12 @@ def _registered_function(name: str) -> FeatureValues:
 
 
 class PanelFeatures:
-    """The features of `market` for each column of `prices`, before normalisation.
+    """The features that the settings of `market` name, for each asset (column of `prices`), before normalisation.
 
     Attributes:
-        names: all features; `own_names`, columns of the data and then functions, come last.
-        shape: days, columns, features.
+        own_names: features that are columns of the data, then those of registered functions.
+        names: all features; `own_names` come last.
+        shape: (days, assets, features).
 
     Raises:
         InputError: a function is not registered or fails, the data has no numeric columns, or names repeat.

@@ -223,8 +223,8 @@ class PanelFacts:
         market = config.market
         if uses_columns(market):
             raise InputError(
-                "How many of the data's columns are features is not known without the data: plan with the data, or "
-                "leave columns out of market.features and market.own_features."
+                "The number of features is not known without the data, since columns of the data are features: name "
+                "the data (market.data), or leave columns out of market.features and market.own_features."
             )
         features = len(feature_names(market.features, has_range=True, has_volume=True))
         features += sum(len(function.names) for function in feature_functions(market))

@@ -130,7 +130,9 @@ class _Table:
             own = [place for place in used.others if not self.market.symbols or visible(names[place]) in wanted]
             blocks = {visible(names[place]): {"close": place} for place in own}
             if not own:
-                raise LayoutError(f" has none of market.symbols; it has {layouts.listed(names)}.")
+                raise LayoutError(
+                    f" has none of market.symbols; it has {layouts.listed(names)}: correct market.symbols."
+                )
         elif self.tickers:
             pairs = list(zip(self.tickers, self.names[1:], strict=True))
             places = {key: place for place, key in enumerate(pairs, 1)}

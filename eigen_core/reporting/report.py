@@ -267,7 +267,7 @@ def _shade(fraction: float, full: float) -> float:
 
 
 def trade_tables(trades: pd.DataFrame) -> list[Table]:
-    """Return the first, last, best and worst trades; all of them in one table if they are few."""
+    """Return the first and last trades and those of the largest and smallest gain; few trades are one table."""
     ordered = trades.sort_values("fill", kind="stable")
     if len(ordered) <= 2 * _SHOWN_TRADES:
         return [_trades("All trades", ordered)] if len(ordered) else []

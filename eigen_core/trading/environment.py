@@ -86,7 +86,13 @@ class DecisionInputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The chosen assets of a day, and whether they were held already: each `[E, K]`."""
+    """The K assets of highest rank on a day, in each of E episodes: each `[E, K]`.
+
+    Attributes:
+        asset: int64, index of the asset.
+        coefficient, target: of its action.
+        held: whether the asset is held already.
+    """
 
     asset: Tensor
     coefficient: Tensor

@@ -163,8 +163,8 @@ def require_pool(client: SyncPrefectClient) -> None:
         return
     if pool.type != "process":
         raise InputError(
-            f"The server has a work pool '{POOL}' of type {pool.type}: rename or remove that, Eigen needs one of type "
-            "process."
+            f"The work pool '{POOL}' of the server has the type {pool.type}, and Eigen needs one of type process: if "
+            f"nothing else uses it, remove it with `prefect work-pool delete {POOL}`, and `eigen up` creates its own."
         )
 
 

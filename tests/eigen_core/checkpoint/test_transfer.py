@@ -221,7 +221,7 @@ def test_damage_that_shows_in_the_sizes_costs_no_download(there: Machine, here: 
 def test_without_any_whole_generation_a_sentence_and_no_new_beginning(there: Machine, here: RunDirectory) -> None:
     for name in [name for name in there.memory.content if MANIFESTS in name]:
         _damage(there.memory, name, _flip)
-    with pytest.raises(InputError, match=r"has no generation that is whole \(generation 3: manifest"):
+    with pytest.raises(InputError, match=r"All saved generations of run .* are damaged \(generation 3: manifest"):
         fetch_newest(there, here)
     assert fetch_newest(there, there.directory).manifest.generation == 3, "but this machine has them"
 

@@ -195,7 +195,7 @@ def test_plan_without_data_knows_functions_and_refuses_columns(tmp_path: Path, m
     install_features(monkeypatch, tmp_path, ["gap", "calendar"])
     config = small_config(own_features=["gap", "calendar"])
     assert PanelFacts.of_shape(config, 500, 3, 3).features == len(feature_names("returns", True, True)) + 3
-    with pytest.raises(InputError, match="is not known without the data"):
+    with pytest.raises(InputError, match="number of features is not known without the data"):
         PanelFacts.of_shape(small_config(features="columns"), 500, 3, 3)
 
 
