@@ -22,12 +22,10 @@ from benchmarks.results import Section
 ROOT = Path(__file__).parents[1]
 _PRODUCT = ("eigen_core", "tasks", "flows")
 _LEARNING = (
-    *(f"eigen_core/{name}" for name in ("learners", "learning", "evolution", "trajectories", "networks", "task/")),
-    *(f"eigen_core/{name}" for name in ("trading", "generation", "population.py", "replay.py", "run.py")),
-    *(f"eigen_core/training/{name}.py" for name in ("state", "phases", "agents")),
+    *(f"eigen_core/{name}" for name in ("learning", "networks", "task/", "trading", "generation", "run.py")),
     "tasks/phases.py",
 )
-"""Beginnings of paths of reinforcement learning: learners, evolution, networks, task, trading, the run, its phases."""
+"""Beginnings of paths of reinforcement learning: learning, networks, tasks, trading, the run, its phases."""
 _COMMANDS: dict[str, tuple[str, ...]] = {
     "import torch": ("-c", "import torch"),
     "eigen runs": ("-m", "flows.cli", "runs", "--store", "{folder}"),
