@@ -232,7 +232,7 @@ def _check_what_is_used(root: Path, generation: int, message: str) -> None:
     run = RunDirectory.open(root, "run")
     assert run.config == CONFIG, message
     if generation == 0:
-        with pytest.raises(InputError, match="no generation that is whole"):
+        with pytest.raises(InputError, match="All saved generations of run"):
             run.load_newest()
         return
     loaded = run.load_newest()
@@ -257,7 +257,7 @@ def test_a_run_without_any_good_generation_says_so(run: RunDirectory) -> None:
     assert newest.snapshot.generation == 1
     assert [found.generation for found in newest.damages] == [3, 2]
     _empty(blob_of(run, 1, "population.safetensors"))
-    with pytest.raises(DamagedGenerationError, match=r"no generation that is whole .*has 0 bytes instead"):
+    with pytest.raises(DamagedGenerationError, match=r"All saved generations of run .*has 0 bytes instead"):
         run.load_newest()
 
 

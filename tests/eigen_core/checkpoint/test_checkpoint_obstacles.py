@@ -145,7 +145,7 @@ def test_a_damaged_list_is_named_and_made_anew(run: RunDirectory, content: bytes
 def test_a_run_of_which_nothing_is_whole_says_so(run: RunDirectory) -> None:
     for generation in (1, 2, 3):
         replace_by(blob_of(run, generation, "state.json"), "circle of links")
-    with pytest.raises(DamagedGenerationError, match="no generation that is whole"):
+    with pytest.raises(DamagedGenerationError, match="All saved generations of run"):
         run.load_newest()
 
 

@@ -265,7 +265,7 @@ def test_a_form_is_compared_before_anything_is_read(
         change(content)
         run.save(content.snapshot())
     monkeypatch.setattr("eigen_core.checkpoint.run_directory.read_snapshot", lambda *_: pytest.fail("a blob was read"))
-    with pytest.raises(DamagedGenerationError, match=r"no generation that is whole .*generation 3: .*; and"):
+    with pytest.raises(DamagedGenerationError, match=r"All saved generations of run .*generation 3: .*; and"):
         run.load_newest(snapshot_form(fresh()))
 
 

@@ -79,7 +79,7 @@ def test_settings_of_the_account_change_the_account_alone(store: str) -> None:
     whole = played(store, span="validation", settings=["account.shares=whole", "account.capital=5000"])
     assert whole.curve.capital == 5_000.0
     assert (whole.trades["shares"] % 1.0 == 0.0).all()
-    with pytest.raises(InputError, match=r"trading\.cost_bps belongs to the run: a backtest can change"):
+    with pytest.raises(InputError, match=r"trading\.cost_bps is fixed by the run"):
         played(store, settings=["trading.cost_bps=0"])
 
 
