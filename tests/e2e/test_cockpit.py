@@ -94,7 +94,7 @@ def test_the_summary_tells_how_it_ended(operated: Operated, pages: Browser, undi
 def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Operated, pages: Browser) -> None:
     (deployment,) = operated.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
     page = f"{operated.pages}/deployments/deployment/{deployment['id']}/run"
-    pages.open(page, "Generations to train.", "Days kept for choosing the champion")
+    pages.open(page, "Generations to train.", "Days on which the champion is chosen")
     pages.wait_for("Name of the run", "Continue a run that exists")
     pages.keep("form")
     preset = Select(pages.fields("select")[0])
