@@ -103,7 +103,7 @@ def _keep_head(store: Store, head: Head) -> None:
         with replacing(path) as file:
             file.write(_content(head))
     except OSError as error:
-        logger.warning("This machine keeps no copy of the ledger's head: %s cannot be written (%s).", path, error)
+        logger.warning("This machine keeps no copy of the evaluation log's head: %s cannot be written (%s).", path, error)
 
 
 def _copy_of(store: Store) -> Path:
@@ -172,7 +172,7 @@ class Looks:
         if not self.damages:
             return ()
         return (
-            f"The ledger of looks is not as it was written: {in_words([*self.damages])}. What is missing counts as a "
+            f"The evaluation log is damaged: {in_words([*self.damages])}. What is missing counts as a "
             "look, so that the verdict is rather too strict; to end this, put the files back from a copy of the store.",
         )
 
@@ -202,7 +202,7 @@ def record_look(store: Store, look: Look) -> None:
         last = _last(store, ledger)
         if last.number == LAST:
             raise InputError(
-                f"The ledger of looks in {store.url} names entry {LAST:,}, which no ledger reaches: put {LEDGER_HEAD} "
+                f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: put {LEDGER_HEAD} "
                 f"and {LOOKS_CHAIN} back from a copy of the store."
             )
         before: dict[str, str] = {}

@@ -267,7 +267,7 @@ def test_a_number_that_no_ledger_reaches_costs_nothing(store: Store) -> None:
     store.put("looks-chain/99999999.json", b"{}")
     assert counted(store).count > 1
     assert counted(store).damages
-    with pytest.raises(InputError, match="which no ledger reaches"):
+    with pytest.raises(InputError, match="which no log reaches"):
         record_look(store, look_of("b"))
 
 
