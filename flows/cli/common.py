@@ -151,10 +151,10 @@ def run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def examples(text: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Give a command a text that its help ends with."""
+    """Give a command examples, with which its help ends."""
 
     def decorate(command: Callable[P, None]) -> Callable[P, None]:
-        vars(command)["examples"] = text
+        vars(command)["examples"] = f"[bold]Examples[/]\n{text}"
         return command
 
     return decorate

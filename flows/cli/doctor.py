@@ -28,7 +28,6 @@ from flows.cli.common import (
     print_json,
     print_line,
     run_options,
-    sentences,
 )
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ _ADDRESSES = "Raise the limit, such as ulimit -v."
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
-@sentences
 @run_options("preset", "assignments", "data", "store", "device")
 def doctor(*, options: RunOptions, as_json: Json = False) -> None:
     """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""

@@ -29,7 +29,6 @@ from flows.cli.common import (
     print_line,
     print_result,
     run_options,
-    sentences,
     store_of,
 )
 from flows.cli.display import progress_shown
@@ -53,10 +52,8 @@ _BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "ini
 _COMPARED = ("total_return", "sharpe", "max_drawdown")
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen backtest first                                     the champion on the holdout
   eigen backtest first --slice validation --agent ensemble
   eigen backtest first --slice 2015-01-01:2016-12-31 --set account.shares=whole --set account.capital=20000
@@ -193,10 +190,8 @@ def _print_random(console: Console, label: str, drawn: "MatchedTraders", own: fl
 _SHOWN_DIFFERENCES = 20
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen compare first second
   eigen compare first second --slice validation --out comparison.html
 """
@@ -275,10 +270,8 @@ def _benchmark(known: "tuple[str, EquityCurve, Metrics] | None") -> dict[str, An
 _UNDEFINED = "–"
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen report first
   eigen report first --slice 2012-01-03:2013-12-31 --agent 3 --out agent-3.html
   eigen report years                       the joined account of a walk and its folds
@@ -367,10 +360,8 @@ def print_figures(
     table.print(console)
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen act mine --data prices.csv
   eigen act mine --data prices.csv --date 2024-03-28 --json
 """
@@ -456,10 +447,8 @@ def _print_reconciliation(console: Console, found: "Reconciliation") -> None:
         print_line(console, "The replay trades at the corrected prices: differences may come from them.")
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen audit --data prices.csv
   eigen audit --data prices.csv --set market.own_features=columns,gap --days 20
 
@@ -517,10 +506,8 @@ def print_audit(console: Console, audited: "MarketAudit") -> None:
     print_line(console, audited.unseen)
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen importance mine
   eigen importance mine --agent elites --draws 50 --json
   eigen importance mine --generations all    what no champion of the kept generations uses
@@ -601,10 +588,8 @@ COLUMNS = ("market", "trials", "skill claimed", "95 % interval")
 _LARGEST = 10_000
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen trust
   eigen trust prices.csv --trials 40 --edges 0.05,0.1,0.15
   eigen trust prices.csv --preset quickstart --set market.holdout_days=251 --out trust-mine

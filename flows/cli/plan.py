@@ -24,7 +24,6 @@ from flows.cli.common import (
     print_line,
     print_result,
     run_options,
-    sentences,
 )
 from flows.cli.display import progress_shown
 from flows.server.environment import prepare_environment, require_addresses
@@ -39,10 +38,8 @@ if TYPE_CHECKING:
 _print_fact = partial(print_fact, width=10)
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen plan
   eigen plan --preset eigen2 --data prices --set network.column_chunk=32
   eigen plan --preset eigen2 --columns 669 --assets 108 --days 3700     without data
@@ -226,7 +223,6 @@ def _size(amount: int) -> str:
     return size(amount) if amount else ""
 
 
-@sentences
 def presets(
     name: Annotated[str | None, typer.Argument(help="Explain every setting of this preset.", metavar="[NAME]")] = None,
     as_json: Json = False,

@@ -27,7 +27,6 @@ from flows.cli.common import (
     print_json,
     print_line,
     print_result,
-    sentences,
     store_of,
 )
 
@@ -257,7 +256,6 @@ def verification_document(found: "Verification") -> dict[str, Any]:
     return {"run": found.run, "whole": not found.damages, **asdict(found), "damages": damages}
 
 
-@sentences
 def runs(store: Store = None, as_json: Json = False) -> None:
     """List the runs of a store."""
     from eigen_core.training.runs import statuses_of
@@ -269,7 +267,6 @@ def runs(store: Store = None, as_json: Json = False) -> None:
         print_line(output_console(), f"There are no runs in {store_of(store)}. Start one: eigen train")
 
 
-@sentences
 def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show a run: how far it is, and what each generation gave; as JSON also the verdict on its holdout."""
     from eigen_core.training.runs import status_of
@@ -287,7 +284,6 @@ def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
     print_json({**run_document(status), "verdict": shown})
 
 
-@sentences
 def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
     """Show what took the memory of a run: its newest memory report, or what each phase of it took."""
     from eigen_core.training.journals import memory_reports
@@ -297,7 +293,6 @@ def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
     print_result(as_json, memory_document, print_memory, status, memory_reports(status.folder))
 
 
-@sentences
 def verify(
     name: RunName,
     deep: Annotated[bool, typer.Option("--deep", help="Compare SHA-256 too, not just sizes.", metavar="")] = False,
@@ -313,7 +308,6 @@ def verify(
         raise typer.Exit(EXIT_OTHER)
 
 
-@sentences
 def clean(
     name: AnyRunName = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.", metavar="")] = False,
@@ -331,7 +325,6 @@ def clean(
     print_result(as_json, cleaned_document, partial(print_cleaned, dry_run=dry_run), cleaned)
 
 
-@sentences
 def export(
     name: RunName,
     champion: Annotated[Path, typer.Option(help="File to write, a safetensors file.", metavar="FILE")],

@@ -32,7 +32,6 @@ from flows.cli.common import (
     print_result,
     run_options,
     say,
-    sentences,
     store_of,
 )
 from flows.cli.display import stopped_gently
@@ -226,20 +225,16 @@ def _how_long(moment: datetime) -> str:
     return f"for {rough_duration(round(max(seconds, 0.0)))}"
 
 
-operations = typer.Typer()
-
 _FOLLOW_SECONDS = 2.0
 
 
-@operations.command(
-    epilog="""[bold]Examples[/]
-
+@examples(
+    """
   eigen up
   eigen up --port 4300
   PREFECT_API_URL=http://server:4200/api eigen up      only the worker, for a server elsewhere
 """
 )
-@sentences
 def up(
     port: Annotated[
         int | None,
@@ -300,8 +295,6 @@ def up(
             bring_down(home, _Progress(), components=brought.components)
 
 
-@operations.command()
-@sentences
 def down(
     grace: Annotated[
         float, typer.Option(help="Seconds that a training may take to stop by itself.", metavar="SECONDS", min=0)
@@ -342,8 +335,6 @@ def down(
     print_down(output_console(), home, stopped, run, api)
 
 
-@operations.command()
-@sentences
 def status(
     as_json: Json = False,
     healthy: Annotated[
@@ -369,15 +360,13 @@ def status(
         raise typer.Exit(EXIT_OTHER)
 
 
-@operations.command(
-    epilog="""[bold]Examples[/]
-
+@examples(
+    """
   eigen launch
   eigen launch --preset eigen2 --run long --data prices --store gs://bucket/runs
   eigen launch --run long                  go on with it, as it was configured
 """
 )
-@sentences
 @run_options()
 def launch(*, options: RunOptions) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
@@ -435,8 +424,6 @@ def launch(*, options: RunOptions) -> None:
     print_launched(output_console(), launched, lines)
 
 
-@operations.command()
-@sentences
 def logs(
     name: RunName,
     follow: Annotated[
@@ -477,8 +464,6 @@ def logs(
         _print_kept(console, store, name, f"The server at {api} has no log of run '{name}'.")
 
 
-@operations.command()
-@sentences
 def alerts(
     url: Annotated[
         str | None, typer.Argument(help="Address that gets a POST request.", show_default=False, metavar="[URL]")
@@ -505,8 +490,6 @@ def alerts(
     print_line(output_console(), f"{called} is called when a training ends.")
 
 
-@operations.command()
-@sentences
 def deploy() -> None:
     """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
     _environment()
@@ -569,10 +552,8 @@ class _Progress:
         self._last = what
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   dask scheduler                          on one machine; on each of the others:
   dask worker tcp://host:8786 --nthreads 1 --nworkers 16 --memory-limit 0
   eigen workers tcp://host:8786

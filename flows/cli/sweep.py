@@ -26,7 +26,6 @@ from flows.cli.common import (
     print_json,
     print_line,
     run_options,
-    sentences,
 )
 from flows.cli.run_processes import (
     POLL_SECONDS,
@@ -46,10 +45,8 @@ if TYPE_CHECKING:
     from eigen_core.judging.sweeps import Study
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen sweep rates --vary learner.gamma=0.9:0.999 --vary learner.batch_size=32,64 --trials 30
   eigen sweep seeds --seeds 5 --preset quickstart
   eigen sweep steps --vary learner.actor_learning_rate=1e-5:1e-3:log --seeds 3 --jobs 2 --set threads=1

@@ -28,7 +28,6 @@ from flows.cli.common import (
     print_line,
     run_options,
     say,
-    sentences,
     store_of,
 )
 from flows.cli.display import ConsoleHandler, Display, StopSignals, display_on, stop_signals
@@ -59,10 +58,8 @@ if TYPE_CHECKING:
 _OPERATORS_SHOWN = 5
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen train
   eigen train --preset quickstart --run first --generations 3 --seed 7
   eigen train --run mine --data prices.csv --set learner.batch_size=128 --set trading.cost_bps=10
@@ -112,7 +109,6 @@ def train(
         print_profile(display.console, profiled)
 
 
-@sentences
 def resume(
     name: RunName,
     generations: Annotated[str | None, typer.Option(help="Train up to this generation.", metavar="N")] = None,

@@ -23,7 +23,6 @@ from flows.cli.common import (
     print_line,
     print_result,
     run_options,
-    sentences,
 )
 from flows.cli.judging import compared_figures, print_figures
 from flows.cli.run_processes import refuse_two_schedulers, train_all, whole_run, whole_runs
@@ -133,10 +132,8 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
     print_fact(console, "tables", str(folder))
 
 
-@sentences
 @examples(
-    """[bold]Examples[/]
-
+    """
   eigen walk years --folds 6
   eigen walk years --folds 6 --seeds 3 --span-days 126 --train-days 2520
   eigen walk years --folds 6 --jobs 3
