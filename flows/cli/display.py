@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
@@ -24,6 +24,10 @@ from flows.cli.common import print_line
 
 if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry
+    from eigen_core.config import Config
+    from eigen_core.planning.run_plan import RunPlan
+    from eigen_core.training.journals import Start
+    from eigen_core.training.listener import Training
 
 
 class StopSignals:
@@ -100,20 +104,57 @@ _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 class Display(Listener):
-    """Shows a training and its loops; this one shows nothing.
+    """Shows a training and its loops, and stops the training between two phases if that was requested.
+
+    This one shows only what is on every display.
 
     Args:
         console: where warnings are shown between its own lines.
+        signals: know whether a stop was requested.
+
+    Attributes:
+        describes: show data and plan of the next run, which have not been shown yet.
+        headings: by name of a run, a line that is shown when its training begins.
+        trained: the run whose generations are trained, or were trained last, and its configuration.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, signals: StopSignals | None = None) -> None:
         self.console = console
+        self.signals = signals or StopSignals()
+        self.describes = False
+        self.headings: Mapping[str, str] = {}
+        self.trained: tuple[str, Config] | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
         """End the display."""
+
+    def prepared(self, training: "Training") -> None:
+        if self.describes:
+            self.describe(training.data.lines, training.plan)
+        self.describes = False
+
+    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
+        self.trained = training.name, training.config
+        if training.name in self.headings:
+            print_line(self.console, self.headings[training.name])
+        self.started(training.state.generation, training.config.generations)
+
+    def phase_started(self, generation: int, phase: str) -> None:  # noqa: ARG002
+        self.signals.check()
+
+    def describe(self, found: Sequence[str], run_plan: "RunPlan") -> None:
+        """Print what was found in the data of a run, in sentences, and what it will take."""
+        for line in (*found, run_plan.sentence()):
+            print_line(self.console, line, style="dim")
+
+    def announce(self, what: str) -> None:
+        """Show what is done before the training begins, on a pipe too."""
+        self.waiting_for(what)
+        if not self.console.is_terminal:
+            print_line(self.console, f"{what} ...", style="dim")
 
     def waiting_for(self, what: str) -> None:
         """Show what the training waits for before it starts."""
@@ -125,9 +166,9 @@ class Display(Listener):
         """Show that `done` of `total` steps are finished, in a loop that is no training."""
 
 
-def display_on(console: Console, steps: str = "generations") -> Display:
+def display_on(console: Console, steps: str = "generations", signals: StopSignals | None = None) -> Display:
     """Return progress bars if `console` is a terminal, else lines; `steps`: name of those of the outermost loop."""
-    return BarDisplay(console, steps) if console.is_terminal else LineDisplay(console)
+    return BarDisplay(console, steps, signals) if console.is_terminal else LineDisplay(console, signals)
 
 
 @contextmanager
@@ -166,8 +207,8 @@ class LineDisplay(Display):
 class BarDisplay(Display):
     """A bar for the generations, or other steps, one for the current phase, and the latest figures."""
 
-    def __init__(self, console: Console, steps: str = "generations") -> None:
-        super().__init__(console)
+    def __init__(self, console: Console, steps: str = "generations", signals: StopSignals | None = None) -> None:
+        super().__init__(console, signals)
         clock = Column(no_wrap=True, min_width=_CLOCK_WIDTH)
         self._overall = Progress(
             TextColumn(steps, table_column=Column(width=22)),
@@ -220,6 +261,7 @@ class BarDisplay(Display):
             self._overall.update(self._overall_task, completed=done, left=f", {left} left")
 
     def phase_started(self, generation: int, phase: str) -> None:
+        super().phase_started(generation, phase)
         self._current = phase
         self.waiting_for(f"{generation}: {phase}")
 

@@ -15,7 +15,7 @@ from rich.console import Console
 from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, is_remote
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.common.progress import progress_to
-from eigen_core.training.listener import Listener, observed_by
+from eigen_core.training.listener import observed_by
 from flows.cli.common import (
     MEMORY_ADVICE,
     Assignments,
@@ -30,7 +30,7 @@ from flows.cli.common import (
     say,
     store_of,
 )
-from flows.cli.display import ConsoleHandler, Display, StopSignals, display_on, stop_signals
+from flows.cli.display import ConsoleHandler, Display, display_on, stop_signals
 from flows.cli.plan import print_plan
 from flows.cli.runs import command_for, print_ending
 from flows.cli.server import print_run_page
@@ -47,13 +47,10 @@ from flows.server.environment import (
 if TYPE_CHECKING:
     from prefect.client.schemas.objects import State
 
-    from eigen_core.common.records import GenerationRecord, Telemetry
     from eigen_core.config import Config
     from eigen_core.config.model import CheckpointConfig
     from eigen_core.machine.profiling import Profile
     from eigen_core.planning.run_plan import RunPlan
-    from eigen_core.training.journals import Start
-    from eigen_core.training.listener import Training
 
 _OPERATORS_SHOWN = 5
 
@@ -84,7 +81,7 @@ def train(
     if profile:
         # Read when torch is imported; otherwise its profiler logs each start and stop.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-    with prepared_to_train(name, config.checkpoint) as (display, signals):
+    with prepared_to_train(name, config.checkpoint) as display:
         with _garbage_collection_off():
             import eigen_core.checkpoint
             import eigen_core.generation
@@ -100,12 +97,12 @@ def train(
                 )
             run.require_same(config)
         if not profile:
-            _train(config, name, display, signals)
+            _train(config, name, display)
             return
         # The first generation of a process warms up caches and allocators.
         profiled = Profile(Path.cwd() / f"{name}-profile", min(run.generation + 2, config.generations))
         with profiled_to(profiled):
-            _train(config, name, display, signals)
+            _train(config, name, display)
         print_profile(display.console, profiled)
 
 
@@ -131,20 +128,18 @@ def resume(
 
     url = store_of(store)
     options = RunOptions(generations=generations, assignments=assignments, data=data, device=device)
-    with prepared_to_train(name, CheckpointConfig(store=url)) as (display, signals):
+    with prepared_to_train(name, CheckpointConfig(store=url)) as display:
         from eigen_core.training.runs import Run
 
         given = parse_assignments(options.settings())
         own = machine_values(given)
         local = own.get("checkpoint", {}).get("local", CheckpointConfig().local)
         config = Run.open(url, name, local, own).config_to_resume(given.get("market", {}).get("data"))
-        _train(config_from_values(merge(config.model_dump(), given)), name, display, signals)
+        _train(config_from_values(merge(config.model_dump(), given)), name, display)
 
 
 @contextmanager
-def prepared_to_train(
-    name: str, settings: "CheckpointConfig", console: Console | None = None
-) -> Iterator[tuple[Display, StopSignals]]:
+def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console | None = None) -> Iterator[Display]:
     """Handle signals, show the display, and check what needs neither torch nor Prefect, which take seconds to import.
 
     The environment then names the Prefect server that is used: one that is configured, or that `eigen up` has started.
@@ -153,7 +148,7 @@ def prepared_to_train(
     from flows.server.state_directory import StateDirectory
 
     console = output_console() if console is None else console
-    with stop_signals() as signals, display_on(console) as display:
+    with stop_signals() as signals, display_on(console, signals=signals) as display:
         signals.before_leaving(lambda: console.show_cursor(True))
         display.waiting_for("loading")
         prepare_environment()
@@ -165,15 +160,8 @@ def prepared_to_train(
             from eigen_core.checkpoint.location import open_store
 
             open_store(settings.store).check()
-        announce(display, "loading")
-        yield display, signals
-
-
-def announce(display: Display, what: str) -> None:
-    """Show what is done before the training begins, on a pipe too."""
-    display.waiting_for(what)
-    if not display.console.is_terminal:
-        print_line(display.console, f"{what} ...", style="dim")
+        display.announce("loading")
+        yield display
 
 
 @contextmanager
@@ -189,58 +177,7 @@ def _garbage_collection_off() -> Iterator[None]:
         gc.enable()
 
 
-class StoppableObserver(Listener):
-    """Shows a training on a display, and stops it between two phases if that was requested.
-
-    Args:
-        display: shows it.
-        signals: know whether a stop was requested.
-        config, run: what is trained first.
-        describes: show data and plan of the first run, which have not been shown yet.
-
-    Attributes:
-        config, run: what is trained, or was trained last.
-        training: generations are being trained.
-    """
-
-    def __init__(
-        self, display: Display, signals: StopSignals, config: "Config", run: str, *, describes: bool = False
-    ) -> None:
-        self.display = display
-        self.signals = signals
-        self.config = config
-        self.run = run
-        self.training = False
-        self._describes = describes
-
-    def update(self, name: str, done: int, total: int) -> None:
-        self.display.update(name, done, total)
-
-    def prepared(self, training: "Training") -> None:
-        if self._describes:
-            describe(self.display.console, training.data.lines, training.plan)
-        self._describes = False
-
-    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:  # noqa: ARG002
-        self.training = True
-        self.config, self.run = training.config, training.name
-        self.display.started(training.state.generation, training.config.generations)
-
-    def phase_started(self, generation: int, phase: str) -> None:
-        self.signals.check()
-        self.display.phase_started(generation, phase)
-
-    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
-        self.display.generation_finished(record, telemetry)
-
-
-def describe(console: Console, found: Sequence[str], run_plan: "RunPlan") -> None:
-    """Print what was found in the data of a run, in sentences, and what it will take."""
-    for line in (*found, run_plan.sentence()):
-        print_line(console, line, style="dim")
-
-
-def _train(config: "Config", name: str, display: Display, signals: StopSignals) -> None:
+def _train(config: "Config", name: str, display: Display) -> None:
     from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.training.runs import Run, status_of
 
@@ -256,8 +193,8 @@ def _train(config: "Config", name: str, display: Display, signals: StopSignals) 
     with refused_with_its_plan(config, console):
         if with_server:
             with progress_to(display):
-                announce(display, "reading the data")
-                describe(console, *require_trainable(config, name))
+                display.announce("reading the data")
+                display.describe(*require_trainable(config, name))
                 _require_unlocked(config, name)
 
             def run_flow() -> "State[Any]":
@@ -265,9 +202,10 @@ def _train(config: "Config", name: str, display: Display, signals: StopSignals) 
 
                 return train_flow(config, name, return_state=True)
 
-            train_as_flow(run_flow, StoppableObserver(display, signals, config, name))
+            train_as_flow(run_flow, name, config, display)
         else:
-            train_here([(name, config)], StoppableObserver(display, signals, config, name, describes=True))
+            display.describes = True
+            train_here([(name, config)], display)
     print_ending(console, status_of(config.checkpoint.store, name), "is finished")
     if with_server:
         print_run_page(console, name)
@@ -357,18 +295,20 @@ def _require_unlocked(config: "Config", name: str) -> None:
 
 
 @contextmanager
-def _warnings_shown_by(observer: StoppableObserver) -> Iterator[None]:
+def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
+    """Show a training of the block, and let the first signal stop it; see `explained` for its errors."""
     # Bars and warnings must share a console; lines on a pipe must not be mixed with them.
-    console, root = observer.display.console, logging.getLogger()
-    handler = ConsoleHandler(console if console.is_terminal else Console(stderr=True), observer.signals)
+    console, root = display.console, logging.getLogger()
+    handler = ConsoleHandler(console if console.is_terminal else Console(stderr=True), display.signals)
     root.addHandler(handler)
     try:
-        yield
+        with explained(display, name, config), display.signals.raising(), observed_by(display):
+            yield
     finally:
         root.removeHandler(handler)
 
 
-def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver) -> None:
+def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
     """Train runs, given by name and configuration, one after another in this process, without a Prefect server.
 
     Raises:
@@ -381,8 +321,8 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
         from eigen_core.reporting.trackers import TrackerListener
         from eigen_core.run import train_run
         from eigen_core.training.journals import forget_stops_and_attempts
-    announce(observer.display, "reading the data")
-    with _warnings_shown_by(observer), explained(observer), observer.signals.raising(), observed_by(observer):
+    display.announce("reading the data")
+    with _shown_on(display, *runs[0]):
         for name, config in runs:
             location = RunLocation.of(config.checkpoint, name)
             if location.exists():
@@ -391,14 +331,14 @@ def train_here(runs: "Sequence[tuple[str, Config]]", observer: StoppableObserver
                 train_run(config, name, listeners=[tracking])
 
 
-def train_as_flow(run_flow: "Callable[[], State[Any]]", observer: StoppableObserver) -> None:
-    """Run a flow that trains, at the Prefect server that is configured, to its end.
+def train_as_flow(run_flow: "Callable[[], State[Any]]", name: str, config: "Config", display: Display) -> None:
+    """Run a flow that trains, the run `name` first, at the Prefect server that is configured, to its end.
 
     Raises:
         InputError: another process trains the run.
         Stopped: it ended early; `StoppedByMemory` if its guard has stopped it.
     """
-    announce(observer.display, "starting Prefect")
+    display.announce("starting Prefect")
     root = logging.getLogger()
     with _garbage_collection_off():
         # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
@@ -411,80 +351,82 @@ def train_as_flow(run_flow: "Callable[[], State[Any]]", observer: StoppableObser
         logging.getLogger("eigen_core").setLevel(logging.INFO)
         import flows.server.flows
         import flows.server.training  # noqa: F401
-    with _warnings_shown_by(observer), explained(observer), observer.signals.raising():
-        with observed_by(observer):
-            ended = run_flow()
+    with _shown_on(display, name, config):
+        ended = run_flow()
         if ended.is_cancelled():
-            raise Stopped(f"{ended.message} {_where_it_stands(observer)}")
+            raise Stopped(f"{ended.message} {_where_it_stands(*(display.trained or (name, config)))}")
         ended.result()
         if ended.name == RUNNING_NAME:
             raise InputError(str(ended.message))
 
 
 @contextmanager
-def explained(observer: StoppableObserver) -> Iterator[None]:
+def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
     """Raise `Stopped` for Ctrl-C, the memory guard and failures of disks, stores, workers and numbers.
 
-    Its message says what is safe and how to go on.
+    Its message says what is safe and how to go on, with the run that was trained last, else with the run `name`.
     """
     from eigen_core.checkpoint.lease import LeaseLostError
     from eigen_core.machine import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
     from eigen_core.training.journals import BlockedError
 
+    def last() -> "tuple[str, Config]":
+        return display.trained or (name, config)
+
     began = datetime.now(UTC)
     try:
         yield
     except KeyboardInterrupt:
-        raise Stopped(f"Stopped. {_where_it_stands(observer)}") from None
+        raise Stopped(f"Stopped. {_where_it_stands(*last())}") from None
     except MemoryGuardError as error:
-        raise StoppedByMemory(f"{error} {_memory_report_since(began, observer)}") from error
+        raise StoppedByMemory(f"{error} {_memory_report_since(began, *last())}") from error
     except BlockedError as error:
         raise StoppedByMemory(str(error)) from error
     except RunTooLargeError:
         raise
     except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:
-        if isinstance(error, InputError) and not observer.training:
+        if isinstance(error, InputError) and display.trained is None:
             raise
         # Once it trains, what was given was good: a disk has filled up since, for example.
-        raise Stopped(f"{error} {_where_it_stands(observer)}") from error
+        raise Stopped(f"{error} {_where_it_stands(*last())}") from error
     except FloatingPointError as error:
         # The same computation from the same checkpoint ends in the same way.
         raise Stopped(
             f"{error} A resume would end in the same way: correct what gave it, or train another run with other "
-            f"settings. {_what_is_saved(observer)}."
+            f"settings. {_what_is_saved(*last())}."
         ) from error
     except OSError as error:
-        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(observer)}") from error
+        raise Stopped(f"{type(error).__name__}: {error}. {_where_it_stands(*last())}") from error
     except Exception as error:
-        error.add_note(_where_it_stands(observer))
+        error.add_note(_where_it_stands(*last()))
         raise
 
 
-def _memory_report_since(began: datetime, observer: StoppableObserver) -> str:
+def _memory_report_since(began: datetime, name: str, config: "Config") -> str:
     from eigen_core.checkpoint.location import RunLocation
     from eigen_core.training.journals import memory_reports
 
-    folder = RunLocation.of(observer.config.checkpoint, observer.run).root / observer.run
+    folder = RunLocation.of(config.checkpoint, name).root / name
     # A report's name begins with its time.
     reports = [path for path in memory_reports(folder) if path.name >= f"{began:%Y%m%dT%H%M%S}"]
-    shows = command_for("memory", observer.config, observer.run)
+    shows = command_for("memory", config, name)
     report = f"The report is {reports[0]} ({shows} shows it). " if reports else ""
-    return f"{report}Free memory or raise the limit first. {_where_it_stands(observer)}"
+    return f"{report}Free memory or raise the limit first. {_where_it_stands(name, config)}"
 
 
-def _where_it_stands(observer: StoppableObserver) -> str:
-    return f"{_what_is_saved(observer)}. Go on with: {command_for('resume', observer.config, observer.run)}"
+def _where_it_stands(name: str, config: "Config") -> str:
+    return f"{_what_is_saved(name, config)}. Go on with: {command_for('resume', config, name)}"
 
 
-def _what_is_saved(observer: StoppableObserver) -> str:
+def _what_is_saved(name: str, config: "Config") -> str:
     """Say what is on this machine. A store elsewhere is not asked: it may be what failed."""
     from eigen_core.checkpoint.location import RunLocation
 
-    location = RunLocation.of(observer.config.checkpoint, observer.run)
+    location = RunLocation.of(config.checkpoint, name)
     newest = location.local.newest_manifest()
     saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
-    return f"{saved} in {location.root / observer.run}"
+    return f"{saved} in {location.root / name}"
 
 
 def print_profile(console: Console, profile: "Profile") -> None:

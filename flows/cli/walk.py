@@ -27,10 +27,7 @@ from flows.cli.common import (
 from flows.cli.judging import compared_figures, print_figures
 from flows.cli.run_processes import refuse_two_schedulers, train_all, whole_run, whole_runs
 from flows.cli.training import (
-    StoppableObserver,
-    announce,
     answering_server,
-    describe,
     is_finished,
     prepared_to_train,
     refused_with_its_plan,
@@ -46,9 +43,6 @@ if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.judging.walk_forward import Walk
     from eigen_core.reporting.walk_report import WalkResult
-    from eigen_core.training.journals import Start
-    from eigen_core.training.listener import Training
-    from flows.cli.display import Display, StopSignals
 
 
 def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
@@ -206,8 +200,8 @@ def _planned(name: str, config: "Config", folds: int, train_days: int | None, se
 
 def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config", console: Console) -> "Walk":
     """Train the runs of a walk that are not finished in this process, one after another."""
-    with prepared_to_train(name, config.checkpoint, console) as (display, signals):
-        announce(display, "reading the data")
+    with prepared_to_train(name, config.checkpoint, console) as display:
+        display.announce("reading the data")
         with progress_to(display):
             walk = planned()
         from eigen_core.judging.walk_forward import remember_walk, require_same_walk
@@ -221,14 +215,18 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
         with_server = answering_server()
         with refused_with_its_plan(settings, console):
             with progress_to(display):
-                describe(console, *require_trainable(settings, run))
+                display.describe(*require_trainable(settings, run))
             remember_walk(walk)
-            observer = _WalkObserver(display, signals, settings, run, walk)
+            display.headings = {
+                walk.run_of(fold, seed): f"{walk.run_of(fold, seed)}: trained to {fold.train.last}, plays {fold.played}"
+                for fold in walk.folds
+                for seed in walk.all_seeds
+            }
             try:
                 if with_server:
-                    train_as_flow(partial(_run_flow, walk), observer)
+                    train_as_flow(partial(_run_flow, walk), run, settings, display)
                 else:
-                    train_here(left, observer)
+                    train_here(left, display)
             except Stopped as stop:
                 raise type(stop)(f"{stop} With the same command the walk goes on.") from stop
     return walk
@@ -266,16 +264,3 @@ def _run_flow(walk: "Walk") -> "State[Any]":
     from flows.server.flows import walk_flow
 
     return walk_flow(walk, return_state=True)
-
-
-class _WalkObserver(StoppableObserver):
-    """Prints which run of a walk is trained, its last day of training and the days that it plays."""
-
-    def __init__(self, display: "Display", signals: "StopSignals", config: "Config", run: str, walk: "Walk") -> None:
-        super().__init__(display, signals, config, run)
-        self._folds = {walk.run_of(fold, seed): fold for fold in walk.folds for seed in walk.all_seeds}
-
-    def begun(self, training: "Training", starts: "Sequence[Start]") -> None:
-        fold = self._folds[training.name]
-        print_line(self.display.console, f"{training.name}: trained to {fold.train.last}, plays {fold.played}")
-        super().begun(training, starts)

@@ -21,8 +21,8 @@ from eigen_core.training.journals import BlockedError, write_memory_report
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
 from flows.cli.common import EXIT_OTHER, sentences
-from flows.cli.display import LineDisplay, StopSignals
-from flows.cli.training import StoppableObserver, explained
+from flows.cli.display import LineDisplay
+from flows.cli.training import explained
 
 # A training whose memory grows by 20 MB every 20 ms once its second generation is saved.
 
@@ -118,11 +118,9 @@ def test_memory_that_cannot_be_had_to_prepare_a_run_is_a_sentence(
 def test_workers_that_are_lost_end_a_training_with_a_sentence(
     error: type[RuntimeError], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    observer = StoppableObserver(LineDisplay(Console()), StopSignals(), small_flow_config(tmp_path), "run")
-
     @sentences
     def command() -> None:
-        with explained(observer):
+        with explained(LineDisplay(Console()), "run", small_flow_config(tmp_path)):
             raise error("scheduler tcp://host:8786 has no workers: start some.")
 
     with pytest.raises(typer.Exit) as ended:

@@ -29,8 +29,8 @@ from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.training.runs import status_of
 from flows.cli.app import app
-from flows.cli.display import LineDisplay, StopSignals
-from flows.cli.training import StoppableObserver, explained
+from flows.cli.display import LineDisplay
+from flows.cli.training import explained
 from flows.server.environment import Stopped
 
 GENERATIONS = 6
@@ -173,8 +173,7 @@ def test_what_stopped_a_run_is_said_though_the_store_is_away(
     finished_here: Config, fault_proxy: FaultProxy, error: BaseException
 ) -> None:
     fault_proxy.add(Fault("status", times=None))
-    observer = StoppableObserver(LineDisplay(Console()), StopSignals(), finished_here, "run")
-    with pytest.raises(Stopped) as stopped, explained(observer):
+    with pytest.raises(Stopped) as stopped, explained(LineDisplay(Console()), "run", finished_here):
         raise error
     said = str(stopped.value)
     assert said.startswith("Not wholly there. " if isinstance(error, StoreUnavailableError) else "Stopped. ")
