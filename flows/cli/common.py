@@ -266,7 +266,7 @@ def print_result(
     *args: P.args,
     **kwargs: P.kwargs,
 ) -> None:
-    """Print the result of a command: the JSON of `document(...)`, or by `show(console, ...)`."""
+    """Print the result of a command: as JSON `document(...)`, whose keys are a contract; else `show(console, ...)`."""
     if as_json:
         print_json(document(*args, **kwargs))
     else:

@@ -66,7 +66,6 @@ class StopSignals:
             raise KeyboardInterrupt
 
     def handle(self, number: int, frame: FrameType | None) -> None:  # noqa: ARG002 - the signature of a signal handler
-        """Handle a signal."""
         if self._gentle and not self.requested:
             self.requested = True
             raise KeyboardInterrupt

@@ -91,7 +91,6 @@ def backtest(
 
 
 def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noqa: ARG001 - what is printed has it
-    """Return what `eigen backtest --json` prints. Its keys are a contract."""
     figures, excess, matched = found.figures, found.excess, found.matched
     trades, verdict = found.trades, found.verdict
     return {
@@ -150,7 +149,6 @@ def compared_figures(figures: "Metrics") -> dict[str, float | None]:
 
 
 def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
-    """Print the account beside the baselines, what it did, and where its tables are."""
     curve, trades, excess = found.curve, found.trades, found.excess
     who = found.agent if found.agent == "champion" else f"agent {found.agent}"
     who = f"{found.agent} ({found.agents} agents)" if found.agents > 1 else who
@@ -213,7 +211,6 @@ def compare(
 
 
 def print_comparison(console: Console, written: "WrittenComparison") -> None:
-    """Print verdicts and figures of runs, and the settings in which they differ."""
     compared = written.compared
     for run, sentence in compared.sentences.items():
         print_line(console, (f"{run}: ", "bold"), sentence)
@@ -237,7 +234,6 @@ def print_comparison(console: Console, written: "WrittenComparison") -> None:
 
 
 def comparison_document(written: "WrittenComparison") -> dict[str, Any]:
-    """Return what `eigen compare --json` prints. Its keys are a contract."""
     compared = written.compared
     first, last = (str(next(iter(compared.curves.values())).dates[day]) for day in (0, -1))
     return {
@@ -303,7 +299,6 @@ def report(
 
 
 def print_report(console: Console, written: "WrittenReport") -> None:
-    """Print the verdict, the figures of agent and baselines, and where the report is."""
     report = written.report
     print_line(console, (report.sentence, "bold"))
     print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
@@ -316,7 +311,6 @@ def print_report(console: Console, written: "WrittenReport") -> None:
 
 
 def report_document(written: "WrittenReport") -> dict[str, Any]:
-    """Return what `eigen report --json` prints. Its keys are a contract."""
     report, played = written.report, written.report.played
     return {
         "run": report.run,
@@ -343,7 +337,6 @@ def report_document(written: "WrittenReport") -> dict[str, Any]:
 def print_figures(
     console: Console, heading: str, curves: Mapping[str, "EquityCurve"], figures: Mapping[str, "Metrics"]
 ) -> None:
-    """Print figures of accounts, given by name, one row each."""
     headers = (heading, "final", "total return", "CAGR", "Sharpe", "max drawdown", "turnover", "beta")
     table = PlainTable(*headers, left=(heading,), least_important=("turnover", "CAGR", "beta"))
     for name, found in figures.items():
@@ -391,7 +384,6 @@ def act(
 
 
 def act_document(found: "Act") -> dict[str, Any]:
-    """Return what `eigen act --json` prints. Its keys are a contract."""
     after = found.next
     return {
         "run": found.run,
@@ -408,7 +400,6 @@ def act_document(found: "Act") -> dict[str, Any]:
 
 
 def print_act(console: Console, found: "Act") -> None:
-    """Print the orders, the account, and the days on which the replay differs from what was ordered."""
     after = found.next
     print_line(console, (f"Champion of run {found.run} after the close of {after.date}", "bold"))
     headers = ("side", "symbol", "shares", "money", "target", "latest exit")
@@ -476,7 +467,6 @@ def audit(
 
 
 def audit_document(audited: "MarketAudit") -> dict[str, Any]:
-    """Return what `eigen audit --json` prints."""
     return {
         "is_clean": audited.is_clean,
         "features": audited.features,
@@ -490,7 +480,6 @@ def audit_document(audited: "MarketAudit") -> dict[str, Any]:
 
 
 def print_audit(console: Console, audited: "MarketAudit") -> None:
-    """Print the data report, what was tried, and what was found."""
     for line in audited.report.lines():
         print_line(console, line)
     print_line(
@@ -551,7 +540,6 @@ def _generations(text: str | None, agent: str) -> int | None:
 
 
 def print_importance(console: Console, found: "RunImportance") -> None:
-    """Print features and columns, the most used first, and what is hardly used."""
     of = f"generation {found.generation}, {found.agent}"
     if found.agent == "champions":
         of = f"{count(found.agents, 'champion')} of {count(len(found.generations), 'kept generation')}"
@@ -657,7 +645,6 @@ def edges_in(text: str) -> tuple[float, ...]:
 
 
 def print_trust(console: Console, trust: "Trust") -> None:
-    """Print the claims of each kind of trial, and what they come to."""
     table = PlainTable(*COLUMNS, left=COLUMNS[:1])
     for row in rows_of(trust):
         table.add_row(*row)

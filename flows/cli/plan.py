@@ -125,7 +125,6 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, expla
 
 
 def plan_document(config: "Config", run_plan: "RunPlan", workers: "Sequence[WorkerPlan]") -> dict[str, Any]:
-    """Return what `eigen plan --json` prints. Its keys are a contract."""
     measured = run_plan.measured
     return {
         "preset": config.preset,
@@ -237,7 +236,6 @@ def presets(
 
 
 def presets_document() -> list[dict[str, Any]]:
-    """Return what `eigen presets --json` prints: each preset, what it is for, and what it overrides."""
     from eigen_core.config import PRESET_NAMES, preset_values
     from eigen_core.config.explain import flatten
 
@@ -251,7 +249,6 @@ def presets_document() -> list[dict[str, Any]]:
 
 
 def print_presets(console: Console) -> None:
-    """Print the presets, what they are for and what they override."""
     headers = ("preset", "what it is", "overrides")
     table = PlainTable(*headers, left=headers, least_important=("overrides",))
     for preset in presets_document():
@@ -262,7 +259,6 @@ def print_presets(console: Console) -> None:
 
 
 def settings_document(config: "Config") -> list[dict[str, Any]]:
-    """Return what `eigen presets NAME --json` prints: every setting with its value, default and meaning."""
     from eigen_core.config.explain import explain
 
     return [

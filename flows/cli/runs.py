@@ -60,7 +60,6 @@ def command_for(command: str, config: "Config", run: str) -> str:
 
 
 def print_ending(console: Console, status: "RunStatus", how: str) -> None:
-    """Print the table of a run, and where to find and how to see more."""
     print_history(console, status)
     print_line(
         console, "Run ", (status.run, "bold"), f" {how}: generation {status.generation} of {status.config.generations}"
@@ -83,7 +82,6 @@ def print_ending(console: Console, status: "RunStatus", how: str) -> None:
 
 
 def print_history(console: Console, status: "RunStatus") -> None:
-    """Print the newest generations of a run, one row each."""
     from eigen_core.reporting.tables import excess_unit
 
     if not status.history:
@@ -124,7 +122,6 @@ def print_history(console: Console, status: "RunStatus") -> None:
 
 
 def print_run(console: Console, status: "RunStatus") -> None:
-    """Print one run."""
     print_ending(console, status, f"is {status.state}")
     if status.computed_by is not None:
         print_fact(console, "computed by", str(status.computed_by))
@@ -135,7 +132,6 @@ def print_run(console: Console, status: "RunStatus") -> None:
 
 
 def run_document(status: "RunStatus") -> dict[str, Any]:
-    """Return what `eigen show --json` prints. Its keys are a contract."""
     took = {entry.generation: entry for entry in status.telemetry}
     return {
         "run": status.run,
@@ -159,7 +155,6 @@ def _history_row(record: "GenerationRecord", telemetry: "Telemetry | None") -> d
 
 
 def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:
-    """Print the runs of a store, one row each, and why some cannot be read."""
     table = PlainTable(
         "run",
         "state",
@@ -179,7 +174,6 @@ def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Ma
 
 
 def runs_document(statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return what `eigen runs --json` prints."""
     readable = [
         {
             "run": status.run,
@@ -196,7 +190,6 @@ def runs_document(statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]
 
 
 def print_cleaned(console: Console, runs: Sequence["CleanedRun"], *, dry_run: bool) -> None:
-    """Print what was removed of each run, or would be, and how much that frees."""
     would = "would be " if dry_run else ""
     for run in runs:
         print_line(console, f"{run.run}: {run.skipped or _removed(run, would)}")
@@ -216,7 +209,6 @@ def _removed(run: "CleanedRun", would: str) -> str:
 
 
 def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
-    """Return what `eigen clean --json` prints."""
     return [
         {
             "run": run.run,
@@ -232,7 +224,6 @@ def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
 
 
 def print_verification(console: Console, found: "Verification") -> None:
-    """Print whether a run is whole, and each damage."""
     how = "sizes and SHA-256" if found.deep else "sizes; --deep compares SHA-256 too"
     if found.damages:
         print_line(console, f"Run {found.run} is damaged ({how}):")
@@ -251,7 +242,6 @@ def print_verification(console: Console, found: "Verification") -> None:
 
 
 def verification_document(found: "Verification") -> dict[str, Any]:
-    """Return what `eigen verify --json` prints."""
     damages = [{key: getattr(damage, key) for key in _DAMAGE_KEYS} for damage in found.damages]
     return {"run": found.run, "whole": not found.damages, **asdict(found), "damages": damages}
 
@@ -420,7 +410,6 @@ def _print_phases(console: Console, status: "RunStatus") -> None:
 
 
 def _files(reports: Sequence[Path]) -> list[Path]:
-    """Return the files of the newest report."""
     files = [reports[0].with_suffix(suffix) for suffix in (".md", ".json", ".png")] if reports else []
     return [path for path in files if path.is_file()]
 

@@ -52,7 +52,6 @@ Fact = str | Sequence[Styled] | None
 
 
 def print_up(console: Console, home: "StateDirectory", brought: "UpResult", resumed: str | None = None) -> None:
-    """Print the processes, their pages and logs, and what to do next."""
     _print_fact(console, "pages", (ui_of(brought.api), "bold"))
     _print_fact(console, "API", f"{brought.api}  ({_how(brought.server, 'server' in brought.began)})")
     if brought.worker is not None:
@@ -74,7 +73,6 @@ def print_down(
     run: "RunStatus | None",
     removed_from: str | None = None,
 ) -> None:
-    """Print what was stopped, the last checkpoint, and what stays on a server elsewhere or was removed."""
     if removed_from is not None:
         _print_fact(console, "removed", f"deployments, schedules, automations and work pool, from {removed_from}")
     if stopped.worker is None and stopped.server is None:
@@ -98,7 +96,6 @@ def print_down(
 
 
 def print_launched(console: Console, launched: "LaunchedRun", lines: Sequence[str]) -> None:
-    """Print the results of the checks, and the page of the launched run."""
     for line in lines:
         print_line(console, line, style="dim")
     _print_fact(console, "run", (launched.run, "bold"))
@@ -109,7 +106,6 @@ def print_launched(console: Console, launched: "LaunchedRun", lines: Sequence[st
 
 
 def print_status(console: Console, status: "Status") -> None:
-    """Print what runs, and its progress."""
     for label, fact in (
         ("server", _server(status)),
         ("worker", _worker(status)),

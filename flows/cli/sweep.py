@@ -302,7 +302,6 @@ def _results_of(sweep: Sweep, study: "Study") -> list[TrialResult]:
 
 
 def print_results(console: Console, results: Sequence[TrialResult]) -> None:
-    """Print the table of a sweep."""
     headers = ("trial", "champion validation", "generations", "settings")
     table = PlainTable(*headers, left=("champion validation", "settings"), least_important=("generations",))
     for one in results:
@@ -323,7 +322,6 @@ def print_results(console: Console, results: Sequence[TrialResult]) -> None:
 
 
 def results_document(sweep: Sweep, results: Sequence[TrialResult]) -> dict[str, Any]:
-    """Return what `eigen sweep --json` prints. Its keys are a contract."""
     trials = []
     for one in results:
         runs = [

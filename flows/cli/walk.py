@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 
 def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
-    """Return what `eigen walk --json` prints. Its keys are a contract."""
     from eigen_core.reporting.walk_report import fold_row
 
     figures, excess, verdict = result.figures, result.excess, result.verdict
@@ -87,7 +86,6 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
 
 
 def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
-    """Print the verdict, the folds, the joined account beside baselines, and where the tables are."""
     from eigen_core.reporting.walk_report import fold_row
 
     print_line(console, (result.verdict.sentence, "bold"))

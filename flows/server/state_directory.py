@@ -120,7 +120,6 @@ class ChildProcess:
         self.process = LocalProcess.of(process.pid)
 
     def ended(self) -> int | None:
-        """Return its exit status, None while it runs."""
         return self._process.poll()
 
     def wait_until_ready(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
@@ -198,7 +197,6 @@ class StateDirectory:
         return f"{socket.gethostname()}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:6]}"
 
     def log(self, name: ProcessName) -> Path:
-        """Return the log file of a process."""
         return self.path / f"{name}.log"
 
     def start(

@@ -132,7 +132,6 @@ class Status(_Document):
         return self.server is not None and self.server.answers and self.worker.running and supervised
 
     def document(self) -> dict[str, Any]:
-        """Return what `eigen status --json` prints."""
         return {"up": self.up, **self.model_dump(mode="json")}
 
     @field_serializer("run")
