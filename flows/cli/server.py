@@ -35,7 +35,7 @@ from flows.cli.common import (
     store_of,
 )
 from flows.cli.display import stopped_gently
-from flows.server.environment import HOST, Component, Stopped, api_at, own_environment, ui_of
+from flows.server.environment import HOST, Component, Stopped, api_at, default_run_name, own_environment, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
@@ -178,16 +178,15 @@ def _resume(schedule: "ScheduleStatus") -> str:
 
 def print_run_page(console: Console, run: str) -> None:
     """Print the address of a run's page, unless no server is known or it does not answer."""
-    from flows.server.servers import configured_api
+    from flows.server import servers
 
-    api = configured_api(os.environ)
+    api = servers.configured_api(os.environ)
     if api is None:
         return
-    from flows.server.deploying import client_of
-    from flows.server.launching import run_page_of
+    from flows.server import deploying, launching
 
-    with suppress(Stopped), client_of(api) as client:
-        page = run_page_of(client, api, run)
+    with suppress(Stopped), deploying.client_of(api) as client:
+        page = launching.run_page_of(client, api, run)
         if page is not None:
             print_fact(console, "page", page)
 
@@ -257,24 +256,21 @@ def up(
     only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
-    from flows.server.servers import require_home
-    from flows.server.state_directory import StateDirectory
+    from flows.server import servers
 
     environment = _environment()
     if not os.environ.get("PREFECT_API_URL"):
-        require_home(os.environ)
-    from flows.server.launching import resume as go_on
-    from flows.server.servers import ListenOptions
-    from flows.server.supervisor import stop_event
+        servers.require_home(os.environ)
+    from flows.server import launching, supervisor
     from flows.server.up import bring_down, bring_up, watch
 
-    home = StateDirectory.of(os.environ)
-    stopping = stop_event() if foreground else None
+    home = _state_directory()
+    stopping = supervisor.stop_event() if foreground else None
     with nullcontext() if foreground else stopped_gently():
         brought = bring_up(
             home,
             environment,
-            ListenOptions(host, port, without_password),
+            servers.ListenOptions(host, port, without_password),
             _Progress(),
             only=only,
             waits=foreground,
@@ -282,7 +278,7 @@ def up(
         )
     try:
         # What was stopped with its worker goes on with it: a crash just before a server's end may trigger nothing.
-        page = go_on(brought.api, always=resume) if resume or "worker" in brought.began else None
+        page = launching.resume(brought.api, always=resume) if resume or "worker" in brought.began else None
         print_up(output_console(), home, brought, page)
         if stopping is not None:
             watch(home, brought.components, stopping.is_set)
@@ -303,31 +299,22 @@ def down(
     ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
-    from flows.server.state_directory import StateDirectory
-
     _environment()
-    from flows.server.deploying import client_of
-    from flows.server.deploying import remove as remove_deployed
-    from flows.server.servers import known_server
-    from flows.server.supervisor import stop_supervisor
+    from flows.server import deploying, status, supervisor
     from flows.server.up import bring_down
 
-    home = StateDirectory.of(os.environ)
-    api = known_server(home, os.environ) if remove else None
+    home = _state_directory()
+    api = _known_server() if remove else None
 
     def before_server() -> None:
         if api is not None:
-            with client_of(api) as client:
-                remove_deployed(client)
+            with deploying.client_of(api) as client:
+                deploying.remove(client)
 
     worker = home.running("worker")
-    stop_supervisor(home)
+    supervisor.stop_supervisor(home)
     stopped = bring_down(home, _Progress(), grace, before_server=before_server)
-    run = None
-    if stopped.trainings:
-        from flows.server.status import last_trained
-
-        run = last_trained(home, worker)
+    run = status.last_trained(home, worker) if stopped.trainings else None
     print_down(output_console(), home, stopped, run, api)
 
 
@@ -338,9 +325,7 @@ def status(
     ] = False,
 ) -> None:
     """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
-    from flows.server.state_directory import StateDirectory
-
-    home = StateDirectory.of(os.environ)
+    home = _state_directory()
     if healthy:
         from flows.server.servers import is_up
 
@@ -368,18 +353,13 @@ def launch(*, options: RunOptions) -> None:
     """Train a run on the worker, resumed by itself until it is finished; it is checked here as `eigen train` does."""
     from eigen_core.config.loading import load_config, parse_assignments
     from eigen_core.config.machine import machine_values, run_values
-    from flows.server.state_directory import StateDirectory
 
     _environment()
     from eigen_core.training.runs import Run, require_store
     from flows.cli.training import refused_with_its_plan, require_trainable
-    from flows.server.environment import default_run_name
-    from flows.server.launching import launch as launch_run
-    from flows.server.launching import require_free, require_same_run_here
-    from flows.server.servers import known_server
-    from flows.server.state_directory import as_worker_sees
+    from flows.server import launching, state_directory
 
-    home = StateDirectory.of(os.environ)
+    home = _state_directory()
     if options.store is not None and not is_remote(options.store):
         # The same folder for the worker, wherever it works.
         options = replace(options, store=str(store_folder(options.store)))
@@ -387,9 +367,9 @@ def launch(*, options: RunOptions) -> None:
     config = load_config(options.preset, settings)
     name = default_run_name(config.preset) if options.run is None else options.run
     check_run_name(name)
-    api = known_server(home, os.environ)
+    api = _known_server()
     # First: what is being trained takes the memory and holds the run that would be checked here.
-    require_free(api, _Progress())
+    launching.require_free(api, _Progress())
     worker = home.running("worker")
     goes_on = False
     values = parse_assignments(settings)
@@ -398,21 +378,21 @@ def launch(*, options: RunOptions) -> None:
         _require_no_settings_of_worker(own)
     else:
         # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
-        config = as_worker_sees(config, worker)
+        config = state_directory.as_worker_sees(config, worker)
         require_store(config.checkpoint)
         given = (options.preset, options.generations, options.seed, options.assignments, options.device)
         goes_on = not any(given) and Run(config.checkpoint, name).exists
         if goes_on:
             run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launched(name))
             config = run_here.config_to_resume(config.market.data)
-        require_same_run_here(config, name)
+        launching.require_same_run_here(config, name)
         with refused_with_its_plan(config, output_console()):
             found, run_plan = require_trainable(config, name)
     values = run_values(values if options.preset is None else {"preset": options.preset, **values})
 
     own_are_known = worker is None or (goes_on and not own)
     remembering = nullcontext() if own_are_known else home.launching(name, own)
-    launched = launch_run(api, values, name, _Progress(), as_configured=goes_on, remembering=remembering)
+    launched = launching.launch(api, values, name, _Progress(), as_configured=goes_on, remembering=remembering)
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:
@@ -429,9 +409,7 @@ def logs(
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
     _environment()
-    from flows.server.deploying import client_of
-    from flows.server.launching import page_of
-    from flows.server.status import RunLogs
+    from flows.server import deploying, launching, status
 
     check_run_name(name)
     console = output_console()
@@ -443,14 +421,14 @@ def logs(
         _print_kept(console, store, name, str(error))
         return
     last = None
-    with client_of(api) as client:
-        run_logs = RunLogs(client, name)
+    with deploying.client_of(api) as client:
+        run_logs = status.RunLogs(client, name)
         while True:
             for line in run_logs.new_lines():
                 found = line.flow_run
                 if found.id != last:
                     state = "" if found.state_name is None else f", {found.state_name}"
-                    print_line(console, (found.name, "bold"), f"{state}  {page_of(api, str(found.id))}")
+                    print_line(console, (found.name, "bold"), f"{state}  {launching.page_of(api, str(found.id))}")
                 last = found.id
                 print_line(console, f"{line.moment.astimezone():%Y-%m-%d %H:%M:%S}  {line.level:<8}{line.message}")
             if not follow:
@@ -473,14 +451,14 @@ def alerts(
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
     _environment()
-    from flows.server.deploying import client_of, find_deployment, remove_alert, set_alert
+    from flows.server import deploying
 
-    with client_of(_known_server()) as client:
-        deployment = find_deployment(client).id
+    with deploying.client_of(_known_server()) as client:
+        deployment = deploying.find_deployment(client).id
         if url is None:
-            remove_alert(client, deployment)
+            deploying.remove_alert(client, deployment)
         else:
-            set_alert(client, deployment, url)
+            deploying.set_alert(client, deployment, url)
     # An address of this kind is often a secret.
     called = "No address" if url is None else urlsplit(url).hostname
     print_line(output_console(), f"{called} is called when a training ends.")
@@ -497,11 +475,16 @@ def deploy() -> None:
     print_line(output_console(), f"{' and '.join(deploying.DEPLOYMENTS)} are at {api}.")
 
 
-def _known_server() -> str:
-    from flows.server.servers import known_server
+def _state_directory() -> "StateDirectory":
     from flows.server.state_directory import StateDirectory
 
-    return known_server(StateDirectory.of(os.environ), os.environ)
+    return StateDirectory.of(os.environ)
+
+
+def _known_server() -> str:
+    from flows.server.servers import known_server
+
+    return known_server(_state_directory(), os.environ)
 
 
 def _print_kept(console: Console, store: str | None, name: str, reason: str) -> None:
