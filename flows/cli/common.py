@@ -22,7 +22,6 @@ from eigen_core.common.errors import InputError
 from flows.server.environment import Stopped, StoppedByMemory
 
 if TYPE_CHECKING:
-    from eigen_core.common.records import Excess
     from eigen_core.config import Config
 
 P = ParamSpec("P")
@@ -205,13 +204,6 @@ def output_console() -> Console:
     """Return the console of standard output. A pipe has no width: use that of COLUMNS, or 120."""
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=_PIPE_WIDTH)
-
-
-def excess_document(excess: "Excess | None") -> dict[str, dict[str, float] | None]:
-    """Return an excess as `--json` prints it: of a trade or of a year, the other null."""
-    shown = None if excess is None else {"mean": excess.mean, "standard_error": excess.standard_error}
-    per_year = excess is not None and excess.per == "year"
-    return {"excess_per_trade": None if per_year else shown, "excess_per_year": shown if per_year else None}
 
 
 def print_line(console: Console, *parts: Styled, style: str | None = None) -> None:

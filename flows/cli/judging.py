@@ -24,7 +24,6 @@ from flows.cli.common import (
     Slice,
     Store,
     examples,
-    excess_document,
     print_fact,
     print_line,
     print_result,
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from eigen_core.market.audit import MarketAudit
     from eigen_core.reporting.compare import WrittenComparison
     from eigen_core.reporting.report_page import WrittenReport
+    from eigen_core.reporting.walk_report import WalkResult
     from eigen_core.trading import EquityCurve
     from eigen_core.trading.matched_traders import MatchedTraders
     from eigen_core.trading.metrics import Metrics
@@ -91,48 +91,58 @@ def backtest(
 
 
 def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noqa: ARG001 - what is printed has it
-    figures, excess, matched = found.figures, found.excess, found.matched
-    trades, verdict = found.trades, found.verdict
+    figures, trades, verdict = found.figures, found.trades, found.verdict
+    baselines = {name: found.figures_of_baselines[name] for name in _BASELINES}
     return {
         "run": found.run,
         "agent": found.agent,
         "slice": found.span,
-        "first": str(found.curve.dates[0]),
-        "last": str(found.curve.dates[-1]),
-        "days": len(found.curve.dates),
-        "capital": found.curve.capital,
-        "final": float(found.curve.equity[-1]),
-        "total_return": figures.total_return,
-        "cagr": figures.cagr,
-        "periods_per_year": found.periods_per_year,
-        "volatility": figures.volatility,
-        "sharpe": figures.sharpe,
-        "sharpe_interval": verdict.sharpe_interval,
-        "max_drawdown": figures.max_drawdown,
         "longest_drawdown_days": figures.longest_drawdown_days,
         "exposure": float(found.curve.exposure.mean()),
         "turnover": figures.turnover,
         "trades": len(trades),
         "win_rate": _won(trades),
         "costs": float(found.curve.costs.sum()),
-        **excess_document(excess),
-        "looks": verdict.looks,
         "warnings": list(found.looks.warnings),
-        "deflated_sharpe": verdict.deflated_sharpe,
-        "baselines": {
-            **{name: compared_figures(found.figures_of_baselines[name]) for name in _BASELINES},
-            "matched_random": {
-                "median": matched.median_return,
-                "quantile_of_agent": matched.quantile_of(figures.total_return),
-                "draws": len(matched.total_returns),
-            },
-        },
+        **account_document(found, baselines),
         "timing": {
             "median": found.timing.median_return,
             "quantile_of_agent": found.timing.quantile_of(figures.total_return),
             "shifts": len(found.timing.total_returns),
             "pvalue": verdict.timing_pvalue,
             "judged_by_it": found.by_timing,
+        },
+    }
+
+
+def account_document(played: "Backtest | WalkResult", baselines: Mapping[str, "Metrics"]) -> dict[str, Any]:
+    """Return what `--json` prints of an account, its verdict, and the figures of its baselines."""
+    curve, figures, excess = played.curve, played.figures, played.excess
+    matched, verdict = played.matched, played.verdict
+    shown = None if excess is None else {"mean": excess.mean, "standard_error": excess.standard_error}
+    per_year = excess is not None and excess.per == "year"
+    return {
+        "first": str(curve.dates[0]),
+        "last": str(curve.dates[-1]),
+        "days": len(curve.dates),
+        "capital": curve.capital,
+        "final": float(curve.equity[-1]),
+        **compared_figures(figures),
+        "cagr": figures.cagr,
+        "periods_per_year": played.periods_per_year,
+        "volatility": figures.volatility,
+        "sharpe_interval": verdict.sharpe_interval,
+        "excess_per_trade": None if per_year else shown,
+        "excess_per_year": shown if per_year else None,
+        "looks": verdict.looks,
+        "deflated_sharpe": verdict.deflated_sharpe,
+        "baselines": {
+            **{name: compared_figures(of_baseline) for name, of_baseline in baselines.items()},
+            "matched_random": {
+                "median": matched.median_return,
+                "quantile_of_agent": matched.quantile_of(figures.total_return),
+                "draws": len(matched.total_returns),
+            },
         },
         "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},
     }

@@ -17,14 +17,13 @@ from flows.cli.common import (
     RunOptions,
     RunsOn,
     examples,
-    excess_document,
     output_console,
     print_fact,
     print_line,
     print_result,
     run_options,
 )
-from flows.cli.judging import compared_figures, print_figures
+from flows.cli.judging import account_document, compared_figures, print_figures
 from flows.cli.run_processes import refuse_two_schedulers, train_all, whole_run, whole_runs
 from flows.cli.training import (
     answering_server,
@@ -48,39 +47,18 @@ if TYPE_CHECKING:
 def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
     from eigen_core.reporting.walk_report import fold_row
 
-    figures, excess, verdict = result.figures, result.excess, result.verdict
     mean, low, high = result.interquartile
+    baselines = {name: result.compute_metrics(curve) for name, curve in result.baselines.items()}
     return {
         "walk": result.walk.name,
-        "first": str(result.curve.dates[0]),
-        "last": str(result.curve.dates[-1]),
-        "days": len(result.curve.dates),
         "folds": [fold_row(one) for one in result.played],
         "seeds": [
             {"seed": seed, **compared_figures(result.compute_metrics(curve)), "final": float(curve.equity[-1])}
             for seed, curve in result.curves.items()
         ],
         "interquartile_mean": {"total_return": mean, "interval": [low, high]},
-        "capital": result.curve.capital,
-        "final": float(result.curve.equity[-1]),
-        **compared_figures(figures),
-        "cagr": figures.cagr,
-        "periods_per_year": result.periods_per_year,
-        "volatility": figures.volatility,
-        "sharpe_interval": None if verdict.sharpe_interval is None else list(verdict.sharpe_interval),
-        **excess_document(excess),
-        "looks": verdict.looks,
         "warnings": list(result.warnings),
-        "deflated_sharpe": verdict.deflated_sharpe,
-        "baselines": {
-            **{name: compared_figures(result.compute_metrics(curve)) for name, curve in result.baselines.items()},
-            "matched_random": {
-                "median": result.matched.median_return,
-                "quantile_of_agent": result.matched.quantile_of(figures.total_return),
-                "draws": len(result.matched.total_returns),
-            },
-        },
-        "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},
+        **account_document(result, baselines),
         "tables": str(folder),
     }
 

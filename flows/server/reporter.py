@@ -111,13 +111,6 @@ def publish_cleaning(store: str, rows: list[Row]) -> None:
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
 
 
-def publish_report(run: str, markdown: str, headline: str) -> str:
-    """Show verdict and path of a run's report; return the artifact's key, or raise one of `REFUSALS`."""
-    key = artifact_key(run, "report")
-    create_markdown_artifact(key=key, markdown=markdown, description=f"Report of run {run}: {headline}")
-    return key
-
-
 def _guarded(key: str, publish: Callable[[], object]) -> None:
     try:
         publish()
@@ -276,12 +269,15 @@ def publish(written: "WrittenReport") -> str | None:
         return None
     # What Prefect reads for a hook or a form must not load torch.
     from eigen_core.reporting.report_page import report_markdown
-    from flows.server.reporter import publish_report
 
     report = written.report
+    key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(written.file.absolute()))
     try:
         require_server()
-        return publish_report(report.run, report_markdown(report, str(written.file.absolute())), report.sentence)
+        create_markdown_artifact(
+            key=key, markdown=markdown, description=f"Report of run {report.run}: {report.sentence}"
+        )
     except REFUSALS as error:
         logger.warning("Prefect has no page of the report: %s: %s", type(error).__name__, error)
         return None
+    return key
