@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated, Any
@@ -73,9 +73,20 @@ def sweep(
 ) -> None:
     """Train runs over settings and seeds; run the same command again to continue a sweep that was stopped."""
     settings = options.with_store().settings()
-    given = Sweep(name, options.preset, settings, vary or (), trials, seeds, jobs, runs_on, prune)
+    given = Sweep(check_run_name(name), options.preset, settings, trials, seeds, jobs)
+    refuse_two_schedulers(given.config, runs_on)
+    try:
+        from eigen_core.judging.sweeps import Definition, Study, space_of
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
+        ) from error
+    definition = Definition(given.config, space_of(vary or (), given.preset, settings), seeds, prune)
     console = output_console()
-    results = run_sweep(given, (lambda _: None) if as_json else partial(print_line, console))
+    with whole_runs(jobs, runs_on) as start, _locked(given):
+        study = Study(given.folder / f"{name}.db", definition)
+        _train_trials(start, given, study, (lambda _: None) if as_json else partial(print_line, console))
+        results = _results_of(given, study)
     if as_json:
         print_json(results_document(given, results))
     else:
@@ -87,31 +98,16 @@ _FOLDER = ".sweeps"
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep.
-
-    Attributes:
-        name: of the sweep; its runs are `NAME-007-s1`: number of the trial and seed.
-        preset: of all trials.
-        settings: of all trials, as `key=value`.
-        varied: what differs between them, as `eigen_core.judging.sweeps.space_of` takes it.
-        trials: at most so many.
-        seeds: runs of each trial.
-        jobs: trials that are trained at a time.
-        runs_on: address of the scheduler whose workers train the runs; None: this machine does.
-        prunes: end trials early that are behind.
-    """
+    """At most `trials` trials, each with `seeds` runs, of a preset with settings; `jobs` are trained at a time."""
 
     name: str
     preset: str | None
     settings: Sequence[str]
-    varied: Sequence[str]
     trials: int
     seeds: int
     jobs: int
-    runs_on: str | None
-    prunes: bool
 
-    @property
+    @cached_property
     def config(self) -> "Config":
         """The configuration of its trials, but for what is varied."""
         from eigen_core.config.loading import load_config
@@ -125,7 +121,7 @@ class Sweep:
         return range(first, first + self.seeds)
 
     def run_of(self, number: int, seed: int) -> str:
-        """Return the name of a trial's run."""
+        """Return the name of a trial's run, such as `NAME-007-s1`."""
         return f"{self.name}-{number:03d}-s{seed}"
 
     @property
@@ -172,32 +168,6 @@ class TrialResult:
         """Standard deviation of that over its seeds; None for a single one."""
         finished = self.state == "finished" and len(self.champions) > 1
         return stdev(run[-1] for run in self.champions.values()) if finished else None
-
-
-def run_sweep(sweep: Sweep, say: Callable[[str], None]) -> list[TrialResult]:
-    """Train all trials of a sweep, those of an earlier call no more than they need, and return them, the best first.
-
-    `say` gets a line about each trial that begins or ends.
-
-    Raises:
-        InputError: an option cannot be used.
-        Stopped: it was stopped, or a run failed; `StoppedByMemory` if that was for memory.
-    """
-    check_run_name(sweep.name)
-    config = sweep.config
-    refuse_two_schedulers(config, sweep.runs_on)
-    try:
-        from eigen_core.judging.sweeps import Definition, Study, space_of
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"eigen sweep needs the package {error.name}, which is not installed: `{install_command('sweep')}`."
-        ) from error
-    space = space_of(sweep.varied, sweep.preset, sweep.settings)
-    definition = Definition(config, space, sweep.seeds, sweep.prunes)
-    with whole_runs(sweep.jobs, sweep.runs_on) as start, _locked(sweep):
-        study = Study(sweep.folder / f"{sweep.name}.db", definition)
-        _train_trials(start, sweep, study, say)
-        return _results_of(sweep, study)
 
 
 @contextmanager
