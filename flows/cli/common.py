@@ -33,6 +33,17 @@ LARGEST = 1_000_000
 """Largest number that options take which count something."""
 MEMORY_ADVICE = "`eigen doctor` shows what there is, `eigen plan` what is needed."
 
+
+def flag(name: str, help_text: str, *short: str) -> Any:  # noqa: ANN401 - whatever typer makes an option of
+    """Return an option without a value."""
+    return typer.Option(name, *short, help=help_text, metavar="")
+
+
+def number(help_text: str, most: int | None = None, shown: str | None = None) -> Any:  # noqa: ANN401
+    """Return an option for a number from 1 to `most`; `shown`: its default, as the help says it."""
+    return typer.Option(min=1, max=most, help=help_text, show_default=shown or True, metavar="N")
+
+
 Store = Annotated[
     str | None,
     typer.Option(
@@ -41,7 +52,7 @@ Store = Annotated[
         metavar="URL",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.", metavar="")]
+Json = Annotated[bool, flag("--json", "Print JSON.")]
 Device = Annotated[
     str | None, typer.Option(help="Device that computes: auto, cpu or cuda.", show_default="auto", metavar="KIND")
 ]

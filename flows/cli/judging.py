@@ -24,6 +24,7 @@ from flows.cli.common import (
     Slice,
     Store,
     examples,
+    number,
     print_fact,
     print_line,
     print_result,
@@ -460,9 +461,7 @@ Exit code 0: no look-ahead was found; 1: a feature uses later days, or is suspec
 def audit(
     *,
     options: RunOptions,
-    days: Annotated[
-        int, typer.Option(min=1, max=1_000, help="Number of days after which later rows are changed.", metavar="N")
-    ] = 8,
+    days: Annotated[int, number("Number of days after which later rows are changed.", most=1_000)] = 8,
     as_json: Json = False,
 ) -> None:
     """Try every feature for look-ahead, and show what the data report says of the prices."""
@@ -600,9 +599,7 @@ the folder: run the same command again to continue, with more trials or edges if
 def trust(
     data: DataArgument = None,
     *,
-    trials: Annotated[
-        int, typer.Option(min=1, max=_LARGEST, help="Markets of noise, and trials of each edge.", metavar="N")
-    ] = 10,
+    trials: Annotated[int, number("Markets of noise, and trials of each edge.", most=_LARGEST)] = 10,
     edges: Annotated[
         str, typer.Option(help="Information coefficients that are planted; an empty text: none.", metavar="LIST")
     ] = "0.05,0.1,0.2,0.3",

@@ -20,6 +20,8 @@ from flows.cli.common import (
     PlainTable,
     RunOptions,
     examples,
+    flag,
+    number,
     print_fact,
     print_line,
     print_result,
@@ -49,19 +51,10 @@ _print_fact = partial(print_fact, width=10)
 def plan(
     *,
     options: RunOptions,
-    days: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: days of the panel.", metavar="N")
-    ] = None,
-    columns: Annotated[
-        int | None, typer.Option(min=1, max=LARGEST, help="Plan without data: columns of the panel.", metavar="N")
-    ] = None,
-    assets: Annotated[
-        int | None,
-        typer.Option(min=1, max=LARGEST, help="Tradable columns among them.", show_default="all", metavar="N"),
-    ] = None,
-    explain: Annotated[
-        bool, typer.Option("--explain", help="Show how the size of each part is known.", metavar="")
-    ] = False,
+    days: Annotated[int | None, number("Plan without data: days of the panel.", most=LARGEST)] = None,
+    columns: Annotated[int | None, number("Plan without data: columns of the panel.", most=LARGEST)] = None,
+    assets: Annotated[int | None, number("Tradable columns among them.", most=LARGEST, shown="all")] = None,
+    explain: Annotated[bool, flag("--explain", "Show how the size of each part is known.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""

@@ -22,6 +22,7 @@ from flows.cli.common import (
     PlainTable,
     RunName,
     Store,
+    flag,
     output_console,
     print_fact,
     print_json,
@@ -285,7 +286,7 @@ def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
 
 def verify(
     name: RunName,
-    deep: Annotated[bool, typer.Option("--deep", help="Compare SHA-256 too, not just sizes.", metavar="")] = False,
+    deep: Annotated[bool, flag("--deep", "Compare SHA-256 too, not just sizes.")] = False,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -300,7 +301,7 @@ def verify(
 
 def clean(
     name: AnyRunName = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be removed.", metavar="")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Only list what would be removed.")] = False,
     older_than: Annotated[
         str, typer.Option(help="Age from which files of no generation are removed: 90s, 30m, 12h, 7d.", metavar="TIME")
     ] = "1d",

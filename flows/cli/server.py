@@ -25,6 +25,7 @@ from flows.cli.common import (
     Store,
     Styled,
     examples,
+    flag,
     output_console,
     print_fact,
     print_json,
@@ -243,16 +244,12 @@ def up(
         ),
     ] = HOST,
     without_password: Annotated[
-        bool,
-        typer.Option("--without-password", help="Let other machines reach a server without a password.", metavar=""),
+        bool, flag("--without-password", "Let other machines reach a server without a password.")
     ] = False,
     resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with what was launched last, else the newest unfinished run.", metavar=""),
+        bool, flag("--resume", "Go on with what was launched last, else the newest unfinished run.")
     ] = False,
-    foreground: Annotated[
-        bool, typer.Option("--foreground", help="Run until SIGTERM or Ctrl-C, then stop everything.", metavar="")
-    ] = False,
+    foreground: Annotated[bool, flag("--foreground", "Run until SIGTERM or Ctrl-C, then stop everything.")] = False,
     only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
@@ -292,10 +289,7 @@ def down(
         float, typer.Option(help="Seconds that a training may take to stop by itself.", metavar="SECONDS", min=0)
     ] = 120.0,
     remove: Annotated[
-        bool,
-        typer.Option(
-            "--remove", help="Remove deployments, schedules and automations from the server, too.", metavar=""
-        ),
+        bool, flag("--remove", "Remove deployments, schedules and automations from the server, too.")
     ] = False,
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
@@ -320,9 +314,7 @@ def down(
 
 def status(
     as_json: Json = False,
-    healthy: Annotated[
-        bool, typer.Option("--healthy", help="Print nothing; exit code 0 if all of it is running, else 1.", metavar="")
-    ] = False,
+    healthy: Annotated[bool, flag("--healthy", "Print nothing; exit code 0 if all of it is running, else 1.")] = False,
 ) -> None:
     """Show what runs, the last checkpoint and uploads; exit code 1: a component is not running."""
     home = _state_directory()
@@ -402,9 +394,7 @@ def launch(*, options: RunOptions) -> None:
 
 def logs(
     name: RunName,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print what is logged until Ctrl-C.", metavar="")
-    ] = False,
+    follow: Annotated[bool, flag("--follow", "Print what is logged until Ctrl-C.", "-f")] = False,
     store: Store = None,
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
@@ -442,7 +432,7 @@ def alerts(
     url: Annotated[
         str | None, typer.Argument(help="Address that gets a POST request.", show_default=False, metavar="[URL]")
     ] = None,
-    off: Annotated[bool, typer.Option("--off", help="Stop calling the address.", metavar="")] = False,
+    off: Annotated[bool, flag("--off", "Stop calling the address.")] = False,
 ) -> None:
     """Have the server call an address when a training is finished, crashed, failed, blocked or does not fit.
 

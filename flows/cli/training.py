@@ -24,6 +24,7 @@ from flows.cli.common import (
     RunOptions,
     Store,
     examples,
+    flag,
     output_console,
     print_line,
     run_options,
@@ -69,10 +70,9 @@ plan is printed, exit code 3.
 def train(
     *,
     options: RunOptions,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Refuse to continue an existing run.", metavar="")] = False,
+    fresh: Annotated[bool, flag("--fresh", "Refuse to continue an existing run.")] = False,
     profile: Annotated[
-        bool,
-        typer.Option("--profile", help="Profile the second generation from here; files in NAME-profile/.", metavar=""),
+        bool, flag("--profile", "Profile the second generation from here; files in NAME-profile/.")
     ] = False,
 ) -> None:
     """Train a run, or continue it if there is one of that name with the same settings."""

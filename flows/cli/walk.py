@@ -17,6 +17,7 @@ from flows.cli.common import (
     RunOptions,
     RunsOn,
     examples,
+    number,
     output_console,
     print_fact,
     print_line,
@@ -117,16 +118,10 @@ Each fold is trained on days before those that it plays. Its runs, `NAME-fold-1-
 def walk(
     name: Annotated[str, typer.Argument(help="Name of the walk; its runs begin with it.", metavar="NAME")],
     *,
-    folds: Annotated[int, typer.Option(min=1, max=1_000, help="Spans that are played.", metavar="N")] = 6,
-    seeds: Annotated[int, typer.Option(min=1, max=1_000, help="Runs of each fold.", metavar="N")] = 1,
-    span_days: Annotated[
-        int | None,
-        typer.Option(min=1, help="Days that each fold plays.", show_default="market.holdout_days", metavar="N"),
-    ] = None,
-    jobs: Annotated[
-        int | None,
-        typer.Option(min=1, max=1_000, help="Runs trained at a time, each in a process of its own.", metavar="N"),
-    ] = None,
+    folds: Annotated[int, number("Spans that are played.", most=1_000)] = 6,
+    seeds: Annotated[int, number("Runs of each fold.", most=1_000)] = 1,
+    span_days: Annotated[int | None, number("Days that each fold plays.", shown="market.holdout_days")] = None,
+    jobs: Annotated[int | None, number("Runs trained at a time, each in a process of its own.", most=1_000)] = None,
     runs_on: RunsOn = None,
     train_days: Annotated[
         str, typer.Option(help="Days that each fold is trained on; growing: all before.", metavar="N|growing")
