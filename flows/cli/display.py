@@ -36,10 +36,7 @@ class StopSignals:
     Before a training they end the process at once: an exception could be swallowed by a library that is being imported
     and leave it half initialised. During a training the first one raises `KeyboardInterrupt`, so that the flow can
     report how it ended; the second one ends the process at once. That is always safe: a checkpoint is there completely
-    or not at all, and the kernel frees the run's lock.
-
-    Attributes:
-        requested: the user has asked a training to stop.
+    or not at all, and the kernel frees the run's lock. `requested`: the user has asked a training to stop.
     """
 
     def __init__(self) -> None:
@@ -106,10 +103,6 @@ class Display(Listener):
     """Shows a training and its loops, and stops the training between two phases if that was requested.
 
     This one shows only what is on every display.
-
-    Args:
-        console: where warnings are shown between its own lines.
-        signals: know whether a stop was requested.
 
     Attributes:
         describes: show data and plan of the next run, which have not been shown yet.
@@ -278,10 +271,6 @@ class ConsoleHandler(logging.Handler):
 
     Prefect reports the error of a run several times; as it also reaches the command line, it is left out here, and so
     is all that Prefect has to say about a stop that was requested.
-
-    Args:
-        console: where to print.
-        signals: knows whether a stop was requested.
     """
 
     def __init__(self, console: Console, signals: StopSignals) -> None:

@@ -86,14 +86,7 @@ def _print_finding(console: Console, finding: "Finding") -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check.
-
-    Attributes:
-        check: its name.
-        status: `failed`: nothing can be trained so; `warning`: it can, but not as well, or not for long.
-        found: in words.
-        advice: what to do; empty if all is well.
-    """
+    """Result of one check; `failed`: nothing can be trained so; `warning`: it can, but not as well, or not for long."""
 
     check: str
     status: Status

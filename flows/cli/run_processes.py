@@ -74,13 +74,9 @@ class RunEnd:
 
 
 def train_whole(run: WholeRun, log: Path, is_stopped: Callable[[], bool], folder: str | None = None) -> RunEnd:
-    """Train a run from its last checkpoint to its end in a process, and return how it ended.
+    """Train a run from its last checkpoint to its end in a process, which prints to `log`, and return how it ended.
 
-    Args:
-        run: to train.
-        log: file for all that the process prints.
-        is_stopped: asked twice a second; once it is true the process is ended.
-        folder: in which relative paths are; None: the folder of this process.
+    Once `is_stopped`, asked twice a second, is true, the process is ended. Relative paths are in `folder`, or here.
 
     Raises:
         Stopped: another process trains the run.

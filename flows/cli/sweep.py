@@ -146,11 +146,8 @@ class TrialResult:
     """A trial.
 
     Attributes:
-        number: of the trial.
         state: finished, pruned, refused (its settings cannot be trained) or unfinished.
-        settings: what it varies.
         champions: validation fitness of the champion after each generation, by seed, of the runs that were begun.
-        reason: why it was refused.
     """
 
     number: int

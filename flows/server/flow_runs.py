@@ -118,15 +118,10 @@ def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
 
 
 def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: str) -> list[FlowRun]:
-    """Report to the server flow runs whose process was killed together with their worker, and return them.
+    """Report to the server flow runs whose process was killed together with the worker `name`, and return them.
 
     Prefect itself would notice only when their heartbeats are missed. Flow runs that may have a process which cannot be
     seen are not reported: on another machine, in another container, or under another worker.
-
-    Args:
-        client: of the server.
-        worker: the record of the worker, None if there is none.
-        name: of the worker at the server.
     """
     if worker is None or not worker.process.has_ended():
         return []
@@ -196,11 +191,9 @@ _AUTOMATION = "AUTOMATION"
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """A request to train a run.
+    """A request to train a run, and its last flow run.
 
     Attributes:
-        run: the run.
-        flow_run: its last flow run.
         parameters: those of the flow run with which a user requested it; None: not known.
         begun: the run is in its store.
         stopped: that the user has cancelled or suspended it, as a sentence; None: not so.
@@ -245,13 +238,10 @@ def own_run_name(config: Config) -> str:
 
 
 def last_request(run: str | None = None) -> TrainingRequest | None:
-    """Return the request of this deployment that was last begun or made.
+    """Return the request of this deployment, for `run` or for any run, that was last begun or made.
 
     Flow runs that only look for something to resume are no requests, and neither is one that was cancelled because
     another one trained. Only the newest 1,000 flow runs of the deployment are considered.
-
-    Args:
-        run: that is to be trained; None: any.
 
     Raises:
         httpx.HTTPError, PrefectException: the server does not answer.

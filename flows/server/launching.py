@@ -59,9 +59,7 @@ def launch(
     Flow runs that are being cancelled, or only look for something to resume, are waited for.
 
     Args:
-        api: of the server.
         values: the settings of the run, nested; the rest is the preset's.
-        run: its name.
         say: gets a line about each wait.
         as_configured: the run exists, and goes on with its own settings; of `values`, only data count.
         remembering: entered before the worker hears of the run; it gets the error if the server refuses the run.
@@ -83,10 +81,8 @@ def launch(
 def resume(api: str, *, always: bool = True) -> str | None:
     """Train the run that was launched last, now and until it is finished.
 
-    Args:
-        api: of the server.
-        always: even if the schedule that resumes is off; if the last run is complete or was stopped: train the newest
-            unfinished run of the worker's store that was not stopped.
+    `always`: even if the schedule that resumes is off; if the last run is complete or was stopped: train the newest
+    unfinished run of the worker's store that was not stopped.
 
     Returns the page of the flow run; None if one runs or is due already, or there is nothing to resume.
     """

@@ -45,9 +45,7 @@ _NOT_FOUND = 404
 def artifact_key(run: str, kind: str = "") -> str:
     """Return the key of a run's artifact: lower case, digits and dashes. Different runs have different keys.
 
-    Args:
-        run: its name.
-        kind: one of `KINDS`; empty: the run's own page.
+    `kind`: one of `KINDS`; empty: the run's own page.
     """
     slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
     # A run that is called "mine-data" has a page of its own beside the data of the run "mine".

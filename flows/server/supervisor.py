@@ -33,11 +33,7 @@ _POLL_SECONDS = 0.2
 def ensure_supervisor(home: StateDirectory, environ: Mapping[str, str], api: str, *, anew: bool) -> None:
     """Start the supervisor of the components of a state directory, with their environment, if none runs.
 
-    Args:
-        home: the state directory.
-        environ: the environment of the components.
-        api: of the server.
-        anew: replace one that runs: its environment may not be that of the components that were just started.
+    `anew`: replace one that runs: its environment may not be that of the components that were just started.
 
     Raises:
         InputError: its log cannot be written to.
@@ -62,7 +58,6 @@ def supervise(home: StateDirectory, restart: Callable[[list[str], Path], bool], 
     """Restart components that have ended by themselves; pauses between attempts that fail grow.
 
     Args:
-        home: the state directory of the components.
         restart: calls `eigen up` with these arguments in this folder, and returns whether it has succeeded.
         wait: waits this many seconds, and returns whether this process is asked to stop.
 

@@ -37,14 +37,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class UpResult:
-    """Result of `eigen up`.
-
-    Attributes:
-        api: URL of the server's API.
-        server: the server's process, None if it is elsewhere.
-        worker: the worker of this folder, None if there is to be none.
-        began: the components that were started just now.
-    """
+    """Result of `eigen up`: the server (None: elsewhere), the worker (None: not wanted), and those just started."""
 
     api: str
     server: ProcessRecord | None
@@ -71,10 +64,8 @@ def bring_up(
     """Start server, deployments and worker, as far as they are missing, and return when all are ready.
 
     Args:
-        home: where they are recorded.
         environ: the environment of the processes, beside their own settings.
         listening: where the server listens; without a port: that of PREFECT_API_URL, else its last one, else 4200.
-        say: gets a line about each step.
         only: start this component alone; a worker needs a server that answers.
         waits: wait for another `eigen up` that is at work.
         supervised: start the supervisor too.
@@ -185,7 +176,6 @@ class DownResult:
     """Result of `eigen down`.
 
     Attributes:
-        worker, server: the process, None if none ran.
         trainings: number of flow runs that were asked to stop.
         killed: components that did not stop in time.
         by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
@@ -205,14 +195,9 @@ def bring_down(
     components: Collection[Component] = COMPONENTS,
     before_server: Callable[[], None] = lambda: None,
 ) -> DownResult:
-    """Stop components that `bring_up` has started here, trainings first.
+    """Stop components that `bring_up` has started here, trainings first, which may take `grace_seconds` to stop.
 
-    Args:
-        home: where they are recorded.
-        say: gets a line about each step.
-        grace_seconds: how long a training may take to stop by itself.
-        components: to stop.
-        before_server: called after the worker has ended, before the server is stopped.
+    `before_server` is called after the worker has ended, before the server is stopped.
 
     Raises:
         InputError: another `eigen up` or `eigen down` is at work.
