@@ -46,6 +46,8 @@ from flows.server.environment import (
 )
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from prefect.client.schemas.objects import State
 
     from eigen_core.config import Config
@@ -96,14 +98,12 @@ def train(
                     f"Run '{name}' exists in {run.location.store.url}: choose another name, or leave out --fresh."
                 )
             run.require_same(config)
-        if not profile:
-            _train(config, name, display)
-            return
         # The first generation of a process warms up caches and allocators.
         profiled = Profile(Path.cwd() / f"{name}-profile", min(run.generation + 2, config.generations))
-        with profiled_to(profiled):
+        with profiled_to(profiled) if profile else nullcontext():
             _train(config, name, display)
-        print_profile(display.console, profiled)
+        if profile:
+            print_profile(display.console, profiled)
 
 
 def resume(
@@ -197,12 +197,7 @@ def _train(config: "Config", name: str, display: Display) -> None:
                 display.describe(*require_trainable(config, name))
                 _require_unlocked(config, name)
 
-            def run_flow() -> "State[Any]":
-                from flows.server.flows import train_flow
-
-                return train_flow(config, name, return_state=True)
-
-            train_as_flow(run_flow, name, config, display)
+            train_as_flow(lambda flows: flows.train_flow(config, name, return_state=True), name, config, display)
         else:
             display.describes = True
             train_here([(name, config)], display)
@@ -217,9 +212,9 @@ def answering_server() -> bool:
     Raises:
         InputError: it does not answer.
     """
-    from flows.server.servers import configured_api, names_an_api, require_answer
+    from flows.server.servers import configured_api, require_answer
 
-    url = configured_api(os.environ) if names_an_api(os.environ) else None
+    url = configured_api(os.environ)
     if url is not None:
         require_answer(url)
     return url is not None
@@ -331,8 +326,10 @@ def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
                 train_run(config, name, listeners=[tracking])
 
 
-def train_as_flow(run_flow: "Callable[[], State[Any]]", name: str, config: "Config", display: Display) -> None:
-    """Run a flow that trains, the run `name` first, at the Prefect server that is configured, to its end.
+def train_as_flow(
+    run_flow: "Callable[[ModuleType], State[Any]]", name: str, config: "Config", display: Display
+) -> None:
+    """Run a flow of `flows.server.flows` that trains, the run `name` first, at the configured server, to its end.
 
     Raises:
         InputError: another process trains the run.
@@ -349,10 +346,10 @@ def train_as_flow(run_flow: "Callable[[], State[Any]]", name: str, config: "Conf
             root.removeHandler(handler)
         # Prefect's API gets information too.
         logging.getLogger("eigen_core").setLevel(logging.INFO)
-        import flows.server.flows
         import flows.server.training  # noqa: F401
+        from flows.server import flows as known_flows
     with _shown_on(display, name, config):
-        ended = run_flow()
+        ended = run_flow(known_flows)
         if ended.is_cancelled():
             raise Stopped(f"{ended.message} {_where_it_stands(*(display.trained or (name, config)))}")
         ended.result()

@@ -38,8 +38,6 @@ from flows.cli.training import (
 from flows.server.environment import Stopped
 
 if TYPE_CHECKING:
-    from prefect.client.schemas.objects import State
-
     from eigen_core.config import Config
     from eigen_core.judging.walk_forward import Walk
     from eigen_core.reporting.walk_report import WalkResult
@@ -195,7 +193,7 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
             }
             try:
                 if with_server:
-                    train_as_flow(partial(_run_flow, walk), run, settings, display)
+                    train_as_flow(lambda flows: flows.walk_flow(walk, return_state=True), run, settings, display)
                 else:
                     train_here(left, display)
             except Stopped as stop:
@@ -229,9 +227,3 @@ def _own_settings(config: "Config") -> list[str]:
     first = [] if market.first_date is None else [f"market.first_date={market.first_date}"]
     last = [f"market.last_date={market.last_date}", f"market.purge_days={market.purge_days}"]
     return [*first, *last, f"seed={config.seed}"]
-
-
-def _run_flow(walk: "Walk") -> "State[Any]":
-    from flows.server.flows import walk_flow
-
-    return walk_flow(walk, return_state=True)

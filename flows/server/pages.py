@@ -77,9 +77,10 @@ class RunPages(Listener):
         if error is not None:
             self.ended(_reason(error))
 
-    def refused(self, run_plan: RunPlan) -> None:
-        """Show the plan of a run that does not fit."""
-        self._show_plan(run_plan)
+    def show_plan(self, run_plan: RunPlan) -> None:
+        """Show the memory plan of the run."""
+        page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
+        self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
     def begun(self, training: Training, starts: Sequence[Start]) -> None:
         """Show the beginning of a training, its data and its plan."""
@@ -89,13 +90,18 @@ class RunPages(Listener):
         newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
         overview = Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
-        self._overview = self._with_earlier_plots(overview, session.directory.plots)
+        if earlier := sorted(session.directory.plots.glob("*.png")):
+            # An earlier process of the run has left them on this machine.
+            drawn = datetime.fromtimestamp(earlier[0].stat().st_mtime, UTC)
+            when = f"drawn before this process began, {exact_clock(drawn)}"
+            overview = self._with_plots(overview, when, earlier)
+        self._overview = overview
         self._renew(training)
         held = training.data
         data = data_page(self._run, held.size, held.lines, held.parts)
         self._show_overview()
         self._markdown("data", lambda: data, f"Data of run {self._run}")
-        self._show_plan(training.plan)
+        self.show_plan(training.plan)
 
     def checkpointed(self, training: Training) -> None:
         """Show the newest generation."""
@@ -103,7 +109,7 @@ class RunPages(Listener):
             return
         state = training.state
         self._stamps.append(time.monotonic())
-        self._overview = replace(self._overview, checkpoint=self._now())
+        self._overview = replace(self._overview, checkpoint=datetime.now(UTC))
         self._renew(training)
         self._show_overview()
         self._show_population(state)
@@ -125,7 +131,7 @@ class RunPages(Listener):
         """Show that the run is complete, and its summary."""
         if self._overview is None:
             return
-        state, now = training.state, self._now()
+        state, now = training.state, datetime.now(UTC)
         summary = summary_page(self._run, state.history, state.telemetry, result, self._link(training), now)
         self._renew(training, is_complete=True)
         if result is not None:
@@ -141,7 +147,7 @@ class RunPages(Listener):
         """Show why the training ended before the run was complete."""
         if self._overview is None:
             return
-        progress = replace(self._overview.progress, now=self._now(), ended=f"{reason[:1].upper()}{reason[1:]}")
+        progress = replace(self._overview.progress, now=datetime.now(UTC), ended=f"{reason[:1].upper()}{reason[1:]}")
         self._overview = replace(self._overview, progress=progress)
         self._show_overview()
         self._show_progress()
@@ -157,13 +163,15 @@ class RunPages(Listener):
         state, uploads = training.state, training.session.uploads()
         telemetry = state.telemetry[-SHOWN_GENERATIONS:]
         sent = [] if uploads is None else [("Uploads", uploads_sentence(uploads))]
+        found = goodput(self._starts, self._overview.checkpoint)
+        share = [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
         self._overview = replace(
             self._overview,
             progress=self._progress(training, is_complete=is_complete),
             history=state.history[-2 * SHOWN_GENERATIONS :],
             telemetry=telemetry,
             champion=self._card(state),
-            notes=[*sent, *self._memory(training.guard, telemetry), *self._goodput()],
+            notes=[*sent, *self._memory(training.guard, telemetry), *share],
         )
 
     def _link(self, training: Training) -> str:
@@ -195,11 +203,6 @@ class RunPages(Listener):
                 facts.append(("GPU", f"at most {size(last.device_peak_bytes)} of {guard.device_limit}"))
         return facts
 
-    def _goodput(self) -> list[tuple[str, str]]:
-        assert self._overview is not None
-        found = goodput(self._starts, self._overview.checkpoint)
-        return [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
-
     def _progress(self, training: Training, *, is_complete: bool = False) -> Progress:
         state = training.state
         generations = max(self._config.generations, state.generation)
@@ -208,7 +211,7 @@ class RunPages(Listener):
         return Progress(
             done=state.generation,
             generations=generations,
-            now=self._now(),
+            now=datetime.now(UTC),
             began=self._starts[-1].moment,
             seconds_each=self._seconds_each(state),
             took=sum(entry.seconds for entry in looked_at),
@@ -246,10 +249,6 @@ class RunPages(Listener):
         key = artifact_key(self._run, "progress")
         self._reporter.report("progress", lambda: self._pages.show_progress(key, percent, text))
 
-    def _show_plan(self, run_plan: RunPlan) -> None:
-        page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
-        self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
-
     def _show_uploads(self, training: Training) -> None:
         status = training.session.uploads()
         if status is not None:
@@ -260,14 +259,6 @@ class RunPages(Listener):
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show_markdown(key, page(), description))
 
-    def _with_earlier_plots(self, overview: Overview, folder: Path) -> Overview:
-        """Add the plots that an earlier process of the run has left on this machine."""
-        paths = sorted(folder.glob("*.png"))
-        if not paths:
-            return overview
-        drawn = datetime.fromtimestamp(paths[0].stat().st_mtime, UTC)
-        return self._with_plots(overview, f"drawn before this process began, {exact_clock(drawn)}", paths)
-
     def _with_plots(self, overview: Overview, when: str, paths: Sequence[Path]) -> Overview:
         try:
             curve = "\n".join(picture_markdown(path) for path in paths if path.name == FITNESS_PLOT)
@@ -276,10 +267,6 @@ class RunPages(Listener):
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
             return overview
         return replace(overview, curve=curve, plots=f"## Plots, {when}\n\n{others}")
-
-    @staticmethod
-    def _now() -> datetime:
-        return datetime.now(UTC)
 
 
 def _reason(error: BaseException) -> str:

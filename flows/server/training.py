@@ -312,7 +312,7 @@ def _train(run: ChosenRun) -> State[None] | None:
                 run.config, run.name, run_phase=_run_phase, listeners=listeners, stop_requests=STOP_REQUESTS
             )
         except RunTooLargeError as error:
-            pages.refused(error.run_plan)
+            pages.show_plan(error.run_plan)
             return Failed(name=PLAN_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
             pages.ended(str(error))
