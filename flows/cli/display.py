@@ -20,7 +20,7 @@ from eigen_core.common.progress import progress_to
 from eigen_core.common.text import duration, size
 from eigen_core.training.listener import Listener
 from eigen_core.training.stop_requests import stop_requests_raised
-from flows.cli.common import print_line
+from flows.cli.printing import print_line
 
 if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry

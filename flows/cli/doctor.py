@@ -20,15 +20,8 @@ from eigen_core.checkpoint.store import ANOTHER_STORE, StoreUnavailableError, is
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_there
 from eigen_core.common.text import DISTRIBUTION, size
-from flows.cli.common import (
-    EXIT_OTHER,
-    Json,
-    RunOptions,
-    output_console,
-    print_json,
-    print_line,
-    run_options,
-)
+from flows.cli.common import EXIT_OTHER, Json, RunOptions, run_options
+from flows.cli.printing import output_console, print_json, print_line
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

@@ -18,20 +18,17 @@ from flows.cli.common import (
     Agent,
     DataArgument,
     Json,
-    PlainTable,
     RunName,
     RunOptions,
     Slice,
     Store,
     examples,
     number,
-    print_fact,
-    print_line,
-    print_result,
     run_options,
     store_of,
 )
 from flows.cli.display import progress_shown
+from flows.cli.printing import PlainTable, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -13,21 +13,9 @@ from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration, size
-from flows.cli.common import (
-    EXIT_MEMORY,
-    LARGEST,
-    Json,
-    PlainTable,
-    RunOptions,
-    examples,
-    flag,
-    number,
-    print_fact,
-    print_line,
-    print_result,
-    run_options,
-)
+from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, flag, number, run_options
 from flows.cli.display import progress_shown
+from flows.cli.printing import PlainTable, print_fact, print_line, print_result
 from flows.server.environment import prepare_environment, require_addresses
 
 if TYPE_CHECKING:

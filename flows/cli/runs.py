@@ -15,21 +15,8 @@ from rich.markdown import Markdown
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
-from flows.cli.common import (
-    EXIT_OTHER,
-    AnyRunName,
-    Json,
-    PlainTable,
-    RunName,
-    Store,
-    flag,
-    output_console,
-    print_fact,
-    print_json,
-    print_line,
-    print_result,
-    store_of,
-)
+from flows.cli.common import EXIT_OTHER, AnyRunName, Json, RunName, Store, flag, store_of
+from flows.cli.printing import PlainTable, output_console, print_fact, print_json, print_line, print_result
 
 if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry

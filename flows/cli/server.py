@@ -16,26 +16,9 @@ from rich.console import Console
 from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration
-from flows.cli.common import (
-    EXIT_OTHER,
-    Json,
-    PlainTable,
-    RunName,
-    RunOptions,
-    Store,
-    Styled,
-    examples,
-    flag,
-    output_console,
-    print_fact,
-    print_json,
-    print_line,
-    print_result,
-    run_options,
-    say,
-    store_of,
-)
+from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, Store, examples, flag, run_options, store_of
 from flows.cli.display import stopped_gently
+from flows.cli.printing import PlainTable, Styled, output_console, print_fact, print_json, print_line, print_result, say
 from flows.server.environment import HOST, Component, Stopped, api_at, default_run_name, own_environment, ui_of
 
 if TYPE_CHECKING:

@@ -15,19 +15,8 @@ from rich.console import Console
 from eigen_core.checkpoint.store import check_run_name, is_remote, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
-from flows.cli.common import (
-    LARGEST,
-    Json,
-    PlainTable,
-    RunOptions,
-    RunsOn,
-    examples,
-    number,
-    output_console,
-    print_json,
-    print_line,
-    run_options,
-)
+from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, run_options
+from flows.cli.printing import PlainTable, output_console, print_json, print_line
 from flows.cli.run_processes import (
     POLL_SECONDS,
     REMOTE_POLL_SECONDS,

@@ -25,14 +25,12 @@ from flows.cli.common import (
     Store,
     examples,
     flag,
-    output_console,
-    print_line,
     run_options,
-    say,
     store_of,
 )
 from flows.cli.display import ConsoleHandler, Display, display_on, stop_signals
 from flows.cli.plan import print_plan
+from flows.cli.printing import output_console, print_line, say
 from flows.cli.runs import command_for, print_ending
 from flows.cli.server import print_run_page
 from flows.server.environment import (
@@ -99,10 +97,12 @@ def train(
                 )
             run.require_same(config)
         # The first generation of a process warms up caches and allocators.
-        profiled = Profile(Path.cwd() / f"{name}-profile", min(run.generation + 2, config.generations))
-        with profiled_to(profiled) if profile else nullcontext():
-            _train(config, name, display)
+        profiled = None
         if profile:
+            profiled = Profile(Path.cwd() / f"{name}-profile", min(run.generation + 2, config.generations))
+        with nullcontext() if profiled is None else profiled_to(profiled):
+            _train(config, name, display)
+        if profiled is not None:
             print_profile(display.console, profiled)
 
 

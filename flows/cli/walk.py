@@ -11,20 +11,9 @@ from rich.console import Console
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
-from flows.cli.common import (
-    Json,
-    PlainTable,
-    RunOptions,
-    RunsOn,
-    examples,
-    number,
-    output_console,
-    print_fact,
-    print_line,
-    print_result,
-    run_options,
-)
+from flows.cli.common import Json, RunOptions, RunsOn, examples, number, run_options
 from flows.cli.judging import account_document, compared_figures, print_figures
+from flows.cli.printing import PlainTable, output_console, print_fact, print_line, print_result
 from flows.cli.run_processes import refuse_two_schedulers, train_all, whole_run, whole_runs
 from flows.cli.training import (
     answering_server,

@@ -18,14 +18,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.server.environment import SCHEDULED_TAG, VARIABLE, api_at, ui_of
-from flows.server.flow_runs import (
-    RESUME,
-    is_choosing,
-    next_flow_run,
-    running_flow_run,
-    trained_run,
-    waiting_flow_run,
-)
+from flows.server.flow_runs import RESUME, is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
 from flows.server.state_directory import StateDirectory
 
 _SOON_SECONDS = 30.0

@@ -340,11 +340,7 @@ def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
     Pages of PREFECT_SERVER_CORS_ALLOWED_ORIGINS are allowed. The server's names are this machine's, the `host` at
     which it listens, and that of PREFECT_UI_API_URL; with a password, which a page does not know, any name.
     """
-    from prefect.settings import (
-        PREFECT_SERVER_API_AUTH_STRING,
-        PREFECT_SERVER_CORS_ALLOWED_ORIGINS,
-        PREFECT_UI_API_URL,
-    )
+    from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_SERVER_CORS_ALLOWED_ORIGINS, PREFECT_UI_API_URL
 
     names = {SERVER_IN_MEMORY, "localhost", socket.gethostname(), socket.getfqdn(), host}
     if (named := urlsplit(PREFECT_UI_API_URL.value() or "").hostname) is not None:

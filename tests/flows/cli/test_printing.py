@@ -13,7 +13,7 @@ from record_cases import record, telemetry
 from rich.console import Console
 
 from eigen_core.machine.profiling import OperatorTime, Profile
-from flows.cli.common import PlainTable, print_fact, print_line
+from flows.cli.printing import PlainTable, print_fact, print_line
 from flows.cli.runs import print_history
 from flows.cli.training import print_profile
 
