@@ -28,40 +28,10 @@ from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run
-from eigen_core.training.journals import (
-    BlockedError,
-    count_attempt,
-    forget_stops_and_attempts,
-    is_stopped,
-    remember_stop,
-    withdraw_attempt,
-)
+from eigen_core.training import journals
 from eigen_core.training.runs import Run, require_named, require_store, runs_in
 from eigen_core.training.stop_requests import stop_requests_unmasked
-from flows.server.environment import (
-    BLOCKED_NAME,
-    FINISHED_NAME,
-    GUARD_NAME,
-    NOTHING_NAME,
-    PLAN_NAME,
-    RUNNING_NAME,
-    SUSPENDED_NAME,
-    set_umask,
-    tagged_run,
-)
-from flows.server.flow_runs import (
-    CancellationError,
-    OwnFlowRun,
-    TrainingRequest,
-    is_automatic,
-    is_scheduled,
-    last_request,
-    name_flow_run,
-    own_deployment,
-    own_run_name,
-    report_suspension,
-    switch_schedule,
-)
+from flows.server import environment, flow_runs
 from flows.server.pages import RunPages
 from flows.server.reporter import Reporter, retry_once, server_is_there
 from flows.server.state_directory import StateDirectory
@@ -96,12 +66,12 @@ class ChosenRun:
         if not self.unnamed:
             yield
             return
-        count_attempt(self.location, Run(self.config.checkpoint, self.name).generation + 1)
+        journals.count_attempt(self.location, Run(self.config.checkpoint, self.name).generation + 1)
         try:
             yield
         except (*STOP_REQUESTS, RunLockedError, LeaseHeldError, StoreUnavailableError):
             # A stop, another process that trains the run, or an unavailable store says nothing about the run.
-            withdraw_attempt(self.location)
+            journals.withdraw_attempt(self.location)
             raise
 
 
@@ -121,9 +91,9 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     if run is None and resume:
         return _run_to_resume(config)
     require_store(config.checkpoint)
-    chosen = _named(config, run or own_run_name(config), resume=resume)
+    chosen = _named(config, run or flow_runs.own_run_name(config), resume=resume)
     if chosen.location.exists():
-        forget_stops_and_attempts(chosen.location)
+        journals.forget_stops_and_attempts(chosen.location)
     return chosen
 
 
@@ -141,29 +111,31 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
 
     A schedule resumes no run that was not requested.
     """
-    request = last_request()
+    request = flow_runs.last_request()
     if request is not None and request.stopped is None and not request.is_complete:
         return _requested_run(config, request)
     stopped = None if request is None else request.stopped
-    if request is None or not is_automatic():
+    if request is None or not flow_runs.is_automatic():
         require_store(config.checkpoint)
         for found in unfinished_runs(config.checkpoint.store, config.checkpoint.local):
-            known = request if request is not None and request.run == found.name else last_request(found.name)
+            known = request if request is not None and request.run == found.name else flow_runs.last_request(found.name)
             if known is None or known.stopped is None:
                 return _named(config, found.name, resume=True, unnamed=True)
             request, stopped = known, stopped or known.stopped
     if request is not None and request.is_suspended:
-        name_flow_run(f"{request.run} is suspended")
-        return Completed(name=SUSPENDED_NAME, message=stopped)
-    name_flow_run("nothing to resume")
+        flow_runs.name_flow_run(f"{request.run} is suspended")
+        return Completed(name=environment.SUSPENDED_NAME, message=stopped)
+    flow_runs.name_flow_run("nothing to resume")
     nothing = "Every requested run is complete" if request is not None else "Every run is complete or stopped"
-    return Completed(name=NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
+    return Completed(name=environment.NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
 
 
-def _requested_run(config: Config, request: TrainingRequest) -> ChosenRun | State[None]:
+def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> ChosenRun | State[None]:
     """Return the run of a request whose process has ended: as requested, until its configuration is in its store."""
     if request.waits:
-        return Completed(name=RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it.")
+        return Completed(
+            name=environment.RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it."
+        )
     asked = request.parameters or {}
     given = with_own_settings(Config.model_validate(asked.get("config") or {}), request.run)
     resume = bool(asked.get("resume"))
@@ -188,7 +160,7 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[C
         except InputError as error:
             logger.warning("Run '%s' is passed over. %s", name, error)
             continue
-        if is_stopped(run.location):
+        if journals.is_stopped(run.location):
             logger.info("Run '%s' is passed over: it was cancelled or suspended.", name)
         elif not run.is_complete(config):
             written = "" if run.newest is None else run.newest[1].created
@@ -202,7 +174,7 @@ def keep_stop(run: str) -> None:
     config = _with_store_of_environment(config_from_values(merge(Config().model_dump(), own)))
     location = RunLocation.of(config.checkpoint, run)
     if location.exists():
-        remember_stop(location)
+        journals.remember_stop(location)
 
 
 def with_own_settings(config: Config, run: str | None) -> Config:
@@ -215,7 +187,7 @@ def with_own_settings(config: Config, run: str | None) -> Config:
         InputError: a parameter gives a setting of this machine, or a task of a module that the machine does not name;
             or the environment's variables contradict each other.
     """
-    if own_deployment() is not None:
+    if flow_runs.own_deployment() is not None:
         launched = {} if run is None else _launched(run)
         _require_parameters_of_a_run(config)
         require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
@@ -239,7 +211,7 @@ def _require_parameters_of_a_run(config: Config) -> None:
 
 def _launched(run: str) -> dict[str, Any]:
     """Return the machine's own settings with which `eigen launch` launched the run of this flow run."""
-    return StateDirectory.of(os.environ).launched(run) if own_deployment() is not None else {}
+    return StateDirectory.of(os.environ).launched(run) if flow_runs.own_deployment() is not None else {}
 
 
 def _without_task(launched: Mapping[str, Any]) -> dict[str, Any]:
@@ -256,42 +228,42 @@ def _with_store_of_environment(config: Config) -> Config:
 R = TypeVar("R")
 
 # After these there is nothing that a schedule could resume, or not without a user's help.
-_LAST_NAMES = (FINISHED_NAME, NOTHING_NAME, BLOCKED_NAME, PLAN_NAME)
+_LAST_NAMES = (environment.FINISHED_NAME, environment.NOTHING_NAME, environment.BLOCKED_NAME, environment.PLAN_NAME)
 
 
 def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
     """Train as `train_flow` describes, and return the end state; None: all generations are trained."""
-    set_umask(os.environ)
-    resume = resume or (run is None and is_scheduled())
+    environment.set_umask(os.environ)
+    resume = resume or (run is None and flow_runs.is_scheduled())
     # One that was suspended has trained a run before, which its page resumes.
-    run = run or (tagged_run(runtime.flow_run.tags) if resume else None)
+    run = run or (environment.tagged_run(runtime.flow_run.tags) if resume else None)
     chosen: ChosenRun | State[None] | None = None
     try:
         chosen = choose_run(with_own_settings(config, run), run, resume=resume)
         ended = _train(chosen) if isinstance(chosen, ChosenRun) else chosen
     except (RunLockedError, LeaseHeldError) as error:
-        return Completed(name=RUNNING_NAME, message=str(error))
+        return Completed(name=environment.RUNNING_NAME, message=str(error))
     except Pause:
         _keep_stop(chosen)
-        report_suspension()
+        flow_runs.report_suspension()
         raise
-    except CancellationError as error:
+    except flow_runs.CancellationError as error:
         _keep_stop(chosen)
-        switch_schedule(False)
+        flow_runs.switch_schedule(False)
         return Cancelled(message=str(error))
     except TerminationSignal:
         if not server_is_there():
             _exit_now()
         raise
-    except BlockedError as error:
-        ended = Failed(name=BLOCKED_NAME, message=str(error), data=error)
+    except journals.BlockedError as error:
+        ended = Failed(name=environment.BLOCKED_NAME, message=str(error), data=error)
     except InputError:
         # A run that was trained before can be again, once its store or its data are corrected.
         if not resume:
-            switch_schedule(False)
+            flow_runs.switch_schedule(False)
         raise
     if ended is None or ended.name in _LAST_NAMES:
-        switch_schedule(False)
+        flow_runs.switch_schedule(False)
     return ended
 
 
@@ -306,20 +278,22 @@ def _train(run: ChosenRun) -> State[None] | None:
         retry_once(),
         stop_requests_unmasked(STOP_REQUESTS),
     ):
-        listeners = (OwnFlowRun(run.config, run.name, reporter), pages, tracking)
+        listeners = (flow_runs.OwnFlowRun(run.config, run.name, reporter), pages, tracking)
         try:
             trained = train_run(
                 run.config, run.name, run_phase=_run_phase, listeners=listeners, stop_requests=STOP_REQUESTS
             )
         except RunTooLargeError as error:
             pages.show_plan(error.run_plan)
-            return Failed(name=PLAN_NAME, message=str(error), data=error)
+            return Failed(name=environment.PLAN_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
             pages.ended(str(error))
-            return Failed(name=GUARD_NAME, message=str(error), data=error)
+            return Failed(name=environment.GUARD_NAME, message=str(error), data=error)
     if trained:
         return None
-    return Completed(name=FINISHED_NAME, message=f"Run {run.name} has all {run.config.generations} generations.")
+    return Completed(
+        name=environment.FINISHED_NAME, message=f"Run {run.name} has all {run.config.generations} generations."
+    )
 
 
 def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
@@ -330,7 +304,7 @@ def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
 
 def _keep_stop(chosen: ChosenRun | State[None] | None) -> None:
     if isinstance(chosen, ChosenRun) and chosen.location.exists():
-        remember_stop(chosen.location)
+        journals.remember_stop(chosen.location)
 
 
 def _exit_now() -> None:
