@@ -20,27 +20,7 @@ from eigen_core.config import Config
 from eigen_core.generation import TrainingState
 from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
-from eigen_core.reporting.pages import (
-    FITNESS_PLOT,
-    SHOWN_GENERATIONS,
-    Overview,
-    Progress,
-    data_page,
-    link_to_run,
-    plan_page,
-    summary_page,
-    uploads_page,
-    uploads_sentence,
-)
-from eigen_core.reporting.tables import (
-    Row,
-    champion_card,
-    holdout_sentence,
-    picture_markdown,
-    plots_markdown,
-    population_table,
-    readable,
-)
+from eigen_core.reporting import pages, tables
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
 from flows.server.reporter import Pages, Reporter, artifact_key, server_is_there, show_memory
@@ -62,8 +42,8 @@ class RunPages(Listener):
         self._reporter = reporter
         self._pages = Pages()
         self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
-        self._overview: Overview | None = None
-        self._champion: Row = {}
+        self._overview: pages.Overview | None = None
+        self._champion: tables.Row = {}
         self._starts: Sequence[Start] = ()
 
     def __enter__(self) -> Self:
@@ -79,7 +59,7 @@ class RunPages(Listener):
 
     def show_plan(self, run_plan: RunPlan) -> None:
         """Show the memory plan of the run."""
-        page = plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
+        page = pages.plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
         self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
     def begun(self, training: Training, starts: Sequence[Start]) -> None:
@@ -89,7 +69,7 @@ class RunPages(Listener):
         session, state = training.session, training.state
         newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
-        overview = Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
+        overview = pages.Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
         if earlier := sorted(session.directory.plots.glob("*.png")):
             # An earlier process of the run has left them on this machine.
             drawn = datetime.fromtimestamp(earlier[0].stat().st_mtime, UTC)
@@ -98,7 +78,7 @@ class RunPages(Listener):
         self._overview = overview
         self._renew(training)
         held = training.data
-        data = data_page(self._run, held.size, held.lines, held.parts)
+        data = pages.data_page(self._run, held.size, held.lines, held.parts)
         self._show_overview()
         self._markdown("data", lambda: data, f"Data of run {self._run}")
         self.show_plan(training.plan)
@@ -132,10 +112,10 @@ class RunPages(Listener):
         if self._overview is None:
             return
         state, now = training.state, datetime.now(UTC)
-        summary = summary_page(self._run, state.history, state.telemetry, result, self._link(training), now)
+        summary = pages.summary_page(self._run, state.history, state.telemetry, result, self._link(training), now)
         self._renew(training, is_complete=True)
         if result is not None:
-            sentence = holdout_sentence(result)
+            sentence = tables.holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
         self._show_overview()
         self._show_progress()
@@ -161,30 +141,30 @@ class RunPages(Listener):
         """Update the overview from the newest generation."""
         assert self._overview is not None
         state, uploads = training.state, training.session.uploads()
-        telemetry = state.telemetry[-SHOWN_GENERATIONS:]
-        sent = [] if uploads is None else [("Uploads", uploads_sentence(uploads))]
+        telemetry = state.telemetry[-pages.SHOWN_GENERATIONS :]
+        sent = [] if uploads is None else [("Uploads", pages.uploads_sentence(uploads))]
         found = goodput(self._starts, self._overview.checkpoint)
         share = [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
         self._overview = replace(
             self._overview,
             progress=self._progress(training, is_complete=is_complete),
-            history=state.history[-2 * SHOWN_GENERATIONS :],
+            history=state.history[-2 * pages.SHOWN_GENERATIONS :],
             telemetry=telemetry,
             champion=self._card(state),
             notes=[*sent, *self._memory(training.guard, telemetry), *share],
         )
 
     def _link(self, training: Training) -> str:
-        return link_to_run(training.session.location.store.url, self._run)
+        return pages.link_to_run(training.session.location.store.url, self._run)
 
-    def _card(self, state: TrainingState) -> Row:
+    def _card(self, state: TrainingState) -> tables.Row:
         """Return the champion's card; its ancestors, back to the first generation, are looked up once."""
         if not state.history:
             return {}
         newest = state.history[-1]
         champion = f"agent {newest.champion_agent} of generation {newest.champion_generation}"
         if self._champion.get("champion") != champion:
-            self._champion = champion_card(state.history)
+            self._champion = tables.champion_card(state.history)
         age = newest.generation - newest.champion_generation
         return {**self._champion, "age (generations)": age}
 
@@ -203,12 +183,12 @@ class RunPages(Listener):
                 facts.append(("GPU", f"at most {size(last.device_peak_bytes)} of {guard.device_limit}"))
         return facts
 
-    def _progress(self, training: Training, *, is_complete: bool = False) -> Progress:
+    def _progress(self, training: Training, *, is_complete: bool = False) -> pages.Progress:
         state = training.state
         generations = max(self._config.generations, state.generation)
         # All of a long history is looked through once, when it is shown.
         looked_at = state.telemetry if state.generation == generations else ()
-        return Progress(
+        return pages.Progress(
             done=state.generation,
             generations=generations,
             now=datetime.now(UTC),
@@ -235,7 +215,7 @@ class RunPages(Listener):
         title = f"Generation {state.generation}: the agents, the fittest first (run {self._run})"
 
         def show() -> None:
-            rows = readable(population_table(newest))
+            rows = tables.readable(tables.population_table(newest))
             self._pages.show_table(artifact_key(self._run, "population"), rows, title)
 
         self._reporter.report("population", show)
@@ -252,17 +232,17 @@ class RunPages(Listener):
     def _show_uploads(self, training: Training) -> None:
         status = training.session.uploads()
         if status is not None:
-            self._markdown("uploads", lambda: uploads_page(status), f"Uploads of run {self._run}")
+            self._markdown("uploads", lambda: pages.uploads_page(status), f"Uploads of run {self._run}")
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
         """Show a text; `page` is called when it is sent."""
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show_markdown(key, page(), description))
 
-    def _with_plots(self, overview: Overview, when: str, paths: Sequence[Path]) -> Overview:
+    def _with_plots(self, overview: pages.Overview, when: str, paths: Sequence[Path]) -> pages.Overview:
         try:
-            curve = "\n".join(picture_markdown(path) for path in paths if path.name == FITNESS_PLOT)
-            others = plots_markdown([path for path in paths if path.name != FITNESS_PLOT], level=3)
+            curve = "\n".join(tables.picture_markdown(path) for path in paths if path.name == pages.FITNESS_PLOT)
+            others = tables.plots_markdown([path for path in paths if path.name != pages.FITNESS_PLOT], level=3)
         except OSError as error:
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
             return overview
