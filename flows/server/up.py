@@ -12,18 +12,10 @@ from prefect.client.orchestration import SyncPrefectClient
 
 from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
+from flows.server import servers
 from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
 from flows.server.flow_runs import begun_by_hand, last_heartbeat, report_lost, running_flow_run
-from flows.server.servers import (
-    ListenOptions,
-    answers,
-    configured_api,
-    known_server,
-    require_startable,
-    start_server,
-    wanted_port,
-)
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
 from flows.server.supervisor import ensure_supervisor
 
@@ -54,7 +46,7 @@ class UpResult:
 def bring_up(
     home: StateDirectory,
     environ: Mapping[str, str],
-    listening: ListenOptions,
+    listening: servers.ListenOptions,
     say: Say,
     *,
     only: Component | None = None,
@@ -78,7 +70,7 @@ def bring_up(
         # What is refused leaves no folder behind.
         port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
         if port is not None:
-            require_startable(home, environ, port, listening)
+            servers.require_startable(home, environ, port, listening)
     with home.alone(_LOCK_TIMEOUT_SECONDS if waits or home.running("supervisor") is not None else 0.0):
         brought = _brought(home, environ, listening, say, only)
         if supervised:
@@ -87,15 +79,15 @@ def bring_up(
 
 
 def _brought(
-    home: StateDirectory, environ: Mapping[str, str], listening: ListenOptions, say: Say, only: Component | None
+    home: StateDirectory, environ: Mapping[str, str], listening: servers.ListenOptions, say: Say, only: Component | None
 ) -> UpResult:
     began: tuple[Component, ...] = ()
     port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
     if port is not None:
         say("starting the server")
-        start_server(home, environ, port, listening)
+        servers.start_server(home, environ, port, listening)
         began = ("server",)
-    api, server = known_server(home, environ), home.running("server")
+    api, server = servers.known_server(home, environ), home.running("server")
     server = server if server is not None and server.api == api else None
     if only == "server":
         return UpResult(api, server, None, began)
@@ -126,7 +118,7 @@ def _port_of_missing_server(home: StateDirectory, environ: Mapping[str, str], po
         raise InputError(
             f"A server runs here already, at {ui_of(record.api)}: leave out --port, or stop it with `eigen down`."
         )
-    return wanted_port(port, configured_api(environ), environ, home.port()) if record is None else None
+    return servers.wanted_port(port, servers.configured_api(environ), environ, home.port()) if record is None else None
 
 
 def _start_worker(
@@ -214,7 +206,7 @@ def bring_down(
         if worker is not None:
             trainings, worker_killed = _stop_worker(worker, say, grace_seconds)
             killed += ["worker"] * worker_killed
-        if recorded is not None and answers(recorded.api):
+        if recorded is not None and servers.answers(recorded.api):
             # If the server does not answer, the next `eigen up` reports them.
             with suppress(Stopped), client_of(recorded.api) as client:
                 report_lost(client, recorded, home.worker_name)
@@ -266,7 +258,7 @@ def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple
 
 
 def _begun_by_hand(api: str) -> tuple[str, ...]:
-    if answers(api):
+    if servers.answers(api):
         with suppress(Stopped), client_of(api) as client:
             return tuple(found.name for found in begun_by_hand(client))
     return ()
