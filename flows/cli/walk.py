@@ -11,19 +11,10 @@ from rich.console import Console
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
+from flows.cli import run_processes, training
 from flows.cli.common import Json, RunOptions, RunsOn, examples, number, run_options
 from flows.cli.judging import account_document, compared_figures, print_figures
 from flows.cli.printing import PlainTable, output_console, print_fact, print_line, print_result
-from flows.cli.run_processes import refuse_two_schedulers, train_all, whole_run, whole_runs
-from flows.cli.training import (
-    answering_server,
-    is_finished,
-    prepared_to_train,
-    refused_with_its_plan,
-    require_trainable,
-    train_as_flow,
-    train_here,
-)
 from flows.server.environment import Stopped
 
 if TYPE_CHECKING:
@@ -124,7 +115,7 @@ def walk(
         given.append(f"market.holdout_days={span_days}")
     console = Console(stderr=True) if as_json else output_console()
     config = load_config(options.preset, given)
-    refuse_two_schedulers(config, runs_on)
+    run_processes.refuse_two_schedulers(config, runs_on)
     planned = partial(_planned, name, config, folds, _train_days(train_days), seeds)
     if jobs is None and runs_on is None:
         trained = _train_one_by_one(planned, name, config, console)
@@ -158,22 +149,22 @@ def _planned(name: str, config: "Config", folds: int, train_days: int | None, se
 
 def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config", console: Console) -> "Walk":
     """Train the runs of a walk that are not finished in this process, one after another."""
-    with prepared_to_train(name, config.checkpoint, console) as display:
+    with training.prepared_to_train(name, config.checkpoint, console) as display:
         display.announce("reading the data")
         with progress_to(display):
             walk = planned()
         from eigen_core.judging.walk_forward import remember_walk, require_same_walk
 
         require_same_walk(walk)
-        left = [(run, settings) for run, settings in walk.runs() if not is_finished(settings, run)]
+        left = [(run, settings) for run, settings in walk.runs() if not training.is_finished(settings, run)]
         if not left:
             remember_walk(walk)
             return walk
         run, settings = left[0]
-        with_server = answering_server()
-        with refused_with_its_plan(settings, console):
+        with_server = training.answering_server()
+        with training.refused_with_its_plan(settings, console):
             with progress_to(display):
-                display.describe(*require_trainable(settings, run))
+                display.describe(*training.require_trainable(settings, run))
             remember_walk(walk)
             display.headings = {
                 walk.run_of(fold, seed): f"{walk.run_of(fold, seed)}: trained to {fold.train.last}, plays {fold.played}"
@@ -182,9 +173,11 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
             }
             try:
                 if with_server:
-                    train_as_flow(lambda flows: flows.walk_flow(walk, return_state=True), run, settings, display)
+                    training.train_as_flow(
+                        lambda flows: flows.walk_flow(walk, return_state=True), run, settings, display
+                    )
                 else:
-                    train_here(left, display)
+                    training.train_here(left, display)
             except Stopped as stop:
                 raise type(stop)(f"{stop} With the same command the walk goes on.") from stop
     return walk
@@ -203,10 +196,10 @@ def _train_side_by_side(
     from eigen_core.judging.walk_forward import folder_of, remember_walk, require_same_walk
 
     require_same_walk(walk)
-    runs = [whole_run(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
-    with whole_runs(jobs, runs_on) as trained_by:
+    runs = [run_processes.whole_run(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
+    with run_processes.whole_runs(jobs, runs_on) as trained_by:
         remember_walk(walk)
-        train_all(runs, trained_by, jobs, folder_of(walk), say)
+        run_processes.train_all(runs, trained_by, jobs, folder_of(walk), say)
     return walk
 
 
