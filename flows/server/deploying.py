@@ -112,7 +112,6 @@ def is_up_to_date(client: SyncPrefectClient) -> bool:
 
 def _versions(client: SyncPrefectClient) -> list[str | None]:
     """Return the versions of the deployments; none if one of them is missing."""
-
     try:
         return [client.read_deployment_by_name(name).version for name in DEPLOYMENTS]
     except ObjectNotFound:
@@ -121,7 +120,6 @@ def _versions(client: SyncPrefectClient) -> list[str | None]:
 
 def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> DeploymentResponse:
     """Return a deployment; raise an `InputError` if the server has none of this name."""
-
     try:
         return client.read_deployment_by_name(name)
     except ObjectNotFound:
@@ -150,7 +148,6 @@ def require_schedule(deployment: DeploymentResponse) -> None:
 
 def require_pool(client: SyncPrefectClient) -> None:
     """Create the work pool if it is missing; raise an `InputError` if its name is used for something else."""
-
     # It takes a second to import.
     from prefect.workers.process import ProcessWorker
 
@@ -175,7 +172,6 @@ def code_version() -> str:
 
 def _activity(client: SyncPrefectClient, name: str) -> dict[str, bool]:
     """Return which schedules of a deployment are on, by slug; none if there is no such deployment."""
-
     try:
         schedules = client.read_deployment_by_name(name).schedules
     except ObjectNotFound:
@@ -227,7 +223,6 @@ _FLOW_RUNS = "prefect.flow-run.*"
 
 
 def resume_automation(deployment_id: UUID) -> AutomationCore:
-    """Return the automation that resumes when a flow run of a deployment has crashed."""
     return AutomationCore(
         name=RESUME_NAME,
         description=f"After a crash of {DEPLOYMENT}, the run that was requested last goes on. Made by `eigen deploy`.",
@@ -289,7 +284,6 @@ def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
 
 
 def remove_alert(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    """Remove the webhook and its automation from the server."""
     _remove_alert_automation(client, deployment_id)
     with suppress(ObjectNotFound):
         client.delete_block_document(client.read_block_document_by_name(_BLOCK, _BLOCK_TYPE).id)

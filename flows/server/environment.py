@@ -39,7 +39,6 @@ _RUN = "run:"
 
 
 def run_tag(run: str) -> str:
-    """Return the tag of the flow runs that train a run."""
     return f"{_RUN}{run}"
 
 

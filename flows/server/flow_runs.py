@@ -76,7 +76,6 @@ def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def last_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that has ended last, None if none has."""
     ended = (StateType.COMPLETED, StateType.FAILED, StateType.CRASHED, StateType.CANCELLED)
     return next(iter(_flow_runs(client, *ended, sort=FlowRunSort.END_TIME_DESC)), None)
 
@@ -212,14 +211,12 @@ class TrainingRequest:
 
     @property
     def waits(self) -> bool:
-        """Whether its flow run is about to begin."""
         return self.flow_run.state_type == StateType.SCHEDULED or (
             self.flow_run.state_type == StateType.PENDING and is_beginning(self.flow_run)
         )
 
     @property
     def is_complete(self) -> bool:
-        """Whether the run was trained to its end."""
         return self.flow_run.state_type == StateType.COMPLETED and self.flow_run.state_name != RUNNING_NAME
 
 
@@ -296,9 +293,8 @@ def _names_its_run(flow_run: FlowRun) -> bool:
 
 
 def _run_of(flow_run: FlowRun) -> str:
-    named = tagged_run(flow_run.tags) or flow_run.parameters.get("run")
-    if named:
-        return str(named)
+    if named := trained_run(flow_run):
+        return named
     config = flow_run.parameters.get("config")
     preset = config.get("preset") if isinstance(config, dict) else None
     return default_run_name(preset if isinstance(preset, str) else Config().preset, flow_run.created)

@@ -108,13 +108,11 @@ def require_same_run_here(config: Config, run: str) -> None:
 
 
 def page_of(api: str, flow_run_id: str) -> str:
-    """Return the address of a flow run's page."""
     return f"{ui_of(api)}/runs/flow-run/{flow_run_id}"
 
 
 def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
     """Return the address of the artifact that shows a run; None if it has none yet."""
-
     from flows.server.reporter import artifact_key
 
     wanted = ArtifactCollectionFilter.model_validate({"key": {"any_": [artifact_key(run)]}})

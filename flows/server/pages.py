@@ -58,12 +58,10 @@ class RunPages(Listener):
             self.ended(_reason(error))
 
     def show_plan(self, run_plan: RunPlan) -> None:
-        """Show the memory plan of the run."""
         page = pages.plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
         self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
     def begun(self, training: Training, starts: Sequence[Start]) -> None:
-        """Show the beginning of a training, its data and its plan."""
         self._starts = starts
         self._stamps.append(time.monotonic())
         session, state = training.session, training.state
@@ -84,7 +82,6 @@ class RunPages(Listener):
         self.show_plan(training.plan)
 
     def checkpointed(self, training: Training) -> None:
-        """Show the newest generation."""
         if self._overview is None:
             return
         state = training.state
@@ -97,18 +94,15 @@ class RunPages(Listener):
         self._show_uploads(training)
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
-        """Show the plots of a generation."""
         if self._overview is None or not paths:
             return
         self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
         self._show_overview()
 
     def uploaded(self, training: Training) -> None:
-        """Show the uploads at the end."""
         self._show_uploads(training)
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:
-        """Show that the run is complete, and its summary."""
         if self._overview is None:
             return
         state, now = training.state, datetime.now(UTC)
@@ -138,7 +132,6 @@ class RunPages(Listener):
             show_memory(Pages(), self._run, report_markdown(report), report.headline, list(pictures))
 
     def _renew(self, training: Training, *, is_complete: bool = False) -> None:
-        """Update the overview from the newest generation."""
         assert self._overview is not None
         state, uploads = training.state, training.session.uploads()
         telemetry = state.telemetry[-pages.SHOWN_GENERATIONS :]

@@ -61,15 +61,12 @@ class Pages:
         self._ids: dict[str, UUID] = {}
 
     def show_markdown(self, key: str, markdown: str, description: str) -> None:
-        """Create or update a text."""
         self._show(key, markdown, description, partial(create_markdown_artifact, markdown=markdown))
 
     def show_table(self, key: str, rows: list[Row], description: str) -> None:
-        """Create or update a table."""
         self._show(key, json.dumps(rows), description, partial(create_table_artifact, table=rows))
 
     def show_progress(self, key: str, percent: float, description: str) -> None:
-        """Create or update a progress bar."""
         self._show(key, percent, description, partial(create_progress_artifact, progress=percent))
 
     def _show(self, key: str, data: str | float, description: str, create: Callable[..., object]) -> None:
@@ -98,14 +95,12 @@ def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
 
 
 def show_memory(pages: Pages, run: str, markdown: str, headline: str, pictures: Sequence[Path]) -> None:
-    """Show a memory report of a run."""
     text = "\n\n".join([markdown, plots_markdown(pictures)] if pictures else [markdown])
     key = artifact_key(run, "memory")
     _guarded(key, lambda: pages.show_markdown(key, text, f"Memory of run {run}: {headline}"))
 
 
 def publish_cleaning(store: str, rows: list[Row]) -> None:
-    """Show which files were removed from the runs of a store."""
     _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
 
 

@@ -38,8 +38,6 @@ class _Document(BaseModel):
 
 
 class ServerStatus(_Document):
-    """The server."""
-
     api: str
     ui: str
     """Address of the pages."""
@@ -53,8 +51,6 @@ class ServerStatus(_Document):
 
 
 class WorkerStatus(_Document):
-    """The worker of this folder."""
-
     name: str
     running: bool = False
     pid: int | None = None
@@ -73,8 +69,6 @@ class SupervisorStatus(_Document):
 
 
 class FlowRunStatus(_Document):
-    """A flow run."""
-
     id: str
     name: str
     run: str | None
