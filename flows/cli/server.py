@@ -23,7 +23,6 @@ from flows.server.environment import HOST, Component, Stopped, api_at, default_r
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
-    from flows.server.launching import LaunchedRun
     from flows.server.state_directory import ProcessRecord, StateDirectory
     from flows.server.status import FlowRunStatus, ScheduleStatus, Status
     from flows.server.up import DownResult, UpResult
@@ -79,11 +78,11 @@ def print_down(
             _print_fact(console, "go on", "eigen up: it is resumed by itself")
 
 
-def print_launched(console: Console, launched: "LaunchedRun", lines: Sequence[str]) -> None:
+def print_launched(console: Console, run: str, page: str, lines: Sequence[str]) -> None:
     for line in lines:
         print_line(console, line, style="dim")
-    _print_fact(console, "run", (launched.run, "bold"))
-    _print_fact(console, "page", launched.page)
+    _print_fact(console, "run", (run, "bold"))
+    _print_fact(console, "page", page)
     # That page has no address before the run has begun.
     _print_fact(console, "plots", "on the run's own page: once the run has begun, eigen status prints its address")
     _print_fact(console, "how far", "eigen status")
@@ -367,12 +366,12 @@ def launch(*, options: RunOptions) -> None:
 
     own_are_known = worker is None or (goes_on and not own)
     remembering = nullcontext() if own_are_known else home.launching(name, own)
-    launched = launching.launch(api, values, name, _Progress(), as_configured=goes_on, remembering=remembering)
+    page = launching.launch(api, values, name, _Progress(), as_configured=goes_on, remembering=remembering)
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:
         lines = [*found, run_plan.sentence()]
-    print_launched(output_console(), launched, lines)
+    print_launched(output_console(), name, page, lines)
 
 
 def logs(

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,15 +28,6 @@ _POLL_SECONDS = 1.0
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
-class LaunchedRun:
-    """A flow run that was created: its id in Prefect, the run that it trains, and the address of its page."""
-
-    id: str
-    run: str
-    page: str
-
-
 def launch(
     api: str,
     values: Mapping[str, Any],
@@ -46,8 +36,8 @@ def launch(
     *,
     as_configured: bool = False,
     remembering: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it does nothing, and can be shared
-) -> LaunchedRun:
-    """Let the worker train `run`, and have it resumed until it is finished.
+) -> str:
+    """Let the worker train `run`, have it resumed until it is finished, and return the page of its flow run.
 
     Flow runs that are being cancelled, or only look for something to resume, are waited for.
 
@@ -68,7 +58,7 @@ def launch(
         with remembering:
             flow_run = _create(client, deployment.id, parameters, run)
         set_resuming(client, True)
-    return LaunchedRun(str(flow_run.id), run, page_of(api, str(flow_run.id)))
+    return page_of(api, str(flow_run.id))
 
 
 def resume(api: str, *, always: bool = True) -> str | None:

@@ -29,7 +29,6 @@ from flows.cli.server import (
     print_up,
 )
 from flows.server import launching
-from flows.server.launching import LaunchedRun
 from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees, store_here
 from flows.server.status import (
     FlowRunStatus,
@@ -136,10 +135,10 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         *,
         as_configured: bool,
         remembering: AbstractContextManager[None],
-    ) -> LaunchedRun:
+    ) -> str:
         with remembering:
             launches.append((api, values, run, as_configured))
-        return LaunchedRun("1", run, f"{api}/1")
+        return f"{api}/1"
 
     monkeypatch.setattr("flows.server.launching.launch", remember)
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
@@ -184,11 +183,11 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(
 ) -> None:
     refusing: list[bool] = []
 
-    def launch(api: str, _: Any, run: str, __: Any, *, remembering: AbstractContextManager[None], **___: Any) -> Any:
+    def launch(api: str, *_: Any, remembering: AbstractContextManager[None], **__: Any) -> Any:
         with remembering:
             if refusing:
                 raise InputError("The server refuses the run.")
-        return LaunchedRun("1", run, f"{api}/1")
+        return f"{api}/1"
 
     monkeypatch.setattr("flows.server.launching.launch", launch)
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
@@ -388,7 +387,7 @@ def test_up_down_and_launch_are_shown(home: StateDirectory) -> None:
     assert "mine gen 1-3, of `eigen train`" in printed(
         print_down, home, DownResult(None, record, 0, (), ("mine gen 1-3",)), None
     )
-    text = printed(print_launched, LaunchedRun("1", "mine", "http://page"), ["[a line]"])
+    text = printed(print_launched, "mine", "http://page", ["[a line]"])
     assert "[a line]" in text
     assert re.findall(r"http\S*", text) == ["http://page"]
 

@@ -296,11 +296,12 @@ def test_a_pool_of_another_type_is_a_sentence(client: SyncPrefectClient, monkeyp
 def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
     set_resuming(client, False)
     values = {**SMALL, "generations": 2}
-    launched = launch(deployed, values, "mine", print)
-    found = client.read_flow_run(launched.id)  # type: ignore[arg-type] # it takes the text of one too
+    page = launch(deployed, values, "mine", print)
+    pages, _, number = page.rpartition("/")
+    found = client.read_flow_run(UUID(number))
     assert found.parameters == {"config": values, "run": "mine", "resume": False}
     assert found.name == trained_run(found) == "mine"
-    assert launched.page == f"{deployed.removesuffix('/api')}/runs/flow-run/{launched.id}"
+    assert pages == f"{deployed.removesuffix('/api')}/runs/flow-run"
     assert_resuming(client)
 
 
@@ -332,8 +333,8 @@ def test_what_was_launched_and_waits_for_a_worker_is_known(
     create(client, {"resume": True})
     assert waiting_flow_run(client) is None
     client.set_flow_run_state(next_flow_run(client).id, Cancelled(), force=True)  # type: ignore[union-attr] # that one
-    first = launch(deployed, {}, "first", print)
-    with pytest.raises(InputError, match=f"Run 'first' was launched before and waits for a worker .*{first.id}"):
+    first = launch(deployed, {}, "first", print).rpartition("/")[2]
+    with pytest.raises(InputError, match=f"Run 'first' was launched before and waits for a worker .*{first}"):
         require_free(deployed, print)
     monkeypatch.chdir(tmp_path)
     home = StateDirectory(tmp_path)
@@ -342,7 +343,7 @@ def test_what_was_launched_and_waits_for_a_worker_is_known(
         RunDirectory.create(tmp_path / "runs", "earlier", small_flow_config(Path("runs")).model_dump(mode="json"))
         found = status_here(home)
     assert found.flow_run is not None
-    assert (found.flow_run.id, found.flow_run.run, found.flow_run.waiting) == (first.id, "first", True)
+    assert (found.flow_run.id, found.flow_run.run, found.flow_run.waiting) == (first, "first", True)
     assert found.run is None
     assert found.problem is None
 
@@ -381,9 +382,9 @@ def test_a_launch_waits_for_what_ends_in_a_moment(
         said.append(what)
 
     monkeypatch.setattr(launching, "_POLL_SECONDS", 0.0)
-    launched = launch(deployed, {}, "mine", end_at_the_second_look)
+    page = launch(deployed, {}, "mine", end_at_the_second_look)
     assert said == [f"waiting: flow run ending {words}"] * 2
-    assert client.read_flow_run(launched.id).name == "mine"  # type: ignore[arg-type] # it takes the text of one too
+    assert client.read_flow_run(UUID(page.rpartition("/")[2])).name == "mine"
 
 
 def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_training(
