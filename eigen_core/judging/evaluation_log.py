@@ -103,7 +103,9 @@ def _keep_head(store: Store, head: Head) -> None:
         with replacing(path) as file:
             file.write(_content(head))
     except OSError as error:
-        logger.warning("This machine keeps no copy of the evaluation log's head: %s cannot be written (%s).", path, error)
+        logger.warning(
+            "This machine keeps no copy of the evaluation log's head: %s cannot be written (%s).", path, error
+        )
 
 
 def _copy_of(store: Store) -> Path:
