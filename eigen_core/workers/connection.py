@@ -34,11 +34,7 @@ _KEY = "eigen"
 
 
 def connected(scheduler: str) -> Client:
-    """Return a client of a scheduler.
-
-    Raises:
-        InputError: it cannot be reached.
-    """
+    """Return a client of a scheduler; `InputError` if it cannot be reached."""
     # A lost scheduler raises an error that says what to do: Dask would print tracebacks of its reconnecting beside it.
     for handler in logging.getLogger("distributed").handlers:
         handler.setLevel(logging.CRITICAL)
@@ -89,8 +85,6 @@ class WorkerStatus:
     """A worker as its scheduler knows it.
 
     Attributes:
-        address: of the worker.
-        threads: number of threads that compute.
         cpu_percent: of one core, in the last second.
         memory_bytes: resident memory of its process.
         seen_seconds_ago: time since its last heartbeat.
@@ -106,11 +100,7 @@ class WorkerStatus:
 
 
 def workers_of(scheduler: str) -> list[WorkerStatus]:
-    """Return the workers of a scheduler, ordered by address.
-
-    Raises:
-        InputError: it cannot be reached.
-    """
+    """Return the workers of a scheduler, ordered by address; `InputError` if it cannot be reached."""
     with connected(scheduler) as client:
         known = client.sync(client.scheduler.identity, n_workers=-1)["workers"]
         kept = client.sync(client.scheduler.has_what)
@@ -152,7 +142,6 @@ class Worker:
     """A worker that has a run.
 
     Attributes:
-        address: of the worker.
         actor: Dask's future of its `ResidentAgents`, which keeps them alive; None: they were released.
         machine: name of its machine, whose workers read one replay (`ResidentAgents.open`).
         gpu: UUID of the GPU that it computes on; None: the processor.
@@ -188,14 +177,7 @@ class WorkerClient:
     The workers are asked directly: Dask's `Actor` leaves the caller waiting without an end if a call fails by anything
     but a closed connection.
 
-    Args:
-        scheduler: its address.
-
-    Attributes:
-        sent_bytes, received_bytes: of all arrays that crossed since the object was made.
-
-    Raises:
-        InputError: the scheduler cannot be reached.
+    `sent_bytes` and `received_bytes` count all arrays. `InputError` if no scheduler can be reached at this address.
     """
 
     def __init__(self, scheduler: str) -> None:

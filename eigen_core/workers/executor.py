@@ -2,13 +2,12 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -74,7 +73,7 @@ class WorkerExecutor:
 
     Args:
         run: its name, by which `workers_of` shows it.
-        config: of the run.
+        config: settings of the run.
         content: from which the task is built, for workers that do not find it themselves.
         fingerprint: hash of the run's data.
         scheduler: its address, for example `tcp://host:8786`.
@@ -93,18 +92,21 @@ class WorkerExecutor:
         scheduler: str,
         before_phase: Callable[[], None] = lambda: None,
     ) -> None:
+        self._run, self._content = run, content
+        self._arguments = config.model_dump(mode="json"), fingerprint, CODE
+        self._device = resolve_device(config.device)
+        self._probe = shared_probe() if shares_memory(self._device.type) else None
         self._before_phase = before_phase
-        self._workers: dict[str, Worker] = {}
         self._generation = 0
+        self._workers: dict[str, Worker] = {}
+        self._pending: dict[str, _Pending] = {}
+        self._lost: dict[str, WorkerLostError] = {}
         self._client = WorkerClient(scheduler)
-        self._startup = WorkerStartup(run, config, content, fingerprint, self._client)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._release()
         self._client.close()
 
@@ -232,8 +234,10 @@ class WorkerExecutor:
             raise
 
     def _release(self) -> None:
-        """Let all workers free what they have of this run."""
-        self._startup.release()
+        """Let all workers free what they have of this run, and not begin if they have not."""
+        for pending in self._pending.values():
+            _forget(pending)
+        self._pending.clear()
         for worker in self._workers.values():
             # A traceback may keep the worker, and its actor there, for as long as a failure is remembered.
             worker.actor = None
@@ -248,26 +252,66 @@ class WorkerExecutor:
         with self._released_on_error():
             began = time.monotonic()
             while not self._have_begun():
-                if not self._startup and time.monotonic() - began > _FIRST_WORKER_SECONDS:
+                if not self._pending and time.monotonic() - began > _FIRST_WORKER_SECONDS:
                     raise self._without_workers()
                 report_progress("workers", 0, 1)
-                if not self._startup:
+                if not self._pending:
                     time.sleep(LOOK_SECONDS)
             self._workers = dict(sorted(self._workers.items()))
             return list(self._workers.values())
 
     def _have_begun(self) -> bool:
-        """Give the run to new workers; return whether there are some, and none is worth waiting for."""
+        """Give the run to new workers; return whether there are some, and none is worth waiting for.
+
+        One whose thread does something else, for example a whole run, begins once that is done: nothing waits for it as
+        long as others have the run.
+        """
         self._before_phase()
         addresses = self.addresses()
         self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
-        new = [address for address in addresses if address not in self._workers]
-        self._startup.begin(new, others=bool(self._workers))
-        self._startup.join(self._workers)
-        return bool(self._workers) and self._startup.timed_out
+        for address in [address for address in self._pending if address not in addresses]:
+            pending = self._pending.pop(address)
+            self._leave_out(pending, pending.worker.lost(_STARTING))
+        self._lost = {address: error for address, error in self._lost.items() if address in addresses}
+        for address in addresses:
+            if address not in self._workers and address not in self._pending:
+                worker = self._client.make(ResidentAgents, self._run, address, *self._arguments)
+                pending = self._pending[address] = _Pending(worker, was_lost=address in self._lost)
+                pending.begun = self._client.start(self._begin(pending))
+        self._join()
+        return bool(self._workers) and self._all_late()
+
+    def _all_late(self) -> bool:
+        return all(pending.is_late for pending in self._pending.values())
+
+    def _join(self) -> None:
+        """Use those that have begun; wait a moment for those that are not late.
+
+        Raises:
+            InputError: a worker builds other data from the content that it was sent.
+            Exception: the error of a worker.
+        """
+        end = time.monotonic() + LOOK_SECONDS
+        while True:
+            for address, pending in list(self._pending.items()):
+                if not pending.begun.done():
+                    continue
+                try:
+                    raise_failure(pending.begun)
+                except WorkerLostError as error:
+                    del self._pending[address]
+                    self._leave_out(pending, error)
+                else:
+                    self._warn_of_shared_gpu(pending.worker)
+                    self._workers[address] = self._pending.pop(address).worker
+                    self._lost.pop(address, None)
+            if not self._pending or (self._workers and self._all_late()) or time.monotonic() > end:
+                break
+            time.sleep(_STEP_SECONDS)
+        self._name_late()
 
     def _without_workers(self) -> WorkerLostError:
-        failure, scheduler = self._startup.failure, self._client.scheduler
+        failure, scheduler = next(iter(self._lost.values()), None), self._client.scheduler
         if failure is not None:
             return WorkerLostError(
                 f"{failure} No worker of scheduler {scheduler} could begin: let this machine reach their ports, "
@@ -276,6 +320,57 @@ class WorkerExecutor:
         return WorkerLostError(
             f"scheduler {scheduler} has no workers: start some, for example with `{worker_command(scheduler)}`."
         )
+
+    async def _begin(self, pending: "_Pending") -> None:
+        """Give the run to a worker: it opens the data, which it is sent if it does not find them."""
+        worker = pending.worker
+        await _made(worker)
+        ask = partial(self._client.ask, worker, _STARTING)
+        pending.since = time.monotonic()
+        probe = self._probe and self._probe[1]
+        opened = await ask("open", 0, probe)
+        if opened is None:
+            pending.since, pending.is_sent_data = time.monotonic(), True
+            opened = await ask("open", 0, probe, self._content)
+        if opened is None:
+            raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
+        there, worker.gpu, worker.machine = opened
+        here = arithmetic_of(self._device)
+        if there != here:
+            logger.warning(
+                "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
+                "machine computes.",
+                worker.address,
+                there,
+                here,
+            )
+
+    def _warn_of_shared_gpu(self, worker: Worker) -> None:
+        if worker.gpu is not None and worker.gpu in [other.gpu for other in self._workers.values()]:
+            logger.warning(
+                "Worker %s computes on the same GPU as another one: each has only a part of its time and memory. Start "
+                "one a GPU: on this machine by workers=auto, else each with CUDA_VISIBLE_DEVICES set to its own.",
+                worker.address,
+            )
+
+    def _name_late(self) -> None:
+        late = [each for each in self._pending.values() if each.is_late and not (each.is_named or each.was_lost)]
+        if late:
+            logger.warning(
+                "No answer from %s, busy with something else or not to be reached from here: used from the first phase "
+                "on that begins after that. %s",
+                ", ".join(pending.worker.address for pending in late),
+                "The phase goes on with the others." if self._workers else "The phase waits until one is free.",
+            )
+        for pending in late:
+            pending.is_named = True
+
+    def _leave_out(self, pending: "_Pending", error: WorkerLostError) -> None:
+        _forget(pending)
+        address, others = pending.worker.address, self._workers or self._pending
+        if address not in self._lost:
+            logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
+        self._lost[address] = error
 
 
 def _computing(agents: slice) -> str:
@@ -287,7 +382,7 @@ class _Pending:
     """A worker that was asked to begin.
 
     Attributes:
-        was_lost: it was lost before while it began: no phase waits for it.
+        was_lost: it was lost before while it began, since this machine may not reach it: no phase waits for it.
         since: time of the request, or of the last step.
         is_sent_data: data are on their way to it.
         is_named: a warning has said that it does not answer.
@@ -306,147 +401,10 @@ class _Pending:
         patience = _SENDING_SECONDS if self.is_sent_data else _PATIENCE_SECONDS
         return self.was_lost or time.monotonic() - self.since > patience
 
-    def step(self, *, sends_data: bool = False) -> None:
-        self.since, self.is_sent_data = time.monotonic(), sends_data
 
-
-class WorkerStartup:
-    """Gives a run to workers, and checks that they are compatible. Its length is the number that have not begun yet.
-
-    One whose thread does something else, for example a whole run, begins once that is done: nothing waits for it as
-    long as others have the run. Arguments as of `WorkerExecutor`.
-    """
-
-    def __init__(
-        self,
-        run: str,
-        config: Config,
-        content: Any,  # noqa: ANN401 - the task's own
-        fingerprint: str,
-        client: WorkerClient,
-    ) -> None:
-        self._run, self._content = run, content
-        self._arguments = config.model_dump(mode="json"), fingerprint, CODE
-        self._device = resolve_device(config.device)
-        self._client = client
-        self._probe = shared_probe() if shares_memory(self._device.type) else None
-        self._pending: dict[str, _Pending] = {}
-        self._lost: dict[str, WorkerLostError] = {}
-
-    def __len__(self) -> int:
-        return len(self._pending)
-
-    @property
-    def timed_out(self) -> bool:
-        """Whether no phase waits for workers that have not begun."""
-        return all(pending.is_late for pending in self._pending.values())
-
-    @property
-    def failure(self) -> WorkerLostError | None:
-        """Reason why a worker that is there could not begin; None: there is none."""
-        return next(iter(self._lost.values()), None)
-
-    def begin(self, addresses: Collection[str], *, others: bool) -> None:
-        """Let the workers at `addresses` begin, if they do not already; leave out those that are gone.
-
-        No phase waits for one that was lost before: this machine may not reach it. `others`: others have the run.
-        """
-        for address in [address for address in self._pending if address not in addresses]:
-            pending = self._pending.pop(address)
-            self._leave_out(pending, pending.worker.lost(_STARTING), others=others or bool(self._pending))
-        self._lost = {address: error for address, error in self._lost.items() if address in addresses}
-        for address in addresses:
-            if address not in self._pending:
-                worker = self._client.make(ResidentAgents, self._run, address, *self._arguments)
-                pending = self._pending[address] = _Pending(worker, address in self._lost)
-                pending.begun = self._client.start(self._begin(pending))
-
-    def join(self, workers: dict[str, Worker]) -> None:
-        """Add those that have begun to `workers`, by address; wait a moment for those that are not late.
-
-        Raises:
-            InputError: a worker builds other data from the content that it was sent.
-            Exception: the error of a worker.
-        """
-        end = time.monotonic() + LOOK_SECONDS
-        while True:
-            for address, pending in list(self._pending.items()):
-                if not pending.begun.done():
-                    continue
-                try:
-                    raise_failure(pending.begun)
-                except WorkerLostError as error:
-                    del self._pending[address]
-                    self._leave_out(pending, error, others=bool(workers or self._pending))
-                else:
-                    self._warn_of_shared_gpu(pending.worker, workers.values())
-                    workers[address] = self._pending.pop(address).worker
-                    self._lost.pop(address, None)
-            if not self._pending or (workers and self.timed_out) or time.monotonic() > end:
-                break
-            time.sleep(_STEP_SECONDS)
-        self._name_late(others=bool(workers))
-
-    def release(self) -> None:
-        """Let all workers free what they have of the run, and not begin if they have not."""
-        for pending in self._pending.values():
-            self._forget(pending)
-        self._pending.clear()
-
-    def _forget(self, pending: _Pending) -> None:
-        pending.begun.cancel()
-        pending.worker.actor = None
-
-    async def _begin(self, pending: _Pending) -> None:
-        """Give the run to a worker: it opens the data, which it is sent if it does not find them."""
-        worker = pending.worker
-        await _made(worker)
-        ask = partial(self._client.ask, worker, _STARTING)
-        pending.step()
-        probe = self._probe and self._probe[1]
-        opened = await ask("open", 0, probe)
-        if opened is None:
-            pending.step(sends_data=True)
-            opened = await ask("open", 0, probe, self._content)
-        if opened is None:
-            raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
-        there, worker.gpu, worker.machine = opened
-        here = arithmetic_of(self._device)
-        if there != here:
-            logger.warning(
-                "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
-                "machine computes.",
-                worker.address,
-                there,
-                here,
-            )
-
-    def _warn_of_shared_gpu(self, worker: Worker, others: Iterable[Worker]) -> None:
-        if worker.gpu is not None and worker.gpu in [other.gpu for other in others]:
-            logger.warning(
-                "Worker %s computes on the same GPU as another one: each has only a part of its time and memory. Start "
-                "one a GPU: on this machine by workers=auto, else each with CUDA_VISIBLE_DEVICES set to its own.",
-                worker.address,
-            )
-
-    def _name_late(self, *, others: bool) -> None:
-        late = [each for each in self._pending.values() if each.is_late and not (each.is_named or each.was_lost)]
-        if late:
-            logger.warning(
-                "No answer from %s, busy with something else or not to be reached from here: used from the first phase "
-                "on that begins after that. %s",
-                ", ".join(pending.worker.address for pending in late),
-                "The phase goes on with the others." if others else "The phase waits until one is free.",
-            )
-        for pending in late:
-            pending.is_named = True
-
-    def _leave_out(self, pending: _Pending, error: WorkerLostError, *, others: bool) -> None:
-        self._forget(pending)
-        address = pending.worker.address
-        if address not in self._lost:
-            logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
-        self._lost[address] = error
+def _forget(pending: _Pending) -> None:
+    pending.begun.cancel()
+    pending.worker.actor = None
 
 
 async def _made(worker: Worker) -> None:

@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count as count_from
-from types import TracebackType
 from typing import IO, Any, Self
 
 import dask
@@ -153,9 +152,7 @@ class LocalWorkers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         workers = list(self._workers.values())
         for worker in workers:
             worker.process.terminate()

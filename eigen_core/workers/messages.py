@@ -89,12 +89,7 @@ class SentTransitions:
 
 @dataclass(frozen=True)
 class SharedTransitions:
-    """A replay that workers of the same machine read where it is.
-
-    Attributes:
-        columns: where each column is.
-        written: transitions ever appended.
-    """
+    """A replay that workers of the same machine read where it is; `written`: transitions ever appended to it."""
 
     columns: Mapping[str, SharedTensor]
     written: int

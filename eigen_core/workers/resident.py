@@ -4,13 +4,13 @@ import gc
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import torch
 from distributed import get_worker
 
+from eigen_core.checkpoint.file_lock import this_process
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
@@ -144,10 +144,9 @@ class ResidentAgents:
 
     def _machine(self) -> str:
         """Return a name that only processes have in common that can open each other's descriptors in /proc."""
-        kernel = Path("/proc/sys/kernel/random/boot_id")
-        if self._shares and kernel.exists():
-            return f"{kernel.read_text().strip()} {os.readlink('/proc/self/ns/pid')} {os.getuid()}"
-        return uuid4().hex
+        here = this_process()
+        known = self._shares and here.boot and here.namespace
+        return f"{here.boot} {here.namespace} {os.getuid()}" if known else uuid4().hex
 
     def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
         """Play the episodes, which lack the task's state; return the results and, separately, the transitions."""
