@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from pydantic import TypeAdapter, ValidationError
 
 from eigen_core.common.files import replacing
 from eigen_core.common.progress import checked_by
@@ -98,22 +99,15 @@ class ProbeResult:
         """Estimated time of a generation without checkpoint and plots."""
         return sum(self.seconds.values())
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> "ProbeResult":
-        """Inverse of `dataclasses.asdict`."""
-        values = dict(document)
-        values["started"] = Peak(*values["started"])
-        values["phases"] = {name: Peak(*peak) for name, peak in values["phases"].items()}
-        return cls(**values)
+
+_RESULT = TypeAdapter(ProbeResult)
 
 
 @dataclass(frozen=True)
 class ProbeFailure:
-    """Reason why a run could not be measured.
+    """Reason why a run could not be measured: a phase of the probe, and a part of a sentence.
 
     Attributes:
-        phase: of the probe.
-        why: a part of a sentence.
         out_of_memory: the memory of the system did not suffice.
         reached_bytes: resident memory at which it ended itself; 0: it did not.
     """
@@ -133,12 +127,12 @@ def probe(
         config: of the run.
         shape: of its panel, which then has random numbers; None: its data are opened.
         limit: on the child's resident memory (bytes); None: none.
-        timeout: seconds.
+        timeout: for the whole probe (seconds).
     """
     request = {"config": config.model_dump(mode="json"), "shape": shape, "limit": limit}
     # The child imports the same modules as this process.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-P", "-m", __name__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -146,19 +140,21 @@ def probe(
         env=environment,
         # Ctrl-C is for this process, which ends the child.
         start_new_session=True,
-    )
-    release = stop_with_this_process(process.pid, _ENDING_SECONDS)
-    try:
-        said, errors = process.communicate(json.dumps(request).encode(), timeout)
-    except subprocess.TimeoutExpired as error:
-        phase = _last_document(error.stdout or b"").get("phase", "start")
-        return ProbeFailure(phase, f"a piece of it took more than {timeout:.0f} s")
-    finally:
-        _end(process)
-        release()
+    ) as process:
+        release = stop_with_this_process(process.pid, _ENDING_SECONDS)
+        try:
+            said, errors = process.communicate(json.dumps(request).encode(), timeout)
+        except subprocess.TimeoutExpired as error:
+            phase = _last_document(error.stdout or b"").get("phase", "start")
+            return ProbeFailure(phase, f"a piece of it took more than {timeout:.0f} s")
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            release()
     document = _last_document(said)
     if "measured" in document:
-        return ProbeResult.from_document(document["measured"])
+        return _RESULT.validate_python(document["measured"])
     phase = document.get("phase", "start")
     if process.returncode == _ABOVE_LIMIT and limit is not None:
         why = f"a piece of it took more than the {size(limit)} that are left beside this process"
@@ -167,17 +163,6 @@ def probe(
         return ProbeFailure(phase, "a piece of it took more memory than there is", out_of_memory=True)
     *_, last = errors.decode(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
     return ProbeFailure(phase, f"a piece of it failed ({last})")
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a child and its children, and wait for the child."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for pipe in (process.stdin, process.stdout, process.stderr):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
-    process.wait()
 
 
 def _last_document(said: bytes) -> dict[str, Any]:
@@ -192,15 +177,15 @@ def _last_document(said: bytes) -> dict[str, Any]:
 def remembered(config: Config, data: TaskData) -> ProbeResult | None:
     """Return the result of an earlier probe of these settings here, on data of this size; None: there was none."""
     try:
-        return ProbeResult.from_document(json.loads(_cached(config, data).read_text()))
-    except (OSError, ValueError, KeyError, TypeError):
+        return _RESULT.validate_json(_cached(config, data).read_bytes())
+    except (OSError, ValidationError):
         return None
 
 
 def remember(config: Config, data: TaskData, measured: ProbeResult) -> None:
     """Keep the result of a probe in the cache of this machine, if that can be written to."""
     with suppress(OSError), replacing(_cached(config, data)) as file:
-        file.write(json.dumps(asdict(measured)).encode())
+        file.write(_RESULT.dump_json(measured))
 
 
 def _cached(config: Config, data: TaskData) -> Path:
@@ -212,13 +197,9 @@ def _cached(config: Config, data: TaskData) -> Path:
 
 
 def measure(config: Config, data: TaskData, process: int, enter: Callable[[str], None] = lambda _: None) -> ProbeResult:
-    """Compute a piece of each phase in this process, and measure it.
+    """Compute a piece of each phase in this process, and measure it; `enter` is called with each phase before it.
 
-    Args:
-        config: of the run.
-        data: of the run.
-        process: resident memory before these were opened (bytes).
-        enter: called with the name of each phase before it.
+    `process`: resident memory before the data were opened (bytes).
     """
     began = time.perf_counter()
     # One piece is enough to learn from, and is played by the actors. With a number of threads none are tried meanwhile.
@@ -274,13 +255,12 @@ class _Piece:
         peak: Peak | None = None
         for _ in range(_MOST_GENERATIONS):
             episodes = coming_episodes(state).rows(group)
-            began = self._now()
-            rows = state.executor.play(population, episodes).training.transitions
-            assert rows is not None
-            if peak is None and self._now() - began < _SHORT_SECONDS:
+            for _ in range(2):
                 began = self._now()
                 rows = state.executor.play(population, episodes).training.transitions
-            took = self._now() - began
+                took = self._now() - began
+                if peak is not None or took >= _SHORT_SECONDS:
+                    break
             assert rows is not None
             peak = peak or self._above_held()
             replay = state.replay
