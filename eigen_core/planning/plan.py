@@ -43,13 +43,10 @@ _MORE_WORKERS = 4
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the memory of a run.
+    """A part of the memory of a run, in the phases in which it is there.
 
     Attributes:
-        name: the part.
-        host_bytes, device_bytes: its size on the host and on a GPU (bytes).
         how: a sentence that says how the size is known.
-        phases: when it is there.
         device_holder: holder on a GPU: torch in the process of the training, CUDA's driver for that process, or the
             workers.
     """
@@ -68,8 +65,7 @@ class Verdict:
 
     Attributes:
         where: `host` or `device`.
-        peak_bytes: the highest of all phases.
-        phase: the phase of that peak.
+        peak_bytes, phase: the highest of all phases.
         limit: the limit, less the memory that is kept free for safety.
         at_least: part of the peak is not known.
     """
@@ -105,11 +101,6 @@ class Plan:
 
     Attributes:
         device: where its tensors live.
-        parts: of its memory.
-        disk: bytes that it writes.
-        unwritten_bytes: addresses of replay slots with no memory behind them: those that the run does not come to
-            write, and those of the empty buffer that a resume replaces.
-        rows_per_generation, rows_stored: transitions that a generation appends to the replay, and in it at the end.
         measured: result of its probe, or why there is none; None: it was not probed, and lacks the memory of
             computations.
         verdicts: one for each limit that was given.
@@ -117,12 +108,19 @@ class Plan:
 
     device: Device
     parts: tuple[Part, ...]
+    sizes: Sizes
     disk: DiskPlan
-    unwritten_bytes: int
-    rows_per_generation: int
-    rows_stored: int
     measured: ProbeResult | ProbeFailure | None = None
     verdicts: tuple[Verdict, ...] = ()
+
+    @property
+    def unwritten_bytes(self) -> int:
+        """Addresses of replay slots with no memory behind them.
+
+        The run does not come to write some slots, and a resume replaces an empty buffer.
+        """
+        row = self.sizes.row_bytes if self.device == "cpu" else torch.float32.itemsize
+        return (2 * self.sizes.config.replay.capacity - self.sizes.rows_stored) * row
 
     def host_bytes(self, phase: Phase) -> int:
         """The peak of a phase on the host (bytes), all processes together."""
@@ -207,36 +205,30 @@ def plan_of(
     sizes: Sizes,
     measured: ProbeResult | ProbeFailure | None = None,
     *,
-    device: Device | None = None,
     limits: Mapping[str, Limit] | None = None,
     own_bytes: int = 0,
 ) -> Plan:
     """Return the memory that a run will take, without training.
 
     Args:
-        config: the run.
-        sizes: of the run.
+        config, sizes: of the run.
         measured: result of its probe, or why there is none; None: it was not probed.
-        device: where its tensors will live; None: `config.device`, as far as this machine has it.
         limits: limits of `host` and `device`; those that are not given are not compared.
         own_bytes: resident memory of the process that will train, before it does; 0: not known.
 
     Raises:
         InputError: no process could have the addresses of a replay of this capacity.
     """
-    chosen = _device_of(config) if device is None else device
-    _require_addresses(sizes)
-    row = sizes.row_bytes if chosen == "cpu" else torch.float32.itemsize
+    device = _device_of(config)
+    addresses = config.replay.capacity * sizes.row_bytes
+    if addresses > _MOST_ADDRESSES:
+        raise InputError(
+            f"replay.capacity {config.replay.capacity:,} asks for {size(addresses)} of addresses, and no process can "
+            f"have more than {size(_MOST_ADDRESSES)}: lower it. This run appends {sizes.rows_written:,} transitions."
+        )
     found = measured if isinstance(measured, ProbeResult) else None
-    plan = Plan(
-        device=chosen,
-        parts=_Parts(config, sizes, found, chosen).all(own_bytes),
-        disk=disk_plan(config, sizes),
-        unwritten_bytes=(2 * config.replay.capacity - sizes.rows_stored) * row,
-        rows_per_generation=sizes.rows_per_generation,
-        rows_stored=sizes.rows_stored,
-        measured=measured,
-    )
+    parts = _Parts(config, sizes, found, device).all(own_bytes)
+    plan = Plan(device, parts, sizes, disk_plan(config, sizes), measured)
     return replace(plan, verdicts=tuple(_verdict(plan, where, limit) for where, limit in (limits or {}).items()))
 
 
@@ -255,13 +247,9 @@ def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
 
 @dataclass(frozen=True)
 class WorkerPlan:
-    """Memory of one worker of a scheduler on another machine (bytes).
+    """Peaks of one of `workers` of a scheduler that share the agents, on its machine and GPU (bytes).
 
-    Attributes:
-        workers: how many share the agents.
-        host_bytes: the peak on its machine, with the replay.
-        device_bytes: the peak on its GPU.
-        replay_bytes: the replay on its machine, which one worker keeps there for all.
+    The peak on the host has the replay, `replay_bytes`, which one worker keeps there for all.
     """
 
     workers: int
@@ -479,16 +467,6 @@ class _Parts:
             how = "Blocks of 8 MB on their way; generations that wait lie on disk, not in memory."
             parts.append(Part("upload queue", _UPLOADS, 0, how, _GENERATION))
         return parts
-
-
-def _require_addresses(sizes: Sizes) -> None:
-    capacity = sizes.config.replay.capacity
-    asked = capacity * sizes.row_bytes
-    if asked > _MOST_ADDRESSES:
-        raise InputError(
-            f"replay.capacity {capacity:,} asks for {size(asked)} of addresses, and no process can have more than "
-            f"{size(_MOST_ADDRESSES)}: lower it. This run appends {sizes.rows_written:,} transitions."
-        )
 
 
 def _device_of(config: Config) -> Device:

@@ -50,7 +50,6 @@ class DiskRoom:
     Attributes:
         folder: which holds the run.
         needed_bytes: the most that it will have there at any time, less its present size.
-        free_bytes: free space of the disk.
     """
 
     folder: Path
@@ -88,9 +87,7 @@ class RunPlan:
     """A plan and its verdict under the limits of this machine.
 
     Attributes:
-        data, sizes: of the run.
         plan: of its memory, with the verdicts of this machine.
-        limits: of the host, the smallest first.
         device_limit: of the GPU; None if the run has none.
         suggestions: settings that would make it fit; empty if it does.
         disk: that the run still needs here.
@@ -98,7 +95,6 @@ class RunPlan:
     """
 
     data: TaskData
-    sizes: Sizes
     plan: Plan
     limits: HostLimits
     device_limit: DeviceLimit | None
@@ -181,8 +177,7 @@ def plan_run(
     """Plan a run, and find out whether it fits into the memory and disk that this machine has now.
 
     Args:
-        config: of the run.
-        data: of the run.
+        config, data: of the run.
         run: its name, if its present files are to count; None: it is a new one.
         shape: of a panel that does not exist; `data` has random numbers then.
         measured: probe the run. Otherwise this process will train it, and it is probed only if that may decide whether
@@ -212,7 +207,7 @@ def plan_run(
     )
 
     def plan_with(changed: Config, sizes: Sizes, *, anew: bool) -> Plan:
-        """Return the plan of a configuration, measured if what can be counted fits."""
+        """Return the plan of a configuration, measured if the memory that can be counted fits."""
         plan = plan_of(changed, sizes, limits=available, own_bytes=own)
         if missing or not plan.fits:
             return plan
@@ -234,7 +229,7 @@ def plan_run(
     plan = plan_with(config, sizes, anew=measured)
     suggestions = suggestions_for(config, plan, plan_changed)
     room = DiskRoom.of(plan, config, run)
-    return RunPlan(data, sizes, plan, limits, of_device, tuple(suggestions), room, missing)
+    return RunPlan(data, plan, limits, of_device, tuple(suggestions), room, missing)
 
 
 def _is_roomy(plan: Plan) -> bool:
@@ -262,26 +257,22 @@ def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: f
     A group's limit and the machine's count other processes too, whose present memory is taken off. RLIMIT_AS counts
     addresses of this process alone: those with no memory behind them are taken off.
     """
-    left = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
-    if limit.kind == "run":
-        return left
     if limit.kind == "address_space":
+        left = _left(limit, hard)
         unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.unwritten_bytes
         replay = f", {size(plan.unwritten_bytes)} of them the replay's" if plan.unwritten_bytes else ""
         origin = f"{left.origin}, less {size(unused)} of addresses without memory{replay}"
         return Limit(max(left.bytes - unused, 0), origin)
-    return _less(left, counted - usage.host)
+    return _left(limit, hard, 0 if limit.kind == "run" else counted - usage.host)
 
 
 def _available_on_device(limit: DeviceLimit, usage: DeviceUsage | None, plan: Plan, hard: float) -> Limit:
-    left = Limit(int(hard * limit.bytes), f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}")
-    if usage is None:
-        return left
     context = max(plan.held_on_device(phase, "driver") for phase in PHASES)
-    return _less(left, usage.taken - usage.reserved - context)
+    return _left(limit, hard, 0 if usage is None else usage.taken - usage.reserved - context)
 
 
-def _less(left: Limit, others: int) -> Limit:
-    if others <= 0:
-        return left
-    return Limit(max(left.bytes - others, 0), f"{left.origin}, less {size(others)} that others take now")
+def _left(limit: Limit, hard: float, others: int = 0) -> Limit:
+    """Return the share `hard` of a limit, less the memory of others (bytes)."""
+    less = f", less {size(others)} that others take now" if others > 0 else ""
+    left = max(int(hard * limit.bytes) - max(others, 0), 0)
+    return Limit(left, f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}{less}")

@@ -152,18 +152,18 @@ def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
         waiting = min(settings.queue_generations + settings.keep_local, last)
         local = _kept_bytes(sizes, set(range(last - waiting + 1, last + 1)))
         upload = sum(checkpoints) + _plot_pages(sizes) * _PLOT_PAGE_BYTES
-    kept = _kept(sizes, settings.keep_last)
+    shares = f"{_FLOATS_LEFT:.0%} of float32 values, {_OTHERS_LEFT:.0%} of the rest, as measured on preset quickstart"
     return DiskPlan(
         checkpoint_bytes=mean,
         population_bytes=sizes.population_bytes,
         shard_bytes=_shard_bytes(sizes),
         shard_raw_bytes=sizes.rows_per_generation * sizes.row_bytes,
-        run_bytes=_kept_bytes(sizes, kept) + _PLOT_PAGE_BYTES,
+        run_bytes=_kept_bytes(sizes, _kept(sizes, settings.keep_last)) + _PLOT_PAGE_BYTES,
         most_bytes=_kept_bytes(sizes, _kept(sizes, settings.keep_last + 1)) + _PLOT_PAGE_BYTES,
         local_bytes=local,
         upload_generation_bytes=mean if upload else 0,
         upload_bytes=upload,
-        assumption=_assumption(sizes),
+        assumption=f"zstd leaves {_left(sizes):.0%} of the replay's new transitions: {shares}.",
     )
 
 
@@ -171,12 +171,6 @@ def _left(sizes: Sizes) -> float:
     """Share of a transition's bytes that compression leaves."""
     others = sizes.row_bytes - sizes.float_bytes
     return (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others) / sizes.row_bytes
-
-
-def _assumption(sizes: Sizes) -> str:
-    left = f"zstd leaves {_left(sizes):.0%} of the replay's new transitions"
-    shares = f"{_FLOATS_LEFT:.0%} of float32 values, {_OTHERS_LEFT:.0%} of the rest"
-    return f"{left}: {shares}, as measured on preset quickstart."
 
 
 def _shard_bytes(sizes: Sizes) -> int:

@@ -1,8 +1,8 @@
 """Settings with which a run would fit, found by planning the run with each of them."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import islice
 
 from pydantic import ValidationError
 
@@ -20,11 +20,8 @@ _FEWEST_COLUMNS = 8
 _SMALLEST_BATCH = 16
 
 
-class Change(NamedTuple):
-    """Settings, by key as `--set` takes them, that may lower the memory of a run, and whether they keep its bits."""
-
-    settings: Mapping[str, int | str]
-    same_result: bool = False
+Change = tuple[dict[str, int | str], bool]
+"""Settings, by key as `--set` takes them, that may lower the memory of a run, and whether they keep its bits."""
 
 
 @dataclass(frozen=True)
@@ -66,35 +63,41 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
     if plan.fits:
         return []
     worth = _LEAST_SHARE * sum(verdict.peak_bytes for verdict in plan.verdicts if not verdict.fits)
-    useful: list[tuple[Change, Suggestion]] = []
-    for change in list(_changes(config, plan))[:_MOST_PLANS]:
+    found: list[Suggestion] = []
+    combined: dict[str, int | str] = {}
+    for change in islice(_changes(config, plan), _MOST_PLANS):
         suggestion = _tried(config, change, plan, plan_with)
         if suggestion is None:
             continue
         if suggestion.fits:
             return [suggestion]
         if suggestion.saved_bytes > worth:
-            useful.append((change, suggestion))
-    found = [suggestion for _, suggestion in useful]
-    combined = Change({}, same_result=True)
-    for change, _ in useful:
-        # Of a setting that was tried with several values the last, which saves most.
-        combined = Change({**combined.settings, **change.settings}, combined.same_result and change.same_result)
-    if len(combined.settings) > 1 and (suggestion := _tried(config, combined, plan, plan_with)) is not None:
-        found.append(suggestion)
+            found.append(suggestion)
+            # Of a setting that was tried with several values the last, which saves most.
+            combined |= change[0]
+    if len(combined) > 1:
+        same_result = all(suggestion.same_result for suggestion in found)
+        if (suggestion := _tried(config, (combined, same_result), plan, plan_with)) is not None:
+            found.append(suggestion)
     return found
 
 
 def _tried(config: Config, change: Change, plan: Plan, plan_with: Callable[[Config], Plan | None]) -> Suggestion | None:
     """Plan the run with a change; None if it could not be trained so."""
-    changed = _changed(config, change.settings)
-    new = None if changed is None else plan_with(changed)
-    if new is None:
+    settings, same_result = change
+    values = config.model_dump(mode="json")
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        values = merge(values, {section: {name: value}})
+    try:
+        changed = Config(**values)
+    except ValidationError:
+        return None
+    if (new := plan_with(changed)) is None:
         return None
     pairs = list(zip(plan.verdicts, new.verdicts, strict=True))
     saved = sum(max(before.peak_bytes - after.peak_bytes, 0) for before, after in pairs if not before.fits)
-    settings = tuple((key, str(value)) for key, value in change.settings.items())
-    return Suggestion(settings, saved, new.fits, change.same_result)
+    return Suggestion(tuple((key, str(value)) for key, value in settings.items()), saved, new.fits, same_result)
 
 
 def _changes(config: Config, plan: Plan) -> Iterator[Change]:
@@ -103,32 +106,22 @@ def _changes(config: Config, plan: Plan) -> Iterator[Change]:
     together = max(plan.measured.playing, plan.measured.learning) if isinstance(plan.measured, ProbeResult) else agents
     if together > 1:
         # The bits of an agent may depend on its group on a GPU.
-        yield Change({"population.group_size": 1}, same_result=plan.device == "cpu")
+        yield {"population.group_size": 1}, plan.device == "cpu"
     convolves = encoder_class(config.network).block_bound
     if convolves and config.network.column_chunk != _FEWEST_COLUMNS:
-        yield Change({"network.column_chunk": _FEWEST_COLUMNS})
+        yield {"network.column_chunk": _FEWEST_COLUMNS}, False
     capacity = config.replay.capacity // 2
-    while capacity >= max(config.replay.minimum, plan.rows_per_generation) and capacity > config.replay.capacity // 16:
-        if capacity < plan.rows_stored or plan.device == "cuda":
-            yield Change({"replay.capacity": capacity})
+    fewest = max(config.replay.minimum, plan.sizes.rows_per_generation, config.replay.capacity // 16 + 1)
+    while capacity >= fewest:
+        if capacity < plan.sizes.rows_stored or plan.device == "cuda":
+            yield {"replay.capacity": capacity}, False
         capacity //= 2
     if isinstance(learner, BatchLearnerConfig) and learner.batch_size >= 2 * _SMALLEST_BATCH:
-        smaller = {"learner.batch_size": learner.batch_size // 2}
+        smaller: dict[str, int | str] = {"learner.batch_size": learner.batch_size // 2}
         if isinstance(learner, BatchSamplingConfig):
             smaller["learner.accumulation_steps"] = 2 * learner.accumulation_steps
-        yield Change(smaller)
+        yield smaller, False
     if convolves:
-        yield Change({"network.encoder": "filter_bank"})
+        yield {"network.encoder": "filter_bank"}, False
     if agents >= 2 * _FEWEST_AGENTS:
-        yield Change({"population.size": agents // 2})
-
-
-def _changed(config: Config, settings: Mapping[str, int | str]) -> Config | None:
-    values = config.model_dump(mode="json")
-    for key, value in settings.items():
-        section, _, name = key.partition(".")
-        values = merge(values, {section: {name: value}})
-    try:
-        return Config(**values)
-    except ValidationError:
-        return None
+        yield {"population.size": agents // 2}, False

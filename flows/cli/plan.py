@@ -60,7 +60,7 @@ def plan(
         display.waiting_for("measuring a piece")
         run_plan = plan_run(config, data, shape=shape)
         measured = run_plan.plan.measured
-        workers = worker_plans(config, run_plan.sizes, measured) if isinstance(measured, ProbeResult) else []
+        workers = worker_plans(config, run_plan.plan.sizes, measured) if isinstance(measured, ProbeResult) else []
     print_result(as_json, plan_document, partial(_print_whole_plan, explained=explain), config, run_plan, workers)
     if not run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)

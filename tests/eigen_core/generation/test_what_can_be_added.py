@@ -87,12 +87,12 @@ def test_groups_change_no_bit_of_what_was_added(chosen: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("chosen", [POINTER, JITTER, LAST_DAY, BOTH], ids=str)
 def test_what_was_added_is_planned_and_measured_without_a_word_on_memory(chosen: dict[str, str]) -> None:
-    config = config_with(chosen)
+    config = config_with(chosen).model_copy(update={"device": "cpu"})
     data = open_data(config) if config.task == "pointer" else TaskData(random_panel(config))
     measured = measure(config, data, own_resident_bytes())
     assert min(measured.seconds.values()) > 0
     sizes = Sizes.of(config, data)
-    plan = plan_of(config, sizes, measured, device="cpu", limits={"host": Limit(10_000_000_000, "here")})
+    plan = plan_of(config, sizes, measured, limits={"host": Limit(10_000_000_000, "here")})
     assert plan.fits
     assert {"population", "replay"} <= {part.name for part in plan.parts}
     assert sizes.population_bytes == begin(config).population.nbytes

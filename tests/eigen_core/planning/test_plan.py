@@ -35,8 +35,8 @@ def planned(
     limits: Mapping[str, Limit] | None = None,
     **settings: Any,
 ) -> Plan:
-    config = CONFIG.model_copy(update=settings)
-    return plan_of(config, sizes_of(config), measured, device=device, limits=limits)
+    config = CONFIG.model_copy(update={"device": device, **settings})
+    return plan_of(config, sizes_of(config), measured, limits=limits)
 
 
 def part(plan: Plan, name: str) -> Part:
