@@ -8,8 +8,7 @@ import sys
 import threading
 import time
 import tracemalloc
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -25,6 +24,8 @@ from eigen_core.machine.usage import PhaseUsage, Point, Usage, process_bytes, re
 _ROWS = 20
 # Listing a million objects takes 0.05 s.
 _ALONE_SECONDS = 5.0
+_listing = threading.Lock()
+logger = logging.getLogger(__name__)
 Row = Mapping[str, str | float | None]
 
 
@@ -40,14 +41,9 @@ class Part:
 
 @dataclass(frozen=True)
 class TensorGroup:
-    """Tensors or arrays with the same owner, type and shape.
+    """Tensors or arrays with the same owner (or none), type and shape: "float32 [50000, 108, 2]".
 
-    Attributes:
-        owner: empty if no known owner holds them.
-        content: type and shape: "float32 [50000, 108, 2]".
-        device: `cpu` or the name of the device.
-        count: number of them.
-        bytes, resident: their size, and the part in memory; the rest was never written, or lies in a file.
+    Of their bytes some are resident; the rest was never written, or lies in a file.
     """
 
     owner: str
@@ -66,14 +62,11 @@ class MemoryReport:
         moment: ISO 8601, UTC.
         reason: why the report was made, the end of a sentence.
         nearest: the memory against the limit that is nearest, in words.
-        usage: the memory.
         limits: of the host, the smallest first, then of the GPU.
         parts: owners and the rest, the largest first; their sum is the memory of all processes.
-        tensors: the largest tensors and arrays.
         traced: lines of Python that allocated, each with its callers, if `memory.trace` is on.
         phases: the newest phases; the last may be under way.
         course, recent: the memory over the whole time, each point the peak of an interval, and over its end.
-        plan: rows of the run's plan.
         sections: further texts, by title.
     """
 
@@ -90,11 +83,6 @@ class MemoryReport:
     recent: tuple[Point, ...] = ()
     plan: tuple[Row, ...] = ()
     sections: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def host_bytes(self) -> int:
-        """Resident memory of this process and its descendants."""
-        return self.usage.host
 
     @property
     def headline(self) -> str:
@@ -144,33 +132,21 @@ def _part_of(owner: str, groups: Iterable[TensorGroup]) -> Part:
 
 def _live_tensors() -> dict[int, Values]:
     """Return all tensors, by the address of their memory; of views the largest."""
-    with _no_thread_switch():
-        listed = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
-    found: dict[int, Values] = {}
-    for tensor in listed:
-        add_largest(found, tensor)
-    return found
-
-
-_listing = threading.Lock()
-
-
-@contextmanager
-def _no_thread_switch() -> Iterator[None]:
-    """Let no other Python thread run inside the block, which must take less than `_ALONE_SECONDS`.
-
-    The collector lists tuples that are still being filled. CPython ends the thread that fills one with a SystemError if
-    the tuple is referred to from elsewhere (`_PyTuple_Resize`).
-    """
+    # The collector lists tuples that are still being filled. CPython ends the thread that fills one with a SystemError
+    # if the tuple is referred to from elsewhere (`_PyTuple_Resize`): no other Python thread may run while it lists.
     with _listing:
         interval = sys.getswitchinterval()
         sys.setswitchinterval(_ALONE_SECONDS)
         try:
             # Threads that wait already do so by the old interval: after their turn they wait by the new one.
             time.sleep(2.0 * interval)
-            yield
+            listed = [item for item in gc.get_objects() if issubclass(type(item), Tensor)]
         finally:
             sys.setswitchinterval(interval)
+    found: dict[int, Values] = {}
+    for tensor in listed:
+        add_largest(found, tensor)
+    return found
 
 
 def traced_lines() -> tuple[str, ...]:
@@ -192,7 +168,7 @@ def report_markdown(report: MemoryReport) -> str:
     parts = [(p.name, size(p.host), size(p.device) if p.device else "", p.detail) for p in report.parts]
     sections = {
         "Memory by part": _table(
-            ("part", "host", "device", "content"), [*parts, ("all", size(report.host_bytes), device, "")]
+            ("part", "host", "device", "content"), [*parts, ("all", size(report.usage.host), device, "")]
         ),
         "Limits": _table(
             ("limit", "size", "counted against it", "soft line", "hard line"),
@@ -237,9 +213,6 @@ def _table(headings: Collection[str], rows: Iterable[Iterable[str | float | None
     cells = [["" if cell is None else str(cell).replace("|", "/") for cell in row] for row in rows]
     lines = [list(headings), ["---"] * len(headings), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) if cells else ""
-
-
-logger = logging.getLogger(__name__)
 
 
 def install_report_signal(callback: Callable[[], object]) -> Callable[[], None]:

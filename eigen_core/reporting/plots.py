@@ -378,7 +378,7 @@ def plot_memory_curve(report: "MemoryReport", path: Path) -> Path:
 def _report_story(report: "MemoryReport") -> str:
     if not report.recent:
         return "The memory has not been measured yet."
-    text = f"{size(report.host_bytes)} are taken. {report.headline}"
+    text = f"{size(report.usage.host)} are taken. {report.headline}"
     return text if len(text) <= _STORY else f"{text[:_STORY].rsplit(' ', 1)[0]} …"
 
 

@@ -90,7 +90,7 @@ def test_the_parts_are_all_of_the_memory_the_largest_first(report: MemoryReport)
     sizes = [part.host + part.device for part in report.parts]
     assert sizes == sorted(sizes, reverse=True)
     assert report.headline == f"The largest part is {report.parts[0].name} with {size(report.parts[0].host)}."
-    assert sum(sizes) >= 0.95 * report.host_bytes
+    assert sum(sizes) >= 0.95 * report.usage.host
 
 
 def test_a_run_says_what_it_holds() -> None:
