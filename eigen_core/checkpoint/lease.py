@@ -21,12 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from eigen_core.checkpoint.file_lock import ProcessIdentity, this_process
 from eigen_core.checkpoint.integrity import DELETED_MARK, LEASES, MANIFESTS
-from eigen_core.checkpoint.store import (
-    MissingObjectError,
-    Store,
-    StoredObject,
-    StoreUnavailableError,
-)
+from eigen_core.checkpoint.store import MissingObjectError, Store, StoredObject, StoreUnavailableError
 from eigen_core.common.errors import InputError
 
 logger = logging.getLogger(__name__)
@@ -81,25 +76,26 @@ class LeaseState:
     Attributes:
         epoch: how often the lease has been taken.
         owner: its holder; None if that cannot be read.
-        free: it was released, or its holder has certainly ended.
-        age_seconds: time since it was renewed, by the store's clock; infinite if `free`.
+        age_seconds: time since it was renewed, by the store's clock; infinite if it was released, or its holder has
+            certainly ended.
         lease_seconds: the lease expires at this age.
     """
 
     epoch: int
     owner: ProcessIdentity | None
-    free: bool
     age_seconds: float
     lease_seconds: float
 
     @property
     def live(self) -> bool:
         """Whether the holder may still be writing."""
-        return not self.free and self.age_seconds < self.lease_seconds
+        return self.age_seconds < self.lease_seconds
 
 
 class Lease:
     """The right to write a run's manifests, under an epoch that no other holder ever had. Make one with `acquire`.
+
+    Methods that ask the store raise its errors too (`Store`); the lease stays as it is then.
 
     As a context manager it is renewed in the background, which tells others to wait, and released at the end. Only
     `check` proves that it is still held.
@@ -137,8 +133,6 @@ class Lease:
         """Take the lease on a run.
 
         Args:
-            store: of the run.
-            run: its name.
             lease_seconds: the lease expires when it was not renewed for this time.
             above: lower bound of the epoch: the highest in the run's manifests.
             at_once: any other holder has certainly ended, since this process holds the run's lock.
@@ -146,13 +140,17 @@ class Lease:
 
         Raises:
             LeaseHeldError: another process holds it; the message says which, and how long to wait.
-            InputError, StoreUnavailableError: see `Store`.
         """
         record = _LeaseRecord(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
         while True:
             state = lease_state(store, run, at_once=at_once)
             if state is not None and state.live:
-                raise LeaseHeldError(_held_sentence(store, run, state))
+                left = max(1, math.ceil(state.lease_seconds - state.age_seconds))
+                raise LeaseHeldError(
+                    f"Run '{run}' in {store.url} is in use by {state.owner or 'another process'}, lease renewed "
+                    f"{state.age_seconds:.0f} s ago: wait until it ends or stop it. If it was killed, the run can be "
+                    f"resumed from here in {left} s."
+                )
             lease = cls(store, run, max(0 if state is None else state.epoch, above) + 1, record, clock)
             if lease._create():
                 return lease
@@ -167,7 +165,6 @@ class Lease:
 
         Raises:
             LeaseLostError: another process has taken it since. A lease that expired and was not taken is still held.
-            InputError, StoreUnavailableError: see `Store`.
         """
         if self._keeper_error is not None:
             raise RuntimeError("the lease is not renewed any more, since its thread has ended") from self._keeper_error
@@ -185,12 +182,7 @@ class Lease:
         self._prune([self._announcement(manifest)])
 
     def renew(self) -> None:
-        """Show other processes that this one is alive.
-
-        Raises:
-            LeaseLostError: another process is known to have taken the lease.
-            InputError, StoreUnavailableError: see `Store`; the lease stays as it is.
-        """
+        """Show other processes that this one is alive; `LeaseLostError` if one is known to have taken the lease."""
         with self._writing:
             self.raise_if_lost()
             if not self._ended.is_set():
@@ -216,14 +208,9 @@ class Lease:
         finally:
             self._writing.release()
 
-    def keep(self) -> None:
-        """Renew the lease in the background, a few times while it lasts, until it is released or lost."""
-        if self._keeper is None:
-            self._keeper = threading.Thread(target=self._keep, name=f"eigen-lease-{self._run}", daemon=True)
-            self._keeper.start()
-
     def __enter__(self) -> Self:
-        self.keep()
+        self._keeper = threading.Thread(target=self._keep, name=f"eigen-lease-{self._run}", daemon=True)
+        self._keeper.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -234,7 +221,7 @@ class Lease:
         name = _record_name(self._run, self.epoch)
         if not self._store.create(name, self._record.model_dump_json().encode()):
             return False
-        found = self._store.objects(_folder(self._run))
+        found = self._store.objects(f"{self._run}/{LEASES}")
         epochs = _epochs(found)
         # Old records are removed: a process that decided long ago to take one of them finds its name free.
         if max(epochs, default=self.epoch) > self.epoch:
@@ -270,7 +257,7 @@ class Lease:
 
     def _look_for_another(self) -> None:
         if self._lost is None:
-            newest = max(_epochs(self._store.objects(_folder(self._run))), default=self.epoch)
+            newest = max(_epochs(self._store.objects(f"{self._run}/{LEASES}")), default=self.epoch)
             if newest <= self.epoch:
                 return
             self._lost = (
@@ -280,6 +267,7 @@ class Lease:
         raise LeaseLostError(self._lost)
 
     def _keep(self) -> None:
+        """Renew the lease a few times while it lasts, until it is released or lost."""
         try:
             while not self._ended.wait(self._record.lease_seconds / _BEATS_PER_LEASE):
                 try:
@@ -299,17 +287,8 @@ class Lease:
 
 
 def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:
-    """Return the lease on a run, None if none was ever taken.
-
-    Args:
-        store: of the run.
-        run: its name.
-        at_once: the holder has certainly ended: report the lease as free.
-
-    Raises:
-        InputError, StoreUnavailableError: see `Store`.
-    """
-    found = store.objects(_folder(run))
+    """Return the lease on a run, None if none was ever taken; `at_once`: its holder has certainly ended."""
+    found = store.objects(f"{run}/{LEASES}")
     epoch = max(_epochs(found), default=0)
     if epoch == 0:
         return None
@@ -317,11 +296,10 @@ def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState 
     owner = None if record is None else record.owner
     lease_seconds = _DEFAULT_SECONDS if record is None else record.lease_seconds
     if at_once or (record is not None and _is_free(store, run, epoch, record)):
-        return LeaseState(epoch, owner, True, math.inf, lease_seconds)
-    names = (_record_name(run, epoch), _beat_name(run, epoch))
-    heard = max(thing.modified for thing in found if thing.name in names)
+        return LeaseState(epoch, owner, math.inf, lease_seconds)
+    heard = max(thing.modified for thing in found if thing.name in (_record_name(run, epoch), _beat_name(run, epoch)))
     age = max(0.0, (store.time() - heard).total_seconds())
-    return LeaseState(epoch, owner, False, age, lease_seconds)
+    return LeaseState(epoch, owner, age, lease_seconds)
 
 
 def is_live(store: Store, run: str) -> bool:
@@ -347,12 +325,8 @@ def _parsed(kind: type[_Document], store: Store, name: str) -> _Document | None:
         return None
 
 
-def _folder(run: str) -> str:
-    return f"{run}/{LEASES}"
-
-
 def _record_name(run: str, epoch: int) -> str:
-    return f"{_folder(run)}{epoch:06d}"
+    return f"{run}/{LEASES}{epoch:06d}"
 
 
 def _beat_name(run: str, epoch: int) -> str:
@@ -363,12 +337,3 @@ def _epochs(found: list[StoredObject]) -> list[int]:
     """Return the epochs among the objects of a lease's folder, rising."""
     matches = (_RECORD_NAME.fullmatch(thing.name.rpartition("/")[2]) for thing in found)
     return sorted(int(match[1]) for match in matches if match is not None)
-
-
-def _held_sentence(store: Store, run: str, state: LeaseState) -> str:
-    left = max(1, math.ceil(state.lease_seconds - state.age_seconds))
-    owner = state.owner or "another process"
-    return (
-        f"Run '{run}' in {store.url} is in use by {owner}, lease renewed {state.age_seconds:.0f} s ago: wait until it "
-        f"ends or stop it. If it was killed, the run can be resumed from here in {left} s."
-    )

@@ -301,14 +301,12 @@ def test_a_renewal_that_dies_is_not_silent(store: MemoryStore) -> None:
             raise ZeroDivisionError
 
     store.before = fail
-    lease = Lease.acquire(store, "run", 0.02)
-    lease.keep()
-    assert lease._keeper is not None
-    lease._keeper.join(30)
-    with pytest.raises(RuntimeError, match="not renewed any more"):
-        lease.check()
-    store.before = None
-    lease.release()
+    with Lease.acquire(store, "run", 0.02) as lease:
+        assert lease._keeper is not None
+        lease._keeper.join(30)
+        with pytest.raises(RuntimeError, match="not renewed any more"):
+            lease.check()
+        store.before = None
 
 
 def test_permission_revoked_is_for_the_caller_to_judge_and_the_lease_is_not_lost(store: MemoryStore) -> None:
