@@ -70,13 +70,9 @@ class KeepRule(NamedTuple):
 
 @dataclass(frozen=True)
 class CleanReport:
-    """Files that `RunContents.clean` removed, or would remove in a dry run.
+    """Files that `RunContents.clean` removed, or would remove in a dry run; `generations` are gone, rising.
 
-    Attributes:
-        generations: numbers of the generations that are gone, rising.
-        manifests: names of the removed manifests, superseded ones of kept generations included.
-        blobs: names of the removed blobs.
-        bytes_freed: their size (bytes).
+    `manifests` names superseded ones of kept generations too.
     """
 
     generations: tuple[int, ...]
@@ -121,10 +117,6 @@ class _AttachmentList(BaseModel):
 class RunContents:
     """The content of a run in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
 
-    Args:
-        store: where runs are kept.
-        name: the run's name.
-
     Attributes:
         unfit: names of manifests that no training can go on from; retention does not count on them.
     """
@@ -166,17 +158,17 @@ class RunContents:
             config = parse_checksummed(self._read(CONFIG_NAME, _CONFIG_LIMIT)).get("config")
             if not isinstance(config, dict):
                 raise DamagedFileError("does not hold a configuration")
+        except MissingObjectError:
+            return Damage(None, CONFIG_NAME, _MISSING, CONFIG_NAME)
         except DamagedFileError as error:
             return Damage(None, CONFIG_NAME, str(error), CONFIG_NAME)
         return config
 
     def _read(self, relative: str, limit: int) -> bytes:
-        """Return the content of a small object; `DamagedFileError` if there is none, or it is too large."""
+        """Return the content of a small object; `DamagedFileError` if it is too large."""
         name = self.object_name(relative)
         try:
             return self.store.read(name, limit)
-        except MissingObjectError as error:
-            raise DamagedFileError(_MISSING) from error
         except StoreUnavailableError as error:
             stored = self.store.stat(name)
             if stored is None or stored.bytes <= limit:
@@ -220,6 +212,8 @@ class RunContents:
             manifest = parse_manifest(self._read(name, MANIFEST_LIMIT))
             if manifest.name != name:
                 raise DamagedFileError(f"is that of {manifest.name}")
+        except MissingObjectError:
+            return Damage(generation_of(name), "manifest", _MISSING, name)
         except DamagedFileError as error:
             return Damage(generation_of(name), "manifest", str(error), name)
         return manifest
@@ -253,15 +247,9 @@ class RunContents:
 
     @contextmanager
     def blob_file(self, blob: str, size: int, read: Progress | None = None) -> Iterator[Path]:
-        """Give a file with a blob's verified content, a temporary one if the store is elsewhere.
+        """Give a file with the content of a blob of this size (bytes), a temporary one if the store is elsewhere.
 
-        Args:
-            blob: its name, relative to the run's folder.
-            size: the size that it must have (bytes).
-            read: called with the number of further bytes that were read.
-
-        Raises:
-            DamagedFileError: the blob is missing or damaged.
+        `DamagedFileError` if the blob is missing or damaged; `read` is called with the number of bytes just read.
         """
         name = self.object_name(blob)
         if isinstance(self.store, LocalStore):
@@ -288,15 +276,10 @@ class RunContents:
     def fetch_generation(self, manifest: Manifest, local: "RunContents") -> None:
         """Copy the missing and damaged parts of a generation to this machine, the manifest last.
 
-        The caller holds the run directory's lock. Progress is reported as "download", in bytes.
-
-        Args:
-            manifest: the generation's, which this store has.
-            local: the run on this machine, in a `LocalStore`.
+        The caller holds the lock of the run directory, `local`. Progress is reported as "download", in bytes.
 
         Raises:
             DamagedGenerationError: a needed part is damaged in the store; nothing is fetched if its size shows it.
-            InputError, StoreUnavailableError: see `Store`.
         """
         assert isinstance(local.store, LocalStore)
         lacking = {damage.path: damage.file for damage in local.damages(manifest, deep=True)}
@@ -321,23 +304,34 @@ class RunContents:
         if lacking:
             logger.info("Run '%s': fetched generation %d, %s", self.name, manifest.generation, in_mb(total))
 
-    def damages(self, manifest: Manifest, *, deep: bool = False, phase: str = "verify") -> list[Damage]:
-        """Return the damages of a generation by the sizes, with `deep` also the SHA-256 of all its blobs.
+    def damages(self, *manifests: Manifest, deep: bool = False, phase: str = "verify") -> list[Damage]:
+        """Return the damages of generations by the sizes, with `deep` also the SHA-256 of all their blobs.
 
         With `deep` progress is reported as `phase`, in bytes.
         """
-        return self._damages([manifest], deep=deep, phase=phase)
+        blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}
+        if deep:
+            wrong = self._deep_damages(blobs, phase)
+        else:
+            there = {self._relative(stored): stored.bytes for stored in self.store.objects(self.object_name(BLOBS))}
+            wrong = {name: what for name, size in blobs.items() if (what := _size_damage(there.get(name), size))}
+        return [
+            Damage(manifest.generation, part, wrong[name], name)
+            for manifest in manifests
+            for part, name in manifest.parts.items()
+            if name in wrong
+        ]
 
     def verify(self, *, deep: bool = True) -> list[Damage]:
         """Return all that is wrong with a run: its configuration, its manifests, and all that these refer to.
 
         Args:
-            deep: compare SHA-256 too, not just sizes, and read attachments; progress is reported as "verify", in bytes.
+            deep: compare SHA-256 too, and read attachments; progress is reported as "verify", in bytes.
         """
         config = self.begun_config()
         found = list(self.newest_first())
         damages = [one for one in (config, *found) if isinstance(one, Damage)]
-        wrong = self._damages([one for one in found if isinstance(one, Manifest)], deep=deep)
+        wrong = self.damages(*(one for one in found if isinstance(one, Manifest)), deep=deep)
         # What a living run has removed meanwhile, manifest first, is not damaged.
         present = self.generations() if wrong else set()
         damages += [damage for damage in wrong if damage.generation in present]
@@ -366,20 +360,6 @@ class RunContents:
         blobs = self.store.objects(self.object_name(BLOBS))
         needed = {blob for manifest in self.manifests() for blob in manifest.blobs}
         return [stored for stored in blobs if self._relative(stored) not in needed]
-
-    def _damages(self, manifests: list[Manifest], *, deep: bool, phase: str = "verify") -> list[Damage]:
-        blobs = {name: size for manifest in manifests for name, size in manifest.blobs.items()}
-        wrong = self._deep_damages(blobs, phase) if deep else self._shallow_damages(blobs)
-        return [
-            Damage(manifest.generation, part, wrong[name], name)
-            for manifest in manifests
-            for part, name in manifest.parts.items()
-            if name in wrong
-        ]
-
-    def _shallow_damages(self, blobs: dict[str, int]) -> dict[str, str]:
-        found = {self._relative(stored): stored.bytes for stored in self.store.objects(self.object_name(BLOBS))}
-        return {name: what for name, size in blobs.items() if (what := _size_damage(found.get(name), size))}
 
     def _deep_damages(self, blobs: dict[str, int], phase: str) -> dict[str, str]:
         progress = BytesDone(phase, sum(blobs.values()))
@@ -456,7 +436,7 @@ class RunContents:
         )
 
     def _summary(self, name: str, stored: StoredObject) -> _Summary | None:
-        """Sum a manifest up, None if it is damaged or unfit; one that has not changed is not read again."""
+        """Return the summary of a manifest, None if it is damaged or unfit; an unchanged one is not read again."""
         if name in self.unfit:
             return None
         if stored not in self._known:
@@ -521,13 +501,7 @@ class RunContents:
         return damages
 
     def _read_attachment(self, name: str, listed: Mapping[str, _Attachment]) -> bytes:
-        full, entry = self.object_name(name), listed.get(name)
-        stored = self.store.stat(full)
-        if stored is None:
-            raise MissingObjectError(f"{self.store.url} has no {full}")
-        if stored.bytes > _ATTACHMENT_LIMIT:
-            raise DamagedFileError(f"has {stored.bytes:,} bytes, more than any of its kind")
-        content = self.store.read(full, _ATTACHMENT_LIMIT)
+        content, entry = self._read(name, _ATTACHMENT_LIMIT), listed.get(name)
         if entry is not None and hashlib.sha256(content).hexdigest() != entry.sha256:
             raise DamagedFileError(f"is not the file that {ATTACHMENTS_NAME} lists")
         if name.endswith(".json"):
@@ -543,7 +517,7 @@ class RunContents:
     def _listed_attachments(self) -> dict[str, _Attachment]:
         """Return the list, empty if there is none; `DamagedFileError` if it is damaged."""
         try:
-            content = self.store.read(self.object_name(ATTACHMENTS_NAME), _ATTACHMENT_LIMIT)
+            content = self._read(ATTACHMENTS_NAME, _ATTACHMENT_LIMIT)
             return {entry.name: entry for entry in _AttachmentList.model_validate(parse_checksummed(content)).files}
         except MissingObjectError:
             return {}
@@ -582,16 +556,10 @@ def _generations(names: Iterable[str]) -> set[int]:
 def kept_generations(
     stored: Collection[int], whole: Sequence[int], keep_every: int, champion_generation: int
 ) -> set[int]:
-    """Return the generations that stay, of those that are stored.
+    """Return the generations that stay, of all that are `stored`; of undamaged ones `whole`, the newest, always stay.
 
-    A damaged generation newer than all whole ones stays too, until it is written again: it shows what happened.
-    Without any whole generation all stay.
-
-    Args:
-        stored: all generations in the run.
-        whole: the newest ones that are not damaged, as many as are to be kept.
-        keep_every: generations whose number is a multiple of this stay; 0: none.
-        champion_generation: stays.
+    A damaged generation newer than all whole ones stays too, until it is written again: it shows the cause. Without any
+    whole generation all stay.
     """
     newest = max(whole, default=-1)
     return {
@@ -633,10 +601,7 @@ def _kept_manifests(
 ) -> set[str]:
     """Return the names of the manifests that stay (see `RunContents.clean`).
 
-    Args:
-        read: name -> summary of the manifest, None if it is damaged.
-        sizes: the stored blobs -> their sizes (bytes).
-        keep_last, keep_every, champion_generation, protected: see `RunContents.clean`.
+    `read`: name -> summary of the manifest, None if it is damaged; `sizes`: the stored blobs -> bytes.
     """
     best: dict[int, _Summary] = {}
     for found in sorted((found for found in read.values() if found is not None), key=lambda found: found.age):
