@@ -63,13 +63,9 @@ def holdout_name(generation: int) -> str:
 
 @dataclass(frozen=True)
 class Damage:
-    """A defect of one part of a run.
+    """A defect of a part of a run that one generation needs (None: all): `what` ends a sentence that `file` begins.
 
-    Attributes:
-        generation: the generation that needs the part; None: all of them.
-        file: "population.safetensors", "replay shard 11600", "manifest", "config.json".
-        what: the rest of a sentence that starts with the file.
-        path: relative to the run's folder.
+    `file`: "population.safetensors", "replay shard 11600", "manifest"; `path`: relative to the run's folder.
     """
 
     generation: int | None
@@ -88,12 +84,7 @@ class DamagedFileError(ValueError):
 
 
 class UnfitSnapshotError(InputError):
-    """A snapshot is whole, but no run with this configuration can have written it.
-
-    Attributes:
-        file: the part: "state.json", "replay".
-        what: the rest of a sentence that starts with the part.
-    """
+    """A snapshot is whole, but no run with this configuration can have written it: `what` is wrong with `file`."""
 
     def __init__(self, file: str, what: str) -> None:
         super().__init__(f"{file} {what}.")
@@ -249,7 +240,7 @@ def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read; `IsADirectoryError` if it is no regular file."""
     # A pipe in the place of the file would wait until a process writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(descriptor, "rb", buffering=0) as file:
+    with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise IsADirectoryError
         yield file
@@ -278,7 +269,7 @@ def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None)
 def _sha256(file: BinaryIO, read: Callable[[int], None] | None = None) -> str:
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_READ_BYTES))
-    while count := file.readinto(buffer):  # type: ignore[attr-defined]  # BinaryIO lacks it; files opened raw have it
+    while count := file.readinto(buffer):  # type: ignore[attr-defined]  # BinaryIO lacks it; files have it
         digest.update(buffer[:count])
         if read is not None:
             read(count)

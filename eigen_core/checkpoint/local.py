@@ -4,11 +4,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
+from eigen_core.checkpoint.integrity import opened
 from eigen_core.checkpoint.store import (
     MissingObjectError,
     Progress,
@@ -178,21 +179,14 @@ class LocalStore(Store):
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[BinaryIO]:
-        missing = f"{self.folder} has no {name}"
-        try:
-            # Without O_NONBLOCK, opening a named pipe would wait for a writer.
-            descriptor = os.open(self.path(name), os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno not in _NO_FILE:
-                raise
-            raise MissingObjectError(missing) from error
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise MissingObjectError(missing)
-            with open(descriptor, "rb", closefd=False) as file:
-                yield file
-        finally:
-            os.close(descriptor)
+        with ExitStack() as closing:
+            try:
+                file = closing.enter_context(opened(self.path(name)))
+            except OSError as error:
+                if error.errno not in _NO_FILE and not isinstance(error, IsADirectoryError):
+                    raise
+                raise MissingObjectError(f"{self.folder} has no {name}") from error
+            yield file
 
     def _errors(self, action: str) -> AbstractContextManager[None]:
         return store_errors(action, self.folder)
