@@ -25,33 +25,22 @@ def open_store(url: str) -> Store:
     location = gcs_location(url)
     if location is None:
         return LocalStore(store_folder(url))
-    _refuse_pickled_tokens()
+    tokens = Path.home() / ".gcs_tokens"
+    if os.path.lexists(tokens):
+        # gcsfs, once it is imported, unpickles those of an old version, which can run any code.
+        raise InputError(
+            f"{tokens} holds the tokens of an old login as a pickle, which can run code when it is read: remove it, "
+            "and set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file (JSON) instead."
+        )
     # Importing the client takes a second, which runs in a folder do not need to spend.
     from eigen_core.checkpoint.gcs import GcsStore
 
     return GcsStore(location)
 
 
-def _refuse_pickled_tokens() -> None:
-    """Refuse to import gcsfs where it would unpickle tokens of an old version, which can run any code."""
-    path = Path.home() / ".gcs_tokens"
-    if os.path.lexists(path):
-        raise InputError(
-            f"{path} holds the tokens of an old login as a pickle, which can run code when it is read: remove it, and "
-            "set GOOGLE_APPLICATION_CREDENTIALS to the path of a key file (JSON) instead."
-        )
-
-
 @dataclass(frozen=True)
 class RunLocation:
-    """The place of a run.
-
-    Attributes:
-        name: of the run.
-        store: a bucket, or the folder that has the run directory.
-        root: folder of this machine that has the run directory.
-        remote: the store is a bucket.
-    """
+    """The place of a run: its store, a bucket if it is `remote`, and `root`, the folder of the run directory."""
 
     name: str
     store: Store

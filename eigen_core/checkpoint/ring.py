@@ -17,12 +17,12 @@ import gzip
 import json
 import math
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import BinaryIO, Protocol
 
 import numpy as np
 import torch
@@ -60,8 +60,6 @@ _SMALL_SHARDS = 256
 _WORKERS = 2
 
 Bytes = NDArray[np.uint8]
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 RowRange = tuple[int, int]
 """Number of a first row, and how many."""
@@ -116,13 +114,14 @@ def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
 
 
 def _plan_shards(
-    ring: Ring, row_bytes: int, known: Sequence[ShardEntry], is_there: Callable[[ShardEntry], bool]
+    ring: Ring, row_bytes: int, known: Sequence[ShardEntry], run: Path
 ) -> tuple[list[ShardEntry], list[RowRange]]:
     """Return which of the known shards of an earlier state still serve, and which ranges of rows must be written."""
     oldest = ring.written - ring.size
     kept = [shard for shard in known if shard.stop > oldest]
     reaches = kept and kept[0].first <= oldest and kept[-1].stop <= ring.written
-    if not reaches or not all(is_there(shard) for shard in kept):
+    paths = {blob_path(run, shard.sha256): shard.bytes for shard in kept}
+    if not reaches or not all(path.is_file() and path.stat().st_size == size for path, size in paths.items()):
         kept = []
     new = _spread(kept[-1].stop if kept else oldest, ring.written, row_bytes)
     whole = _spread(oldest, ring.written, row_bytes)
@@ -142,10 +141,7 @@ def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
 def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[RingEntry | None, list[ShardEntry]]:
     """Write the rows of a ring that are not stored yet; return the ring's entry and the shards that were written.
 
-    Args:
-        ring: None: the snapshot has none.
-        base: entry of an earlier state of this ring, to which rows were only appended since; None: none is known.
-        run: the run's folder.
+    `base`: entry of an earlier state of this ring, to which rows were only appended since; None: none is known.
     """
     if ring is None:
         return None, []
@@ -154,12 +150,7 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
     known: tuple[ShardEntry, ...] = ()
     if base is not None and base.columns == columns and base.capacity == ring.capacity:
         known = base.shards
-
-    def is_there(shard: ShardEntry) -> bool:
-        path = blob_path(run, shard.sha256)
-        return path.is_file() and path.stat().st_size == shard.bytes
-
-    kept, ranges = _plan_shards(ring, row_bytes, known, is_there)
+    kept, ranges = _plan_shards(ring, row_bytes, known, run)
     progress = BytesDone("save", sum(count for _, count in ranges) * row_bytes)
 
     def write(rows: RowRange) -> ShardEntry:
@@ -174,7 +165,8 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
         progress.add(count * row_bytes)
         return ShardEntry(first=first, count=count, bytes=size, sha256=sha256, raw_bytes=raw_bytes, compression="zstd")
 
-    written = _in_threads(write, ranges)
+    with ThreadPoolExecutor(_WORKERS) as threads:
+        written = list(threads.map(write, ranges))
     entry = RingEntry(
         capacity=ring.capacity,
         size=ring.size,
@@ -195,11 +187,6 @@ def empty_ring(entry: RingEntry) -> Ring:
     except MemoryError as error:
         raise DamagedFileError(f"needs more memory than there is ({error})") from error
     return Ring(columns, entry.size, entry.written)
-
-
-def _in_threads(work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
-    with ThreadPoolExecutor(_WORKERS) as threads:
-        return list(threads.map(work, items))
 
 
 @dataclass(frozen=True)
@@ -258,12 +245,9 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
     Nothing beyond the sizes in the manifest is decompressed.
 
     Args:
-        file: an unbuffered file at its start.
-        entry, shard: the manifest's entries of ring and shard.
+        file: at its start.
+        entry, shard: the manifest's entries of ring and shard; `DamagedFileError` if the content differs from them.
         columns: name -> the ring's memory as bytes `[capacity, bytes of a row]`.
-
-    Raises:
-        DamagedFileError: the content differs from the manifest.
     """
     stream = _reader(file)
     try:
@@ -346,5 +330,6 @@ def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:
         with reading_part(manifest, shard.title, blob_name(shard.sha256)), opened(path) as file:
             read_shard(file, entry, shard, memory)
 
-    _in_threads(read, entry.shards)
+    with ThreadPoolExecutor(_WORKERS) as threads:
+        list(threads.map(read, entry.shards))
     return ring

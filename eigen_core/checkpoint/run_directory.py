@@ -50,14 +50,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Saved:
-    """A generation that was committed.
-
-    Attributes:
-        manifest: its manifest.
-        written_bytes: bytes of all new files.
-        ring_bytes: bytes of the replay buffer's new rows, compressed.
-        ring_raw_bytes: the same before compression.
-    """
+    """A generation that was committed: bytes of all new files, and of new rows of the ring, compressed and before."""
 
     manifest: Manifest
     written_bytes: int
@@ -71,17 +64,10 @@ class Saved:
 
 
 class RunDirectory:
-    """A run's folder on this machine, in a `LocalStore`. Make one with `create` or `open`.
+    """A run's folder `path` on this machine, in a `LocalStore` at `root`. Make one with `create` or `open`.
 
     A generation is committed by its manifest, which is written last. Files of a killed process are removed when the run
-    is next locked, or with the next old generation.
-
-    Attributes:
-        root: the folder of the store.
-        name: the run's name.
-        path: the run's folder.
-        config: the configuration that the run began with.
-        contents: generations and attachments of the run.
+    is next locked, or with the next old generation. `config` is the configuration that the run began with.
     """
 
     def __init__(self, root: Path, name: str, config: Mapping[str, JsonValue]) -> None:
@@ -96,12 +82,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str, config: Mapping[str, JsonValue]) -> Self:
-        """Create a run with its configuration alone, completely or not at all.
-
-        Args:
-            root: the folder of the runs, which is created if it is missing.
-            name: see `check_run_name`.
-            config: as JSON; its key `seed`, if it is a number, goes into the manifests.
+        """Create a run with its configuration alone, completely or not at all; `root` is created if it is missing.
 
         Raises:
             InputError: the name or the folder cannot be used, or there is such a run already.
@@ -146,7 +127,13 @@ class RunDirectory:
         """
         self._lock.require(f"Run '{self.name}'")
         try:
-            self._clear_leftovers()
+            with explained("clear leftovers from", self.path, ANOTHER_STORE):
+                count = clear_unfinished(self.path)
+                for path in leftovers(self.path):
+                    path.unlink(missing_ok=True)  # a status that another thread was writing
+                    count += 1
+            if count:
+                logger.info("Run '%s': cleared %d files, left by a process that was stopped.", self.name, count)
             yield
         finally:
             self._lock.release()
@@ -159,15 +146,6 @@ class RunDirectory:
     def _writing(self) -> Iterator[None]:
         with self._alone, nullcontext() if self._lock.held else self.lock():
             yield
-
-    def _clear_leftovers(self) -> None:
-        with explained("clear leftovers from", self.path, ANOTHER_STORE):
-            count = clear_unfinished(self.path)
-            for path in leftovers(self.path):
-                path.unlink(missing_ok=True)  # a status that another thread was writing
-                count += 1
-        if count:
-            logger.info("Run '%s': cleared %d files, left by a process that was stopped.", self.name, count)
 
     def save(
         self,
@@ -182,7 +160,7 @@ class RunDirectory:
         run is locked meanwhile, unless it is already.
 
         Args:
-            snapshot: the state.
+            snapshot: the state at the end of the generation.
             config: with which the generation was trained; None: the one that the run began with.
             epoch: of the lease; 0: there is none.
 

@@ -4,6 +4,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -29,25 +30,18 @@ from eigen_core.config.model import CheckpointConfig
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class RunSession:
     """A run that this process alone may write to. Make one with `open_session`.
 
     A generation is committed to the run directory on this machine, and copied to a bucket in the background.
     """
 
-    def __init__(
-        self,
-        location: RunLocation,
-        directory: RunDirectory,
-        lease: Lease,
-        settings: CheckpointConfig,
-        uploader: Uploader | None,
-    ) -> None:
-        self.location = location
-        self.directory = directory
-        self._lease = lease
-        self._settings = settings
-        self._uploader = uploader
+    location: RunLocation
+    directory: RunDirectory
+    lease: Lease
+    settings: CheckpointConfig
+    uploader: Uploader | None
 
     @property
     def name(self) -> str:
@@ -56,7 +50,7 @@ class RunSession:
     @property
     def epoch(self) -> int:
         """Epoch of the lease."""
-        return self._lease.epoch
+        return self.lease.epoch
 
     def load_newest(
         self, form: SnapshotForm | None = None, restore: Callable[[Snapshot], None] | None = None
@@ -71,16 +65,16 @@ class RunSession:
             LeaseLostError: another process has taken the run over; nothing is written.
             InputError: the run directory cannot be written to.
         """
-        if self._uploader is None:
-            self._lease.check()
+        if self.uploader is None:
+            self.lease.check()
         else:
-            self._uploader.wait_for_queue()
+            self.uploader.wait_for_queue()
         saved = self.directory.save(snapshot, config, self.epoch)
-        settings = self._settings
-        if self._uploader is None:
+        settings = self.settings
+        if self.uploader is None:
             self.directory.clean(settings.keep_last, settings.keep_every, snapshot.champion_generation)
         else:
-            self._uploader.add(saved.manifest)
+            self.uploader.add(saved.manifest)
         return saved
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
@@ -91,13 +85,13 @@ class RunSession:
         Raises:
             LeaseLostError, InputError: see `save`.
         """
-        self._lease.check()
+        self.lease.check()
         newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
             return None
         saved = self.directory.save(snapshot, config, self.epoch)
-        if self._uploader is not None:
-            self._uploader.add(saved.manifest)
+        if self.uploader is not None:
+            self.uploader.add(saved.manifest)
         return saved
 
     @contextmanager
@@ -118,26 +112,23 @@ class RunSession:
 
     def _send(self, names: Sequence[str]) -> None:
         """Queue attachments and then their list for upload."""
-        if self._uploader is not None:
+        if self.uploader is not None:
             for name in (*names, ATTACHMENTS_NAME):
-                self._uploader.add_file(name, self.directory.path / name)
+                self.uploader.add_file(name, self.directory.path / name)
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait until everything is in the store.
-
-        Args:
-            seconds: timeout; None: `checkpoint.finish_seconds`.
+        """Wait until everything is in the store, by default for `checkpoint.finish_seconds`.
 
         Raises:
             StoreUnavailableError: something is not, after that time.
             LeaseLostError: another process has taken the run over.
         """
-        if self._uploader is not None:
-            self._uploader.finish(self._settings.finish_seconds if seconds is None else seconds)
+        if self.uploader is not None:
+            self.uploader.finish(self.settings.finish_seconds if seconds is None else seconds)
 
     def uploads(self) -> UploadStatus | None:
         """Return the state of the uploads; None if the store is on this machine."""
-        return None if self._uploader is None else self._uploader.status()
+        return None if self.uploader is None else self.uploader.status()
 
 
 def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
@@ -165,7 +156,12 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
         StoreUnavailableError: the store does not answer.
     """
     location = RunLocation.of(settings, name)
-    directory = _directory_of(location)
+    if location.local.exists() or not location.remote:
+        directory = RunDirectory.open(location.root, location.name)
+    elif location.stored.exists():
+        directory = RunDirectory.create(location.root, location.name, location.stored.config())
+    else:
+        raise InputError(f"There is no run '{location.name}' in {location.store.url}.")
     with directory.lock(), ExitStack() as stack:
         if location.remote:
             _publish_config(location, directory)
@@ -185,14 +181,6 @@ def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
     above = max((manifest.epoch for manifest in newest if manifest is not None), default=0)
     at_once = not location.remote
     return Lease.acquire(location.store, location.name, settings.lease_seconds, above=above, at_once=at_once)
-
-
-def _directory_of(location: RunLocation) -> RunDirectory:
-    if location.local.exists() or not location.remote:
-        return RunDirectory.open(location.root, location.name)
-    if not location.stored.exists():
-        raise InputError(f"There is no run '{location.name}' in {location.store.url}.")
-    return RunDirectory.create(location.root, location.name, location.stored.config())
 
 
 def _publish_config(location: RunLocation, directory: RunDirectory) -> None:

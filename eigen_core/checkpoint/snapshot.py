@@ -48,7 +48,6 @@ class Snapshot:
     """
 
     generation: int
-    """Number of the generation."""
     tensors: Mapping[str, Mapping[str, torch.Tensor]]
     """File stem -> named tensors; one safetensors file each."""
     documents: Mapping[str, JsonValue | bytes]
@@ -71,7 +70,6 @@ class Snapshot:
                 raise ValueError(f"a tensor of '{stem}' is named '__metadata__', which safetensors keeps for itself")
 
 
-_WORKERS = 2
 _HEADER_LIMIT = 1 << 20
 """Most bytes that a safetensors file may have beside its tensors."""
 
@@ -108,11 +106,8 @@ def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
 class SnapshotForm:
     """The form of a run's snapshots, compared with a manifest before its files are read.
 
-    Attributes:
-        files: name of each file -> its tensors; None for JSON.
-        capacity: slots of the ring.
-        columns: one row of the ring.
-        generation_rows: numbers of rows that a generation can append to it.
+    `files` maps each name to its tensors (None: JSON); `capacity` and `columns` are those of the ring, to which a
+    generation can append as many rows as `generation_rows` contains.
     """
 
     files: Mapping[str, tuple[TensorFacts, ...] | None]

@@ -44,13 +44,7 @@ class MissingObjectError(Exception):
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object in a store.
-
-    Attributes:
-        name: its name, relative to the store, with slashes.
-        bytes: its size.
-        modified: when it was last written, by the store's clock (UTC).
-    """
+    """An object in a store: name in the store, size, and time of the last write by the store's clock (UTC)."""
 
     name: str
     bytes: int
@@ -148,13 +142,9 @@ def store_errors(action: str, path: Path) -> Iterator[None]:
 
 
 def within(seconds: float, action: Callable[[], object], late: str) -> None:
-    """Run `action` in a thread and wait for it no longer than `seconds`.
+    """Run `action` in a thread for at most `seconds`: `StoreUnavailableError(late)` if it does not end by then.
 
-    A thread that does not end in time is abandoned: a call into a dead network file system cannot be interrupted.
-
-    Raises:
-        StoreUnavailableError: it did not end in time; the message is `late`.
-        Exception: what `action` raised.
+    The thread is abandoned then: a call into a dead network file system cannot be interrupted.
     """
     failures: list[Exception] = []
 
@@ -299,12 +289,7 @@ def is_remote(url: str) -> bool:
 
 
 def run_root(url: str, local: str) -> Path:
-    """Return the absolute folder of this machine that contains the run directories of a store.
-
-    Args:
-        url: the store.
-        local: the folder (`checkpoint.local`) for the run directories of remote stores.
-    """
+    """Return the absolute folder of a store's run directories: inside the folder `local` if the store is remote."""
     location = gcs_location(url)
     if location is None:
         return store_folder(url)

@@ -92,11 +92,7 @@ def _specs(tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.
 
 
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a verified safetensors file, on the CPU, read and not mapped.
-
-    Raises:
-        DamagedFileError: it does not hold the tensors that are expected.
-    """
+    """Return the tensors of a file, on the CPU, read and not mapped; `DamagedFileError` if they are not as expected."""
     try:
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}

@@ -367,7 +367,7 @@ def test_copies_on_this_machine_go_only_once_they_are_in_the_store(
 
 def _finish(session: RunSession, seconds: float) -> None:
     """Finish with another patience than the configured one."""
-    uploader = session._uploader
+    uploader = session.uploader
     assert uploader is not None
     uploader.finish(seconds)
 
