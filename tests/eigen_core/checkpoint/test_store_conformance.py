@@ -203,7 +203,7 @@ def test_names_that_no_object_has(store: Store, file: Path, name: str) -> None:
         lambda: store.holds(name, file),
         lambda: store.delete([name]),
     ):
-        with pytest.raises(ValueError, match="not a name"):
+        with pytest.raises(ValueError, match="no name of an object"):
             action()
     for prefix in (name,) if name else ("a", "a//", "../", ".hidden/"):
         if prefix != "a/":
