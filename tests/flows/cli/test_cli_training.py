@@ -251,9 +251,9 @@ def test_runs_lists_every_run_of_a_store(monkeypatch: pytest.MonkeyPatch, folder
 def test_what_is_done_is_said_before_anything_large_is_loaded(environment: dict[str, str], folder: Path) -> None:
     said = (
         "import sys\n"
-        "from flows.cli import training as context\n"
         "from flows.cli.app import app\n"
-        "context.announce = lambda _, what: print(what, *({'torch', 'prefect'} & sys.modules.keys())) or sys.exit()\n"
+        "from flows.cli.display import Display\n"
+        "Display.announce = lambda _, what: print(what, *({'torch', 'prefect'} & sys.modules.keys())) or sys.exit()\n"
         "app(['train'])\n"
     )
     command = [sys.executable, "-c", said]
