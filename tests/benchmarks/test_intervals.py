@@ -1,10 +1,18 @@
-"""The interval of the excess holds what it says in validation and in the holdout, whose episodes overlap."""
+"""Intervals and claims hold as often as they say; benchmarks write what a busy machine does not change."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 
+from benchmarks import results
 from benchmarks.intervals import intervals_that_hold
+from benchmarks.results import Section, keep
+from benchmarks.timing_claims import run
+from benchmarks.walks import write_planted_prices
 from eigen_core.config.loading import load_config
 from eigen_core.market import build_panel
+from eigen_core.trading.synthetic import FEATURE, coming_returns
 
 
 @pytest.mark.thorough
@@ -18,3 +26,63 @@ def test_intervals_hold_the_excess_as_often_as_they_say(preset: str) -> None:
     held = intervals_that_hold(config, build_panel(config)[0], traders=40, years=8, seed=2)
     assert set(held) == {"validation", "holdout"}
     assert all(0.92 <= one.share <= 0.98 for one in held.values()), held
+
+
+@pytest.mark.thorough
+def test_luck_in_timing_is_rarely_claimed_and_skill_is_found() -> None:
+    section = run(markets=1)
+    claims: dict[str, tuple[int, int]] = {}
+    for name, *found in section.rows:
+        counts = [tuple(map(int, cell.split(" of "))) for cell in found]
+        claims[name] = (sum(claimed for claimed, _ in counts), sum(judged for _, judged in counts))
+    without = [counts for name, counts in claims.items() if not name.startswith("correlation")]
+    claimed, judged = (sum(values) for values in zip(*without, strict=True))
+    assert judged > 200
+    # With a probability of 5 % each, more than 9 % of so many have one of 1 %.
+    assert claimed <= 0.09 * judged
+    strongest = claims["correlation 0.3"]
+    assert strongest[0] >= 0.2 * strongest[1]
+
+
+ORDER = ("pauses", "claims")
+
+
+def section(title: str) -> Section:
+    return Section(title, "Counted.", ("", "value"), [("one", "1")])
+
+
+def test_times_are_not_written_on_a_busy_machine_and_counts_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "RESULTS.md"
+    monkeypatch.setattr(results, "RESULTS", path)
+    monkeypatch.setattr(results, "LOAD", 0.4)
+    keep({"pauses": section("Quiet")}, ORDER, path)
+    before = path.read_text()
+    assert "load average 0.4" in before
+    monkeypatch.setattr(results, "LOAD", 1.1)
+    with pytest.raises(SystemExit, match=r"load average was 1\.1 .* pauses"):
+        keep({"pauses": section("Busy")}, ORDER, path)
+    assert path.read_text() == before
+    keep({"claims": section("Counts")}, ORDER, path)
+    assert "Quiet" in path.read_text()
+    assert "Counts" in path.read_text()
+
+
+EDGE = 0.3
+
+
+def test_the_planted_column_is_read_as_a_feature_with_its_information_coefficient(tmp_path: Path) -> None:
+    options = ["market.first_date=2015-01-01", "trading.holding_days=5"]
+    path = tmp_path / "planted.csv"
+    write_planted_prices(load_config("quickstart", options), EDGE, path)
+    own = [f"market.data={path}", 'market.own_features=["columns"]']
+    config = load_config("quickstart", [*options, *own])
+    panel, _ = build_panel(config)
+    # Features are normalised a column each, which moves the correlation over the assets of a day by little.
+    signal = np.asarray(panel.features)[..., panel.feature_names.index(FEATURE)]
+    returns = coming_returns(panel, config.trading)
+    found = [
+        np.corrcoef(one, other)[0, 1] for one, other in zip(signal, returns, strict=True) if not np.isnan(other).any()
+    ]
+    assert abs(np.mean(found) - EDGE) < 0.05

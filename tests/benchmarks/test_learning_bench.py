@@ -1,23 +1,39 @@
-"""The bench of markets makes each trial once, stops when its time is over, and writes what it has."""
+"""The bench of markets: trials once, markets with the stated edge, oracles that earn it."""
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from benchmarks.learning import trial as kept
 from benchmarks.learning.bench import Part, make_missing, write
-from benchmarks.learning.markets import MARKETS
-from benchmarks.learning.trial import METHODS, Trial
+from benchmarks.learning.judgement import (
+    Oracle,
+    WeightsOracle,
+    best_schedules,
+    hindsight_bound,
+    play_oracles,
+    random_reward,
+    tuned_oracle,
+    tuned_weights_oracle,
+    yearly_excess,
+)
+from benchmarks.learning.markets import LEADER, MARKETS, MEMORY_DAYS, REGIME, KnownMarket, known_market
+from benchmarks.learning.trial import METHODS, Trial, trial_config
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config
+from eigen_core.config import Config, NetworkConfig
 from eigen_core.config.loading import load_config
+from eigen_core.learning.method import spread_starts
+from eigen_core.trading.synthetic import FEATURE, coming_returns
 
 PART = Part("learning", "A title", (((("plain", 0.3), ("noise", 0.0)), tuple(METHODS)),), range(1, 3))
 
 
 @pytest.fixture
-def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
+def made_trials(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
     """Trials that were made, without a training; the bench has two cases and two seeds."""
     calls: list[tuple[str, float, int]] = []
 
@@ -39,21 +55,21 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, float, int]]:
     return calls
 
 
-def test_every_trial_is_made_once(tmp_path: Path, made: list[tuple[str, float, int]]) -> None:
+def test_every_trial_is_made_once(tmp_path: Path, made_trials: list[tuple[str, float, int]]) -> None:
     make_missing(tmp_path, part=PART, minutes=1.0)
-    assert len(made) == len(list(PART.planned())) == len(list(tmp_path.iterdir()))
+    assert len(made_trials) == len(list(PART.planned())) == len(list(tmp_path.iterdir()))
     make_missing(tmp_path, part=PART, minutes=1.0)
-    assert len(made) == len(list(tmp_path.iterdir()))
+    assert len(made_trials) == len(list(tmp_path.iterdir()))
 
 
-def test_no_trial_is_begun_after_the_time_allowed(tmp_path: Path, made: list[tuple[str, float, int]]) -> None:
+def test_no_trial_is_begun_after_the_time_allowed(tmp_path: Path, made_trials: list[tuple[str, float, int]]) -> None:
     make_missing(tmp_path, part=PART, minutes=-1.0)
-    assert not made
+    assert not made_trials
     with pytest.raises(InputError, match="There is no trial in"):
         write(tmp_path, part=PART, results=tmp_path / "RESULTS.md")
 
 
-@pytest.mark.usefixtures("made")
+@pytest.mark.usefixtures("made_trials")
 @pytest.mark.thorough
 def test_what_was_found_is_a_section_and_a_picture(tmp_path: Path) -> None:
     results = tmp_path / "benchmarks" / "RESULTS.md"
@@ -85,3 +101,191 @@ def test_the_direct_method_is_the_preset_portfolio_on_the_days_of_the_market() -
     # The task does not read it.
     assert config.trading.model_copy(update={"loss_multiplier": preset.trading.loss_multiplier}) == preset.trading
     assert config.learner == preset.learner
+
+
+_DAYS, _ASSETS, _EDGE = 3_000, 20, 0.3
+
+
+def config_of(name: str) -> Config:
+    return trial_config(name, 1, "both", ["market.holdout_days=200"])
+
+
+def made(name: str, edge: float = _EDGE, seed: int = 1) -> KnownMarket:
+    return known_market(name, config_of(name), edge, seed, days=_DAYS, assets=_ASSETS)
+
+
+def feature(market: KnownMarket, name: str) -> np.ndarray:
+    return market.panel.features[:, : market.panel.assets, market.panel.feature_names.index(name)].astype(np.float64)
+
+
+def coefficient(values: np.ndarray, name: str, market: KnownMarket) -> float:
+    """Mean over days of the correlation over assets with the coming returns."""
+    returns = coming_returns(market.panel, config_of(name).trading)
+    days = ~np.isnan(returns).any(axis=1) & (values.std(axis=1) > 0.0)
+    one, other = (
+        (part - part.mean(axis=1, keepdims=True)) / part.std(axis=1, keepdims=True)
+        for part in (values[days], returns[days])
+    )
+    return float((one * other).mean())
+
+
+@pytest.mark.parametrize(
+    "name", ["plain", "isolated_factor", "isolated_factor_5", "unblocked", "factor", "memory", "memory_1", "regimes"]
+)
+def test_the_signal_has_the_stated_information_coefficient(name: str) -> None:
+    market = made(name)
+    assert market.edge == _EDGE
+    assert coefficient(market.signal, name, market) == pytest.approx(_EDGE, abs=0.05)
+
+
+def test_on_noise_there_is_none_whatever_was_asked_for() -> None:
+    market = made("noise")
+    assert market.edge == 0.0
+    assert coefficient(feature(market, FEATURE), "noise", market) == pytest.approx(0.0, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["memory", "memory_1"])
+def test_what_is_remembered_is_not_in_features_of_the_day(kind: str) -> None:
+    market = made(kind)
+    for name in market.panel.feature_names:
+        assert coefficient(feature(market, name), kind, market) == pytest.approx(0.0, abs=0.07), name
+    then = feature(market, FEATURE)[:-MEMORY_DAYS]
+    assert np.allclose(then, market.signal[MEMORY_DAYS:], atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "lowest", "highest"), [("memory", 0.12, 0.24), ("memory_1", 0.03, 0.12)])
+def test_means_far_apart_know_less_of_what_is_remembered_where_positions_are_short(
+    kind: str, lowest: float, highest: float
+) -> None:
+    market = made(kind)
+    shown = feature(market, FEATURE)
+    scales = NetworkConfig().scales
+    longer = min(scale for scale in scales if scale > MEMORY_DAYS)
+    shorter = max(scale for scale in scales if scale <= MEMORY_DAYS)
+    # The days that lie between two scales are what their means tell apart.
+    sums = np.cumsum(shown, axis=0)
+    between = np.zeros_like(shown)
+    between[longer:] = sums[longer - shorter : -shorter] - sums[:-longer]
+    assert lowest < coefficient(between, kind, market) < highest
+
+
+def test_a_leaders_move_precedes_the_markets() -> None:
+    market = made("leader")
+    panel = market.panel
+    assert panel.symbols[-1] == LEADER
+    assert panel.columns == panel.assets + 1
+    move = panel.features[:, -1, panel.feature_names.index("log_return_1")].astype(np.float64)
+    together = coming_returns(panel, config_of("leader").trading).mean(axis=1)
+    known = ~np.isnan(together)
+    known[0] = False
+    assert np.corrcoef(move[known], together[known])[0, 1] == pytest.approx(_EDGE, abs=0.02)
+    # Those that take a greater part in the market's moves are ranked first when it will rise.
+    rises = market.signal[known].mean(axis=1) > 0.0
+    parts = np.cov(np.diff(np.log(panel.close), axis=0).T).mean(axis=0)
+    assert np.corrcoef(parts, market.signal[known][rises].mean(axis=0))[0, 1] > 0.9
+
+
+def test_a_regime_names_the_sign_of_the_edge() -> None:
+    market = made("regimes")
+    regime = feature(market, REGIME)
+    assert set(np.unique(regime)) == {-1.0, 1.0}
+    assert np.allclose(regime * feature(market, FEATURE), market.signal, atol=1e-5)
+    assert (np.diff(regime[:, 0]) != 0.0).sum() < _DAYS / 100
+    assert coefficient(feature(market, FEATURE), "regimes", market) < 0.6 * _EDGE
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"), [("plain", -0.1, 0.1), ("factor", 0.1, 0.4), ("isolated_factor", 0.1, 0.4)]
+)
+def test_assets_have_in_common_what_the_market_says(name: str, lowest: float, highest: float) -> None:
+    returns = np.diff(np.log(made(name).panel.close), axis=0)
+    assert lowest < np.corrcoef(returns.T)[np.triu_indices(_ASSETS, k=1)].mean() < highest
+
+
+_CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])
+
+
+@pytest.fixture(scope="module")
+def market() -> KnownMarket:
+    return known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
+
+
+def test_the_oracle_earns_more_than_random_traders_and_less_than_hindsight(market: KnownMarket) -> None:
+    starts = spread_starts(market.panel.holdout_starts(_CONFIG), 10)
+    account = play_oracles([tuned_oracle(market, _CONFIG)], market, _CONFIG, starts)
+    oracle = float(account.reward.mean())
+    trades = account.trades.double().numpy()
+    assert 2.0 * max(random_reward(market, _CONFIG, starts, trades), 0.0) < oracle
+    assert oracle < hindsight_bound(market, _CONFIG, starts)
+
+
+def test_the_tuned_threshold_is_worth_something(market: KnownMarket) -> None:
+    oracle = tuned_oracle(market, _CONFIG)
+    starts = spread_starts(market.panel.training_starts(_CONFIG), 30)
+    every_day = Oracle(-np.inf, oracle.target)
+    rewards = play_oracles([oracle, every_day], market, _CONFIG, starts).reward.reshape(2, -1).mean(dim=1)
+    assert rewards[0] > 1.2 * rewards[1]
+
+
+def test_the_best_schedule_is_that_of_all_schedules() -> None:
+    generator = np.random.default_rng(1)
+    days, targets = 6, 2
+    worth = torch.from_numpy(generator.uniform(0.0, 1.0, (1, days, 1, targets)))
+    exits = torch.from_numpy(generator.integers(1, 4, (1, days, 1, targets)))
+    best = 0.0
+    for chosen in itertools.product(range(targets + 1), repeat=days):
+        free, earned = 0, 0.0
+        for day, target in enumerate(chosen):
+            if target < targets:
+                if day < free:
+                    break
+                free, earned = day + int(exits[0, day, 0, target]), earned + float(worth[0, day, 0, target])
+        else:
+            best = max(best, earned)
+    assert float(best_schedules(worth, exits)) == pytest.approx(best)
+
+
+def test_equal_weights_have_no_excess_and_the_oracle_has() -> None:
+    market = known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
+    span = market.panel.splits.holdout
+    oracle = WeightsOracle(2.0, 0.2)
+    equal = WeightsOracle(0.0, 1.0)
+    weights = torch.stack([one.weights(market, span) for one in (oracle, equal)])
+    excess = yearly_excess(market, _CONFIG, span, weights)
+    assert excess[0] > 10.0
+    assert excess[1] == pytest.approx(0.0, abs=1e-2)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    ("edge", "lowest", "highest"),
+    [
+        (0.0, 0.0, 0.5),
+        pytest.param(0.1, 1.0, 16.0, marks=pytest.mark.slow),
+        pytest.param(0.3, 4.0, 32.0, marks=pytest.mark.slow),
+    ],
+)
+def test_the_more_the_signal_knows_the_sharper_the_oracle_is(edge: float, lowest: float, highest: float) -> None:
+    assert lowest <= tuned_weights_oracle("plain", edge, _CONFIG).sharpness <= highest
+
+
+def test_the_excess_is_that_of_a_slow_account() -> None:
+    market = known_market("factor", _CONFIG, 0.3, seed=2, days=1_300, assets=4)
+    span = range(1_000, 1_060)
+    weights = WeightsOracle(2.0, 0.2).weights(market, span)
+    equal = torch.full_like(weights, 0.25)
+    trading = _CONFIG.trading
+    side = (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4) - 1.0
+
+    def growth(targets: np.ndarray) -> float:
+        held, logarithm = np.zeros(4), 0.0
+        for day, wanted in enumerate(targets, start=span.start):
+            kept = 1.0 - side * np.abs(wanted - held).sum()
+            worth = wanted * market.panel.open[day + 2] / market.panel.open[day + 1]
+            total = worth.sum() + 1.0 - wanted.sum()
+            logarithm += np.log(kept * total)
+            held = worth / total
+        return 100.0 * logarithm / len(targets)
+
+    expected = 252 * (growth(weights.numpy()) - growth(equal.numpy()))
+    assert yearly_excess(market, _CONFIG, span, weights[None])[0] == pytest.approx(expected, rel=1e-3)

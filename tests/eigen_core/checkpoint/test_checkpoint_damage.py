@@ -1,9 +1,9 @@
-"""Whatever happens to a file of a run is found, said, and gone around."""
+"""Whatever happens to a file of a run, or is in its place, is found, said, and gone around."""
 
 import logging
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from hashlib import sha256
 from pathlib import Path
 
@@ -14,15 +14,19 @@ from checkpoint_samples import (
     assert_same,
     blob_of,
     files_of,
+    generations_of,
     manifest_of,
     new_run,
     sample,
 )
+from obstacles import OBSTACLES, replace_by
 
 from eigen_core.checkpoint.contents import KeepRule, RunContents
 from eigen_core.checkpoint.integrity import (
+    ATTACHMENTS_NAME,
     CONFIG_NAME,
     Damage,
+    DamagedFileError,
     DamagedGenerationError,
     checksummed,
     generation_of,
@@ -313,3 +317,142 @@ def test_nothing_is_parsed_before_everything_is_verified(run: RunDirectory, monk
         blob_of(run, 3, part).write_bytes(content)
     assert parsed == []
     assert sha256(blob_of(run, 3, PARTS[0]).read_bytes()).hexdigest() in str(blob_of(run, 3, PARTS[0]))
+
+
+@pytest.fixture
+def run_of_two(tmp_path: Path) -> RunDirectory:
+    run_of_two = new_run(tmp_path)
+    for generation in (1, 2, 3):
+        run_of_two.save(sample(generation))
+    return run_of_two
+
+
+def attach(run_of_two: RunDirectory) -> RunContents:
+    """Put beside a run's generations what its training does."""
+    contents = run_of_two.contents
+    contents.put_attachment(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
+    contents.put_attachment("plots/fitness.png", b"picture: fitness")
+    return contents
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("part", ["population.safetensors", "state.json", "2", "manifest"])
+def test_an_older_generation_is_used_and_the_newest_made_again(
+    run_of_two: RunDirectory, obstacle: str, part: str
+) -> None:
+    path = run_of_two.path / manifest_of(run_of_two, 3).name if part == "manifest" else blob_of(run_of_two, 3, part)
+    replace_by(path, obstacle)
+    reopened = RunDirectory.open(run_of_two.root, "run")
+    loaded = reopened.load_newest()
+    assert loaded is not None
+    assert loaded.snapshot.generation == 2
+    if part != "manifest":
+        assert {damage.path for damage in reopened.contents.verify()} == {path.relative_to(run_of_two.path).as_posix()}
+    with reopened.lock():
+        reopened.save(sample(3))
+        reopened.clean(keep_last=1, keep_every=0, champion_generation=1)
+    loaded = RunDirectory.open(run_of_two.root, "run").load_newest()
+    assert loaded is not None
+    assert loaded.snapshot.generation == 3
+    assert 3 in generations_of(run_of_two)
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_the_configuration_is_taken_from_the_newest_generation(
+    run_of_two: RunDirectory, obstacle: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    replace_by(run_of_two.path / "config.json", obstacle)
+    with caplog.at_level(logging.WARNING):
+        reopened = RunDirectory.open(run_of_two.root, "run")
+    assert reopened.config == CONFIG
+    assert "the configuration of generation 3 is used" in caplog.text
+    assert [damage.path for damage in reopened.contents.verify()] == ["config.json"]
+    assert reopened.load_newest() is not None
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_a_lock_that_is_no_file_is_refused_at_once(run_of_two: RunDirectory, obstacle: str) -> None:
+    (run_of_two.path / "lock").unlink(missing_ok=True)
+    OBSTACLES[obstacle](run_of_two.path / "lock")
+    if obstacle in ("link to nothing", "terabyte of zeros"):
+        with run_of_two.lock():
+            assert run_of_two.is_locked()
+        return
+    with pytest.raises(InputError, match="lock"), run_of_two.lock():
+        pass
+    with pytest.raises(InputError, match="lock"):
+        run_of_two.is_locked()
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+@pytest.mark.parametrize("name", [holdout_name(3), "plots/fitness.png"])
+def test_an_attachment_that_is_no_file_is_named(run_of_two: RunDirectory, obstacle: str, name: str) -> None:
+    attach(run_of_two)
+    assert run_of_two.contents.verify() == []
+    replace_by(run_of_two.path / name, obstacle)
+    assert [damage.path for damage in run_of_two.contents.verify()] == [name]
+
+
+OTHERS: Mapping[str, bytes] = {
+    "plots/fitness.png": b"picture: another",
+    holdout_name(3): checksummed({"generation": 3, "champion_rewards": [9.0]}),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_whole_file_in_the_place_of_another_is_named(run_of_two: RunDirectory, name: str) -> None:
+    contents = attach(run_of_two)
+    (run_of_two.path / name).write_bytes(OTHERS[name])
+    (damage,) = run_of_two.contents.verify()
+    assert str(damage) == f"{name} is not the file that {ATTACHMENTS_NAME} lists"
+    with pytest.raises(DamagedFileError, match=f"is not the file that {ATTACHMENTS_NAME} lists"):
+        contents.read_attachment(name)
+    (run_of_two.path / name).unlink()
+    (damage,) = run_of_two.contents.verify()
+    assert str(damage) == f"{name} is missing"
+    contents.put_attachment(name, OTHERS[name])
+    assert run_of_two.contents.verify() == []
+
+
+def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_damage(run_of_two: RunDirectory) -> None:
+    contents = attach(run_of_two)
+    contents.unlist_attachments("plots/")
+    (run_of_two.path / "plots" / "fitness.png").write_bytes(b"picture: newer")
+    assert run_of_two.contents.verify() == []
+    contents.list_attachments(["plots/fitness.png"])
+    (run_of_two.path / "plots" / "fitness.png").write_bytes(b"picture: another")
+    assert len(run_of_two.contents.verify()) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (b"", "is not JSON"),
+        (b"{}", "has no checksum"),
+        (checksummed({"format_version": 1, "files": [{"name": 1}]}), "has an unexpected form"),
+        (checksummed({"format_version": 2, "files": []}), "has an unexpected form"),
+    ],
+)
+def test_a_damaged_list_is_named_and_made_anew(run_of_two: RunDirectory, content: bytes, what: str) -> None:
+    contents = attach(run_of_two)
+    (run_of_two.path / ATTACHMENTS_NAME).write_bytes(content)
+    (damage,) = run_of_two.contents.verify()
+    assert str(damage).startswith(f"{ATTACHMENTS_NAME} {what}")
+    contents.put_attachment("plots/fitness.png", b"picture: fitness")
+    assert run_of_two.contents.verify() == []
+
+
+def test_a_run_of_which_nothing_is_whole_says_so(run_of_two: RunDirectory) -> None:
+    for generation in (1, 2, 3):
+        replace_by(blob_of(run_of_two, generation, "state.json"), "circle of links")
+    with pytest.raises(DamagedGenerationError, match="All saved generations of run"):
+        run_of_two.load_newest()
+
+
+def test_a_store_has_no_object_where_there_is_no_file(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    for number, obstacle in enumerate(OBSTACLES):
+        OBSTACLES[obstacle](tmp_path / f"{number}")
+        is_file = obstacle == "terabyte of zeros"
+        assert (store.stat(f"{number}") is not None) == is_file, obstacle
+        assert (f"{number}" in [found.name for found in store.objects("")]) == is_file, obstacle

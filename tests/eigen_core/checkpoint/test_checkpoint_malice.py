@@ -1,4 +1,4 @@
-"""Planted files of each kind are refused, and nothing in them is ever run, even where all checksums are right."""
+"""Planted files are refused, and nothing in them is ever run, even where all checksums are right."""
 
 import io
 import json
@@ -15,6 +15,8 @@ import pytest
 import torch
 from checkpoint_samples import assert_same, manifest_of, new_run, sample
 
+from benchmarks.fuzz import manifests, run_files
+from benchmarks.fuzz.cases import findings, fuzz
 from eigen_core.checkpoint.contents import KeepRule
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.integrity import checksummed, manifest_name
@@ -237,3 +239,21 @@ def test_documents_that_are_no_json_are_damage_even_with_a_right_checksum(run: R
     newest = run.load_newest()
     assert newest is not None
     assert str(newest.damages[0]).startswith("generation 2: state.json is not JSON")
+
+
+@pytest.mark.thorough
+def test_a_changed_manifest_is_refused_gone_around_or_trained_on_rightly(tmp_path: Path) -> None:
+    outcomes = fuzz(manifests.one_case, "manifests", tmp_path, range(8), seed=7)
+    assert findings(outcomes, "manifests", 7).faults == []
+
+
+def test_what_is_no_file_is_refused_or_gone_around(tmp_path: Path) -> None:
+    outcomes = fuzz(run_files.one_case, "run_files", tmp_path, range(8), seed=7)
+    assert findings(outcomes, "run_files", 7).faults == []
+
+
+@pytest.mark.slow
+def test_many_more_of_both(tmp_path: Path) -> None:
+    for name, module in (("manifests", manifests), ("run_files", run_files)):
+        outcomes = fuzz(module.one_case, name, tmp_path, range(100), seed=8)
+        assert findings(outcomes, name, 8).faults == []

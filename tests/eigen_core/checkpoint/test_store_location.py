@@ -1,13 +1,16 @@
-"""From what a user says to a store and its folder on this machine."""
+"""Names of runs and stores, and the place of a store: what can be used is used, all else gets a sentence."""
 
+import os
 from pathlib import Path
 
 import pytest
+from checkpoint_samples import CONFIG, new_run, sample
 from hypothesis import given
 from hypothesis import strategies as st
 
 from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.location import list_runs, open_store
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import is_remote, run_root, store_folder, store_from_environment
 from eigen_core.common.errors import InputError
 
@@ -112,3 +115,89 @@ def test_the_store_of_the_environment() -> None:
 def test_runs_are_not_kept_here_if_the_replaced_system_kept_them_in_a_bucket(bucket: str) -> None:
     with pytest.raises(InputError, match="EIGEN_STORE=gs://bucket/a to"):
         store_from_environment({"CLOUD_PROVIDER": "gcs", "CLOUD_BUCKET": bucket})
+
+
+@pytest.mark.parametrize("name", ["a", "A-1_b.c", "2026-01-31", "x" * 100, "a-", "a..b"])
+def test_good_names(tmp_path: Path, name: str) -> None:
+    new_run(tmp_path, name)
+    assert list_runs(LocalStore(tmp_path)) == [name]
+    assert RunDirectory.open(tmp_path, name).config == CONFIG
+
+
+@pytest.mark.parametrize(
+    "name", ["", "..", ".hidden", "-x", "--help", "a/b", "a b", "ü", "a\n", "a\0b", "x" * 101, "a\\b", "$HOME"]
+)
+def test_bad_names_are_refused(tmp_path: Path, name: str) -> None:
+    store = tmp_path / "store"
+    with pytest.raises(InputError, match="cannot be named"):
+        new_run(store, name)
+    with pytest.raises(InputError, match="cannot be named"):
+        RunDirectory.open(store, name)
+    assert not store.exists()
+
+
+def test_a_file_in_the_place_of_the_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for store in (tmp_path / "file", tmp_path / "file" / "deeper"):
+        with pytest.raises(InputError, match="a file is in the place of a folder"):
+            new_run(store)
+    with pytest.raises(InputError, match="a file is in the place"):
+        list_runs(LocalStore(tmp_path / "file"))
+    assert os.listdir(tmp_path) == ["file"]
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder that even root cannot write to")
+def test_a_store_that_cannot_be_made_is_refused() -> None:
+    with pytest.raises(InputError, match=r"Cannot .* in /proc/eigen-runs"):
+        RunDirectory.create(Path("/proc/eigen-runs"), "run", CONFIG)
+
+
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / ("x" * 300)
+    with pytest.raises(InputError, match="too long"):
+        new_run(store)
+    with pytest.raises(InputError, match="too long"):
+        RunDirectory.open(store, "run")
+
+
+def test_a_run_is_not_made_twice(tmp_path: Path) -> None:
+    new_run(tmp_path).save(sample(1))
+    with pytest.raises(InputError, match="choose another name, or resume"):
+        RunDirectory.create(tmp_path, "run", {"seed": 2})
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(InputError, match="choose another name"):
+        new_run(tmp_path, "taken")
+    assert RunDirectory.open(tmp_path, "run").config == CONFIG
+    assert sorted(os.listdir(tmp_path)) == ["run", "taken"]
+
+
+def test_a_configuration_that_is_no_json_makes_no_run(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        RunDirectory.create(tmp_path / "store", "run", {"limit": float("inf")})
+    assert not (tmp_path / "store").exists()
+
+
+def test_a_run_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"no run 'gone' in .*: it holds none"):
+        RunDirectory.open(tmp_path / "nowhere", "gone")
+    new_run(tmp_path, "one")
+    new_run(tmp_path, "two")
+    (tmp_path / "not-a-run").mkdir()
+    (tmp_path / ".hidden").mkdir()
+    assert list_runs(LocalStore(tmp_path)) == ["one", "two"]
+    with pytest.raises(InputError, match=r"no run 'gone' in .*: it holds one, two\."):
+        RunDirectory.open(tmp_path, "gone")
+    assert list_runs(LocalStore(tmp_path / "nowhere")) == []
+
+
+def test_files_can_be_read_by_those_whom_the_umask_allows(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        run = new_run(tmp_path)
+        run.save(sample(1))
+    finally:
+        os.umask(before)
+    everything = list(run.path.rglob("*"))
+    assert {path.stat().st_mode & 0o777 for path in everything if path.is_dir()} == {0o755}
+    assert {path.stat().st_mode & 0o777 for path in everything if path.is_file()} == {0o644}

@@ -3,12 +3,15 @@
 import json
 import re
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.fuzz import configuration
+from benchmarks.fuzz.cases import findings, fuzz
 from eigen_core.common.errors import InputError
 from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, CemConfig, Config, DdpgConfig, PbtConfig, preset_values
 from eigen_core.config.explain import flatten, settings
@@ -328,3 +331,8 @@ def test_differing_keys_are_those_that_differ() -> None:
     config = load_config()
     other = load_config(None, ["seed=2", "learner.gamma=0.5", "network.scales=[1]"])
     assert differing_keys(config, other) == ("seed", "network.scales", "learner.gamma")
+
+
+def test_no_drawn_setting_is_misread(tmp_path: Path) -> None:
+    outcomes = fuzz(configuration.one_case, "configuration", tmp_path, range(60), seed=7)
+    assert findings(outcomes, "configuration", 7).faults == []

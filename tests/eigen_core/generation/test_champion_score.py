@@ -1,6 +1,6 @@
-"""Fitness without noise, the champion chosen by a lower confidence bound, and its excess, against plain code."""
+"""Scores, holdout and diversity of agents, against plain code."""
 
-from itertools import pairwise, product
+from itertools import combinations, pairwise, product
 from math import sqrt
 from statistics import fmean
 from typing import Any
@@ -9,14 +9,17 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from science_cases import small_config
-from training_cases import advance, content_of, small_state
+from record_cases import record
+from science_cases import random_panel, small_config
+from trading_cases import SlowEpisode
+from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.records import Excess
-from eigen_core.generation import TrainingState, evaluate, evolve, train
-from eigen_core.generation.phases import fitness_slices, validation_slices
+from eigen_core.common.records import Excess, Lineage, ancestors_after, champion_path
+from eigen_core.generation import TrainingState, evaluate, evolve, hold_out, start_training, train
+from eigen_core.generation.phases import fitness_slices, mean_distance, policy_distance, validation_slices
 from eigen_core.learning.method import standard_errors
+from eigen_core.networks.population import initial_weights
 
 _STEPS = 12
 _BOUND: dict[str, Any] = {
@@ -153,3 +156,140 @@ def test_one_asset_is_the_market_itself() -> None:
     state = advance(small_state(assets=1), 2)
     assert state.history[-1].trading["trades"] > 2
     assert [record.champion_excess for record in state.history] == [None, None]
+
+
+def test_rewards_are_those_of_direct_rollouts() -> None:
+    state = advance(small_state(evaluation={"validation_slices": 3, "slices": 1}), 2)
+    result = hold_out(state)
+    assert result is not None
+    holdout = market_of(state).panel.splits.holdout
+    assert len(result.slices) == 3
+    assert result.slices[0] == holdout.start
+    assert result.slices[-1] + 17 == holdout.stop
+    assert state.champion is not None
+    starts = np.array([result.slices])
+    champion = market_of(state).evaluator.roll_out(state.champion.weights[None], starts, record=True)
+    assert list(result.champion_rewards) == champion.rewards[0].tolist()
+    random = initial_weights(market_of(state).network.layouts, 5, state.config.seed, state.device)
+    expected = [
+        market_of(state).evaluator.roll_out(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)
+    ]
+    assert list(result.random_rewards) == expected
+    assert result.champion_reward == pytest.approx(float(np.mean(result.champion_rewards)))
+    assert result.random_reward == pytest.approx(float(np.mean(expected)))
+    assert result.share_of_random_beaten == sum(reward < result.champion_reward for reward in expected) / 5
+
+    assert champion.episodes is not None
+    trades = []
+    for first_day, actions in zip(result.slices, champion.episodes.actions.double().cpu().numpy(), strict=True):
+        trades += (
+            SlowEpisode(market_of(state).panel, state.config.trading, first_day)
+            .run(actions[..., 0], actions[..., 1])
+            .trades
+        )
+    statistics = dict(result.champion_statistics)
+    assert statistics["trades"] == len(trades) / 3
+    assert statistics["win_rate"] == sum(float(trade["gain"]) > 0 for trade in trades) / max(len(trades), 1)
+
+
+def test_looking_changes_nothing_and_can_be_repeated() -> None:
+    state = advance(small_state(), 1)
+    before = content_of(state)
+    first, second = hold_out(state), hold_out(state)
+    assert first == second
+    assert first is not None
+    assert content_of(state) == before
+    assert content_of(advance(state, 1)) == content_of(advance(small_state(), 2))
+
+
+def test_without_holdout_days_or_a_champion_there_is_nothing_to_see() -> None:
+    assert hold_out(small_state()) is None
+    assert hold_out(advance(small_state(market={"holdout_days": 0}), 1)) is None
+
+
+def test_the_champion_is_played_as_it_was_validated() -> None:
+    """On a market whose holdout days repeat its validation days, the champion gets its validation fitness again."""
+    config = small_config(
+        market={"window": 1, "validation_days": 24, "holdout_days": 24},
+        network={"scales": [1]},
+        evaluation={"validation_slices": 3, "validation_lowest": 3},
+    )
+    panel = random_panel(config)
+    validation, holdout = panel.splits.validation, panel.splits.holdout
+    for values in (panel.features, panel.valid, panel.open, panel.high, panel.low, panel.close):
+        values[holdout.start : holdout.stop] = values[validation.start : validation.stop]
+    # What carries over a gap on the first of these days lies before them, and differs.
+    for values in (panel.open, panel.high, panel.low, panel.close):
+        values[validation.start] = values[holdout.start] = 50.0
+    panel.valid[[validation.start, holdout.start], : panel.assets] = True
+    state = advance(start_training(config, panel), 2)
+    result = hold_out(state)
+    assert result is not None
+    assert state.champion is not None
+    assert result.champion_reward == pytest.approx(state.champion.validation)
+
+
+@given(st.lists(st.lists(st.floats(-9, 9, width=32), min_size=3, max_size=3), min_size=2, max_size=7))
+def test_the_mean_distance_is_that_of_all_pairs(points: list[list[float]]) -> None:
+    pairs = [np.abs(np.subtract(one, other)).mean() for one, other in combinations(points, 2)]
+    assert mean_distance(np.array(points, np.float32)) == pytest.approx(float(np.mean(pairs)), abs=1e-6)
+
+
+def test_equal_agents_have_no_distance_and_others_have_one() -> None:
+    state = small_state(learner={"gradient_steps": 0}, evolution={"enabled": False})
+    evaluate(state)
+    different = policy_distance(state)
+    assert different is not None
+    assert different > 0.0
+    state.population.weights[:] = state.population.weights[0].clone()
+    assert policy_distance(state) == 0.0
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.cpu
+def test_groups_change_no_bit_of_the_distance(encoder: str) -> None:
+    found = set()
+    for group_size in (0, 1, 2):
+        state = small_state(
+            network={"encoder": encoder}, population={"group_size": group_size}, learner={"gradient_steps": 1}
+        )
+        evaluate(state)
+        found.add(policy_distance(state))
+    assert len(found) == 1
+    assert None not in found
+
+
+def test_there_is_no_distance_before_enough_is_stored() -> None:
+    state = small_state(
+        trading={"trading_days": 4, "settlement_days": 2, "holding_days": 2},
+        evaluation={"slices": 1, "lowest": 1},
+        population={"size": 2},
+        learner={"gradient_steps": 0},
+    )
+    evaluate(state)
+    assert evolve(state).policy_distance is None
+
+
+def test_ancestors_are_those_that_the_lines_of_main_parents_began_with() -> None:
+    state = advance(small_state(learner={"gradient_steps": 0}, evolution={"mutation_std": 0.05}), 6)
+    history = list(state.history)
+    for newest in range(1, 7):
+        known = history[:newest]
+        record = known[-1]
+        for agent, ancestor in enumerate(record.ancestors):
+            # The line of an agent is the champion's, were it the next champion.
+            heir = record.model_copy(
+                update={"generation": newest + 1, "champion_generation": newest + 1, "champion_agent": agent}
+            )
+            assert champion_path([*known, heir])[0].agent == ancestor
+    counts = [record.distinct_ancestors for record in history]
+    assert all(count is not None for count in counts)
+    assert counts == sorted(counts, reverse=True)  # type: ignore[type-var]
+    assert 1 <= len(set(history[-1].ancestors)) < small_config().population.size
+
+
+def test_ancestors_are_counted_anew_after_records_that_do_not_name_them() -> None:
+    old = record(1)
+    assert (old.ancestors, old.distinct_ancestors) == ((), None)
+    descent = (Lineage(0, "offspring", (0, 1), blend=0.4), Lineage(1, "mutant", (0,)))
+    assert ancestors_after([old], descent, 2, 1) == (1, 0)

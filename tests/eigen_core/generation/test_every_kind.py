@@ -1,24 +1,32 @@
-"""Every learner and population method: any grouping and a resume give the same bits, and agents get better."""
+"""Every learner and population method: agents get better; any grouping and a resume give the same bits."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from science_cases import learner_with, method_with, random_panel, small_config
 from training_cases import advance, content_of, saved_of
 
+from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, random_reward
+from benchmarks.synthetic import planted_edge_market
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
+from eigen_core.common.records import HoldoutResult
 from eigen_core.config import Config, OffPolicyConfig, merge, registry
 from eigen_core.generation import (
     TrainingState,
+    evaluate,
+    evolve,
     hold_out,
     restore,
     snapshot,
     snapshot_form,
     start_training,
+    train,
 )
 from eigen_core.learning.interface import learner_settings
 from eigen_core.machine import chunk_sizes
@@ -92,7 +100,7 @@ def test_bits_do_not_depend_on_how_much_noise_is_drawn_at_a_time(learner: str, m
     assert contents[0] == contents[1] == contents[2]
 
 
-LEARNING: dict[str, dict[str, Any]] = {
+RATES: dict[str, dict[str, Any]] = {
     "ddpg": {"actor_learning_rate": 3e-3},
     "td3": {"actor_learning_rate": 3e-3},
     "sac": {"actor_learning_rate": 1e-2, "initial_temperature": 0.05, "entropy_target": -3.0},
@@ -101,12 +109,12 @@ LEARNING: dict[str, dict[str, Any]] = {
 """Of each learner that needs no more than a `Task`."""
 
 
-@pytest.mark.parametrize("learner", LEARNING)
+@pytest.mark.parametrize("learner", RATES)
 def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By gradients alone."""
     monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
     common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
-    rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **LEARNING[learner]}
+    rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **RATES[learner]}
     config = config_with(learner, learner=learner_with(learner, **common, **rates), evolution={"enabled": False})
     state = advance(start_training(config.model_copy(update={"task": "pointer"}), None), 8)
     first, last = state.history[0], state.history[-1]
@@ -166,3 +174,65 @@ def test_more_or_fewer_agents_than_can_learn_are_refused(method: str, learning: 
         begin(config)
     with pytest.raises(InputError, match="learning_agents"):
         Sizes.of(config, TaskData(random_panel(config)))
+
+
+def last_rewards(seed: int, with_gradients: int) -> dict[str, float]:
+    generations = dict.fromkeys(LEARNING, with_gradients) | {"evolution alone": GENERATIONS}
+    return {
+        learning: list(learning_curve(learning, "decision", seed, generations[learning]))[-1] for learning in LEARNING
+    }
+
+
+def holds(seeds: Sequence[int], with_gradients: int = GENERATIONS) -> None:
+    for seed in seeds:
+        floor, reached = random_reward(seed), last_rewards(seed, with_gradients)
+        assert floor > 0.0, "a ratio to agents that lose says nothing"
+        assert min(reached.values()) >= 5.0 * floor, (seed, floor, reached)
+        assert reached["gradients alone"] >= reached["evolution alone"], (seed, reached)
+        assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
+
+
+@pytest.mark.thorough
+def test_evolution_gradients_and_both_learn_a_leak() -> None:
+    # Four generations with gradients must be worth more than all that evolution alone gets.
+    holds(SEEDS[:1], with_gradients=4)
+
+
+@pytest.mark.slow
+def test_evolution_gradients_and_both_learn_a_leak_on_every_seed() -> None:
+    holds(SEEDS)
+
+
+def planted_result(seed: int, generations: int, agents: int) -> HoldoutResult:
+    config = Config(
+        preset="quickstart",
+        seed=seed,
+        device="cpu",
+        market={"window": 2},
+        network={"scales": [1]},
+        population={"size": agents},
+        replay={"minimum": 1_000},
+        learner={"gradient_steps": 16},
+    )
+    state = start_training(config, planted_edge_market(config, 1_200, 8, seed))
+    for _ in range(generations):
+        evaluate(state)
+        train(state)
+        evolve(state)
+    result = hold_out(state)
+    assert result is not None
+    return result
+
+
+def beats_random_clearly(result: HoldoutResult) -> bool:
+    return result.champion_reward > max(2.0 * result.random_reward, float(np.max(result.random_rewards)))
+
+
+@pytest.mark.thorough
+def test_the_champion_finds_a_planted_edge() -> None:
+    assert beats_random_clearly(planted_result(seed=2, generations=6, agents=6))
+
+
+@pytest.mark.slow
+def test_the_champion_finds_a_planted_edge_on_every_seed() -> None:
+    assert all(beats_random_clearly(planted_result(seed, generations=25, agents=16)) for seed in SEEDS)

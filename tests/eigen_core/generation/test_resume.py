@@ -1,16 +1,21 @@
-"""A run that was saved and loaded goes on bit for bit as if it had never stopped."""
+"""A loaded run goes on bit for bit as if it had never stopped; what no run can have left is refused."""
 
-from functools import partial
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of, saved_of, small_state
+from training_cases import advance, content_of, market_of, saved_of, small_state
 
-from eigen_core.checkpoint.integrity import checksummed
+from eigen_core.checkpoint.integrity import DamagedGenerationError, UnfitSnapshotError, checksummed
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes, parse_manifest
+from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.errors import InputError
@@ -20,6 +25,7 @@ from eigen_core.config.stored import config_from_stored
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
 from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.market import Panel
+from eigen_core.task.transitions import check_rows
 
 KINDS: list[dict[str, Any]] = [
     {},
@@ -162,3 +168,287 @@ def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
     assert state.transitions == 5 * 2 * config.trading.episode_days
     resumed = restored_from(saved_of(state), config_from_stored(stored))
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
+
+
+GENERATIONS = 3
+Change = Callable[["Content"], object]
+
+
+@dataclass
+class Content:
+    """All that a snapshot holds, to be changed."""
+
+    generation: int
+    champion_generation: int
+    population: dict[str, torch.Tensor]
+    champion: dict[str, torch.Tensor]
+    state: Any
+    history: Any
+    telemetry: Any
+    facts: Any
+    columns: dict[str, torch.Tensor]
+    written: int
+
+    @classmethod
+    def of(cls, saved: Snapshot) -> "Content":
+        """The content of a snapshot as it is read, on the processor, in memory of its own."""
+        assert saved.ring is not None
+        tensors = {
+            stem: {name: held.cpu().clone() for name, held in named.items()} for stem, named in saved.tensors.items()
+        }
+        documents = {
+            stem: json.loads(held) if isinstance(held, bytes) else json.loads(json.dumps(held))
+            for stem, held in saved.documents.items()
+        }
+        return cls(
+            saved.generation,
+            saved.champion_generation,
+            tensors["population"],
+            tensors["champion"],
+            documents["state"],
+            documents["history"],
+            documents["telemetry"],
+            documents["champion"],
+            {name: column.cpu().clone() for name, column in saved.ring.columns.items()},
+            saved.ring.written,
+        )
+
+    def snapshot(self) -> Snapshot:
+        """The snapshot that this is now."""
+        capacity = len(self.columns["day"])
+        return Snapshot(
+            self.generation,
+            {"population": self.population, "champion": self.champion},
+            {"state": self.state, "history": self.history, "telemetry": self.telemetry, "champion": self.facts},
+            self.champion_generation,
+            Ring(self.columns, min(self.written, capacity), self.written),
+        )
+
+
+@pytest.fixture
+def saved() -> list[Snapshot]:
+    """Snapshots of three generations; the ring is full after the third. The first one is at index 0."""
+    return _saved()
+
+
+# Not a fixture of the module: those are made before the device of a test is there.
+@cache
+def _saved() -> list[Snapshot]:
+    state = fresh()
+    return [Content.of(snapshot(advance(state, 1))).snapshot() for _ in range(GENERATIONS)]
+
+
+def fresh() -> TrainingState:
+    config = small_config(replay={"capacity": 300})
+    return start_training(config, random_panel(config))
+
+
+def put(place: str, value: object) -> Change:
+    """A change of one place: names and indices with dots between them."""
+
+    def change(content: Content) -> None:
+        first, *path, last = place.split(".")
+        inner: Any = getattr(content, first)
+        for part in path:
+            inner = inner[int(part)] if isinstance(inner, list) else inner[part]
+        inner[int(last) if isinstance(inner, list) else last] = value
+
+    return change
+
+
+def fill(place: str, value: float, slot: int = 7) -> Change:
+    """A change of one element of a tensor."""
+
+    def change(content: Content) -> None:
+        first, name = place.split(".")
+        getattr(content, first)[name].view(-1)[slot] = value
+
+    return change
+
+
+def short_history(content: Content) -> None:
+    del content.history[0]
+
+
+def telemetry_out_of_order(content: Content) -> None:
+    seconds = {f"{phase}_seconds": 0.1 for phase in ("evaluate", "train", "evolve")}
+    record = {"generation": 2, **seconds, "rss_bytes": 1, "rss_peak_bytes": 1}
+    content.telemetry = [record, {**record, "generation": 1}]
+
+
+def one_day_later(content: Content) -> None:
+    content.columns["day"] += 1
+
+
+def another_first_day(content: Content) -> None:
+    content.columns["day"][:5] -= 1
+
+
+def rotated(content: Content) -> None:
+    content.columns = {name: column.roll(1, 0) for name, column in content.columns.items()}
+
+
+def fewer_agents(content: Content) -> None:
+    content.population = {name: held[:2] for name, held in content.population.items()}
+
+
+def of_an_older_generation(content: Content) -> None:
+    content.generation -= 1
+
+
+VALUES: list[tuple[Change, str]] = [
+    (put("state.noise_scale", -0.1), "state.json has a noise scale of -0.1"),
+    (put("state.noise_scale", 0.3), "state.json has a noise scale of 0.3"),
+    (put("state.noise_scale", 0.09), "state.json has a noise scale of 0.09"),
+    (put("state.mutation.reference", 1.0), "state.json has a mutation of (rate="),
+    (put("state.noise_scale", "much"), "state.json has an unexpected form (noise_scale: "),
+    (put("state.noise_scale", float("inf")), "state.json has an unexpected form (noise_scale: "),
+    (put("state.generation", 2), "state.json is not of generation 3"),
+    (put("state.generation", None), "state.json has an unexpected form"),
+    (put("state.more", 1), "state.json has an unexpected form (more: "),
+    (put("state.champion.agent", 99), "state.json names another champion"),
+    (put("state.champion.generation", 1.5), "state.json has an unexpected form (champion.generation: "),
+    (put("state.champion.validation", 1e9), "state.json names another champion"),
+    (put("state.mutation.rate", 0.9), "state.json has a mutation of (rate=0.9 "),
+    (put("state.mutation.std", -1.0), "state.json has a mutation of (rate="),
+    (put("state.mutation.reference", None), "state.json has a mutation of (rate="),
+    (put("state.mutation.generations_without_progress", 3), "state.json has a mutation of (rate="),
+    (short_history, "history.json does not hold one record for each generation from 1 to 3"),
+    (put("history.1.generation", 7), "history.json does not hold one record for each generation"),
+    (put("history.1.fitness", [1.0, 2.0]), "history.json is not about 5 agents"),
+    (put("history.1.fitness", "high"), "history.json has an unexpected form (1.fitness: "),
+    (put("history.1.best_fitness", None), "history.json has an unexpected form"),
+    (put("history.0.champion_agent", 99), "history.json names an agent"),
+    (put("history.0.champion_generation", 2), "history.json has its champion from generation 2"),
+    (put("history.2.descent.4.parents", [5]), "history.json names an agent"),
+    (put("history.2.descent.4.agent", 3), "history.json does not list all agents in order"),
+    (put("history.2.weights_sha256", "0" * 64), "population.safetensors does not hold the weights"),
+    (put("history.2.replay_sha256", "0" * 64), "replay is not the one that the history names"),
+    (telemetry_out_of_order, "telemetry.json does not hold records of generations 1 to 3 in order"),
+    (put("champion.generation", torch.tensor(2)), "state.json is not of generation 3"),
+    (fill("champion.weights", float("nan")), "champion.safetensors holds weights from nan"),
+    (fill("population.weights", float("inf")), "population.safetensors holds weights from"),
+    (fill("population.weights", 0.5), "population.safetensors does not hold the weights"),
+    (fill("population.targets", float("nan")), "population.safetensors holds targets from nan"),
+    (fill("population.first_moment", float("-inf")), "population.safetensors holds first_moment from -inf"),
+    (fill("population.second_moment", -1e-3), "population.safetensors holds second_moment from -0.001"),
+    (fill("population.critic_steps", -1, 0), "population.safetensors holds critic_steps from -1"),
+    (fill("population.actor_steps", 1 << 40, 0), "population.safetensors holds actor_steps from"),
+    (fill("columns.reward", float("nan")), "replay holds reward from nan"),
+    (fill("columns.action", float("inf")), "replay holds action from"),
+    (fill("columns.portfolio", float("nan")), "replay holds portfolio from nan"),
+    (fill("columns.reward", 5.0), "replay is not the one that the history names"),
+    (fill("columns.day", -1), "replay has days of episodes that do not begin on days 7 to"),
+    (fill("columns.day", 100_000), "replay has days of episodes that do not begin on days 7 to"),
+    (another_first_day, "replay has "),
+    (one_day_later, "replay "),
+    (fill("columns.step", 30_000), "replay has steps out of their order"),
+    (fill("columns.terminal", True, 8), "replay does not end its episodes with their last step"),
+    (rotated, "replay has steps out of their order"),
+    (of_an_older_generation, "history.json does not hold one record for each generation from 1 to 2"),
+]
+
+FORMS: list[tuple[Change, str]] = [
+    (fewer_agents, "population.safetensors holds actor_steps as I64 [2] instead of I64 [5]"),
+    (lambda content: content.population.pop("targets"), "population.safetensors holds targets as nothing"),
+    (put("population.more", torch.zeros(3)), "population.safetensors holds more as F32 [3] instead of nothing"),
+    (
+        lambda content: content.population.update(weights=content.population["weights"].double()),
+        "population.safetensors holds weights as F64",
+    ),
+    (put("champion.weights", torch.zeros(3)), "champion.safetensors holds weights as F32 [3]"),
+    (lambda content: content.columns.pop("reward"), "replay holds reward as nothing instead of F32 []"),
+    (
+        lambda content: content.columns.update(day=content.columns["day"].long()),
+        "replay holds day as I64 [] instead of I32 []",
+    ),
+    (lambda content: setattr(content, "written", 0), "replay has had 0 rows instead of 360"),
+    (
+        lambda content: setattr(content, "columns", {name: held[:200] for name, held in content.columns.items()}),
+        "replay has 200 slots instead of 300",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "sentence"), VALUES, ids=[sentence[:60] for _, sentence in VALUES])
+def test_what_no_run_can_have_left_is_refused(saved: list[Snapshot], change: Change, sentence: str) -> None:
+    content = Content.of(saved[-1])
+    change(content)
+    state = fresh()
+    before = content_of(state)
+    with pytest.raises(UnfitSnapshotError) as refused:
+        restore(state, content.snapshot())
+    assert str(refused.value).startswith(sentence)
+    assert "\n" not in str(refused.value)
+    assert content_of(state) == before
+
+
+@pytest.mark.parametrize(("change", "sentence"), [*FORMS, VALUES[0], VALUES[14]])
+def test_an_older_generation_is_used_and_the_newer_one_named(
+    saved: list[Snapshot],
+    tmp_path: Path,
+    change: Change,
+    sentence: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    content = Content.of(saved[-1])
+    change(content)
+    run = RunDirectory.create(tmp_path, "run", small_config().model_dump(mode="json"))
+    for found in (*saved[:-1], content.snapshot()):
+        run.save(found)
+    state = fresh()
+    with caplog.at_level(logging.WARNING):
+        loaded = RunDirectory.open(tmp_path, "run").load_newest(snapshot_form(state), partial(restore, state))
+    assert loaded is not None
+    (damage,) = loaded.damages
+    assert str(damage).startswith(f"generation 3: {sentence}")
+    assert str(damage) in caplog.text
+    assert content_of(state) == content_of(advance(fresh(), 2))
+
+
+def test_a_form_is_compared_before_anything_is_read(
+    saved: list[Snapshot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RunDirectory.create(tmp_path, "run", {})
+    for change, _ in FORMS:
+        content = Content.of(saved[-1])
+        change(content)
+        run.save(content.snapshot())
+    monkeypatch.setattr("eigen_core.checkpoint.run_directory.read_snapshot", lambda *_: pytest.fail("a blob was read"))
+    with pytest.raises(DamagedGenerationError, match=r"All saved generations of run .*generation 3: .*; and"):
+        run.load_newest(snapshot_form(fresh()))
+
+
+def test_retention_does_not_count_on_a_generation_that_was_passed_over(saved: list[Snapshot], tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "run", {})
+    for found in (saved[0], saved[1], replace(saved[2], generation=9)):
+        run.save(found)
+    state = fresh()
+    form = snapshot_form(state)
+    loaded = run.load_newest(form, partial(restore, state))
+    assert loaded is not None
+    assert loaded.manifest.generation == 2
+    run.save(snapshot(advance(state, 1)))
+    run.clean(keep_last=1, keep_every=0, champion_generation=3)
+    reopened = RunDirectory.open(tmp_path, "run").load_newest(form, partial(restore, fresh()))
+    assert reopened is not None
+    assert reopened.manifest.generation == 3
+
+
+def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An episode whose days do not follow one another is found wherever it lies, also across the ring's end."""
+    state = fresh()
+    starts, days = market_of(state).panel.training_starts(state.config), state.config.trading.trading_days
+    ring = saved[-1].ring
+    assert ring is not None
+    for pieces in (1, 3, 50, 1 << 18):
+        monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
+        assert check_rows(ring, starts, days) is None
+    for slot in range(0, ring.capacity, 23):
+        changed = Content.of(saved[-1])
+        fill("columns.day", float(ring.columns["day"][slot]) - 1, slot)(changed)
+        wrong = changed.snapshot().ring
+        assert wrong is not None
+        for pieces in (1, 50, 1 << 18):
+            monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
+            assert check_rows(wrong, starts, days) is not None, (slot, pieces)

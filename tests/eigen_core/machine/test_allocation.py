@@ -1,4 +1,4 @@
-"""Zeros that take no memory before they are written, memory that processes share, and the reserve of a report."""
+"""Memory of arrays: zeros that take none, what processes share, the reserve of a report, arrays on a device."""
 
 import os
 import pickle
@@ -9,10 +9,13 @@ import threading
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from memory_cases import MB, HandMeter, hand_guard, host_bytes
+from torch import Tensor
 
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import (
@@ -26,6 +29,7 @@ from eigen_core.machine import (
     unwritten_zeros,
 )
 from eigen_core.machine.allocation import keep_reserve
+from eigen_core.machine.gpu import on_device, visible_gpus
 from eigen_core.machine.limits import LimitKind
 from eigen_core.machine.usage import Usage, own_resident_bytes, resident_part, statm
 
@@ -244,3 +248,44 @@ def test_the_watcher_goes_on_after_a_look_for_which_there_was_no_memory() -> Non
         meter.failing = False
         assert looked_again()
     assert "memory-guard" not in [thread.name for thread in threading.enumerate()]
+
+
+@pytest.mark.parametrize(
+    ("named", "count", "gpus"),
+    [
+        (None, 3, ("0", "1", "2")),
+        (None, 0, ()),
+        ("", 0, ()),
+        ("5,1", 2, ("5", "1")),
+        ("GPU-8932f937,-1,0", 1, ("GPU-8932f937",)),
+    ],
+)
+def test_gpus_are_named_as_the_environment_names_them(
+    named: str | None, count: int, gpus: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if named is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", named)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert visible_gpus() == gpus
+
+
+def test_on_the_cpu_it_is_the_same_memory() -> None:
+    values = np.arange(6.0, dtype=np.float32).reshape(2, 3)
+    tensor = on_device(values, torch.device("cpu"))
+    values[1, 2] = 9.0
+    assert tensor.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 9.0]]
+
+
+def test_a_gpu_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy is asked for as one from pinned memory that need not have ended; there may be no GPU here."""
+    pinned, copies = torch.zeros(3), []
+    monkeypatch.setattr(Tensor, "pin_memory", lambda _: pinned)
+
+    def copied(tensor: Tensor, device: torch.device, *, non_blocking: bool = False) -> Any:
+        copies.append((tensor is pinned, device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(Tensor, "to", copied)
+    on_device(np.zeros(3), torch.device("cuda"))
+    assert copies == [(True, "cuda", True)]

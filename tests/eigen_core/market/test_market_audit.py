@@ -1,4 +1,4 @@
-"""Whatever uses a later day is found, and what does not is clean: features, their normalisation, cleaned prices."""
+"""Whatever uses a later day is found, and what does not is clean; columns that know returns are suspected."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from market_cases import random_bars, small_config, write_csv
 
+from benchmarks.audit import false_alarms, informed_column, suspected_in
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.market import Bars, build_panel
-from eigen_core.market.audit import MarketAudit, audit_market
+from eigen_core.market.audit import MarketAudit, SuspectedLeak, audit_market
+from eigen_core.market.build import read_market
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import FeatureFunction, look_ahead_of_function
 from eigen_core.market.panel import normalise
@@ -178,3 +180,51 @@ def test_what_cannot_be_audited_is_a_sentence(prices: Path) -> None:
         audit_market(Config(task="gym:Pendulum-v1"), 2)
     with pytest.raises(InputError, match="the panel has 400"):
         audited(prices, validation_days=500)
+
+
+@pytest.fixture(scope="module")
+def config() -> Config:
+    return Config.model_validate({"market": {"features": "columns"}, "trading": {"holding_days": 5}})
+
+
+@pytest.fixture(scope="module")
+def market_prices(config: Config) -> CleanPrices:
+    return read_market(Config(market=config.market.model_copy(update={"features": "returns"})))
+
+
+def suspected(config: Config, market_prices: CleanPrices, column: np.ndarray) -> tuple[SuspectedLeak, ...]:
+    return suspected_in(replace(market_prices, own={"Score": column}), config)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("symbols", [1, 4, 20])
+@pytest.mark.parametrize("horizon", [1, 2, 30])
+def test_perfect_knowledge_is_suspected(config: Config, market_prices: CleanPrices, symbols: int, horizon: int) -> None:
+    (leak,) = suspected(config, market_prices, informed_column(market_prices, config, 1.0, symbols, horizon, 0, 1))
+    assert leak.feature == "Score"
+    if symbols < 20:
+        assert leak.symbol in market_prices.symbols[:symbols]
+    if horizon < 30:
+        assert leak.horizon == horizon
+
+
+@pytest.mark.thorough
+def test_knowledge_of_the_last_days_is_suspected_of_all_symbols(config: Config, market_prices: CleanPrices) -> None:
+    (leak,) = suspected(config, market_prices, informed_column(market_prices, config, 1.0, 20, 1, 300, 1))
+    assert leak.first_day > "2011"
+
+
+@pytest.mark.thorough
+def test_days_held_out_are_not_looked_at(config: Config, market_prices: CleanPrices) -> None:
+    """Knowledge of the days held out is not seen, as the audit says."""
+    column = informed_column(market_prices, config, 0.0, 20, 1, 0, 1)
+    held_out = config.market.holdout_days
+    column[-held_out - 1 : -1] = np.diff(np.log(market_prices.close), axis=0)[-held_out:]
+    assert not suspected(config, market_prices, column)
+
+
+@pytest.mark.thorough
+def test_features_of_prices_are_not_suspected() -> None:
+    alarms, tried = false_alarms(Config(), markets=2)
+    assert tried == 3 * (13 + 9)
+    assert alarms == 0

@@ -1,4 +1,4 @@
-"""Which days a panel has, which it is split into, and that days outside of these change nothing."""
+"""Days of a panel: which it has and how they are split; bars longer than a day; days without trade."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -7,15 +7,20 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from market_cases import random_bars, small_config, write_csv
+from market_cases import cleaned, random_bars, small_config, write_csv
+from science_cases import small_config as training_config
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.market import Panel, build_panel
 from eigen_core.market.panel import Splits, episode_starts
+from eigen_core.market.report import DataReport
+from eigen_core.market.trading_days import refuse_longer_bars
+from eigen_core.trading import Prices
 
 ARRAYS = ("features", "valid", "open", "high", "low", "close", "dates")
 FIRST, LAST = "2020-03-07", "2020-09-30"
@@ -164,3 +169,123 @@ def test_dates_without_any_price_are_refused_with_those_there_are(tmp_path: Path
 def test_what_is_no_date_is_refused(given_dates: list[str], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         load_config(None, [f"market.{one}" for one in given_dates])
+
+
+DAYS = pd.bdate_range("2015-01-01", "2019-12-31")
+
+
+def prices_spaced(*spacings: pd.DatetimeIndex) -> pd.DataFrame:
+    parts = []
+    for number, days in enumerate(spacings):
+        bars = random_bars([f"S{number}"], len(days), number)
+        parts.append(bars.assign(date=days))
+    return pd.concat(parts, ignore_index=True)
+
+
+@pytest.mark.parametrize(
+    ("frequency", "words"),
+    [
+        ("W-FRI", "about 7 days: these look like weekly bars"),
+        ("W-MON", "weekly"),
+        ("BME", "these look like monthly bars"),
+        ("MS", "monthly"),
+        ("28D", "about 28 days: these look like monthly"),
+        ("BQE", "quarterly"),
+        ("3D", "about 3 days: these look like 3-day bars"),
+    ],
+)
+def test_longer_bars_are_refused(tmp_path: Path, frequency: str, words: str) -> None:
+    days = pd.date_range("2010-01-01", "2019-12-31", freq=frequency)
+    path = write_csv(tmp_path / "p.csv", prices_spaced(days, days[5:], days))
+    with pytest.raises(InputError, match=f"3 of 3 symbols, 'S0' first.*{words}.*give daily bars"):
+        cleaned(path)
+
+
+def test_weekly_bars_with_holidays_are_refused(tmp_path: Path) -> None:
+    days = pd.date_range("2010-01-01", "2019-12-31", freq="W-FRI")
+    moved = days.where(np.arange(len(days)) % 9 != 0, days - pd.Timedelta(days=1)).delete([30, 31, 77])
+    with pytest.raises(InputError, match="weekly bars"):
+        cleaned(write_csv(tmp_path / "p.csv", prices_spaced(moved)))
+
+
+def test_weekly_columns_of_closes_are_refused(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"A": 1.0, "B": 2.0}, index=pd.date_range("2015-01-01", periods=100, freq="W"))
+    frame.to_csv(tmp_path / "p.csv", index_label="Date")
+    with pytest.raises(InputError, match="2 of 2 symbols, 'A' first"):
+        cleaned(tmp_path / "p.csv", layout="wide")
+
+
+def test_weekly_symbols_beside_daily_ones_are_read(tmp_path: Path) -> None:
+    weekly = DAYS[DAYS.day_of_week == 2]
+    path = write_csv(tmp_path / "p.csv", prices_spaced(DAYS, DAYS, weekly, weekly))
+    assert cleaned(path)[0].symbols == ("S0", "S1", "S2", "S3")
+    with pytest.raises(InputError, match="2 of 3 symbols, 'S1' first"):
+        cleaned(write_csv(tmp_path / "p.csv", prices_spaced(DAYS, weekly, weekly)))
+
+
+def test_context_columns_may_be_weekly(tmp_path: Path) -> None:
+    weekly = DAYS[DAYS.day_of_week == 2]
+    path = write_csv(tmp_path / "p.csv", prices_spaced(DAYS, weekly, weekly))
+    assert cleaned(path, context=("S1", "S2"))[0].assets == 1
+
+
+@given(seed=st.integers(0, 10_000), kept=st.floats(0.02, 1.0), always_open=st.booleans())
+def test_daily_prices_with_gaps_are_not_refused(seed: int, kept: float, always_open: bool) -> None:
+    days = (pd.date_range("2015-01-01", periods=1_500) if always_open else DAYS).to_numpy().astype("datetime64[D]")
+    known = np.random.default_rng(seed).random((len(days), 3)) < kept
+    refuse_longer_bars(days, known, ("A", "B", "C"), "prices")
+
+
+TRADED_DAYS = 200
+
+
+def prices_suspended(symbol: str, seed: int, volume: float) -> pd.DataFrame:
+    close = 40.0 * np.exp(np.cumsum(np.random.default_rng(seed).normal(0.0, 0.02, TRADED_DAYS)))
+    columns = dict.fromkeys(("open", "high", "low", "close"), close)
+    return pd.DataFrame(
+        {"date": pd.bdate_range("2010-01-04", periods=TRADED_DAYS), "symbol": symbol, **columns, "volume": volume}
+    )
+
+
+def panel_suspended(folder: Path, *tables: pd.DataFrame) -> tuple[Panel, DataReport]:
+    path = folder / "prices.csv"
+    pd.concat(tables).to_csv(path, index=False)
+    return build_panel(training_config(market={"data": str(path)}), folder / "cache")
+
+
+def test_nothing_is_filled_on_a_day_with_a_volume_of_zero(tmp_path: Path) -> None:
+    """A vendor repeats the last close, with a volume of zero and other prices of zero, while trading is suspended."""
+    suspended = prices_suspended("AAA", 1, 1_000.0)
+    days = [0, 60, 61, 62, 100]
+    suspended.loc[days, ["open", "high", "low", "volume"]] = 0.0
+    panel, report = panel_suspended(tmp_path, suspended, prices_suspended("BBB", 2, 1_000.0))
+    config = training_config()
+    fills = Prices.of_panel(panel, torch.device("cpu")).fills(config.trading)
+    for day in days:
+        assert fills.entry[day, 0].isnan()
+        assert fills.entry[max(day - 1, 0), 0].isnan()
+        assert not fills.entry[day, 1].isnan()
+    # Decided on day 56, with the purchase of day 57; due on day 61.
+    assert (56 + int(fills.exit_offset[56, 0]), float(fills.exit[56, 0])) == (63, panel.open[63, 0])
+    assert panel.valid[:, 0].all()
+    assert report.suspended_days == len(days)
+    assert any("5 days of prices with a volume of zero" in line for line in report.lines())
+
+
+def test_a_symbol_without_any_volume_is_traded(tmp_path: Path) -> None:
+    """As a currency among stocks: its volume is zero on all days."""
+    panel, report = panel_suspended(tmp_path, prices_suspended("EURUSD", 1, 0.0), prices_suspended("BBB", 2, 1_000.0))
+    assert not np.isnan(panel.close).any()
+    assert report.suspended_days == 0
+
+
+def test_the_data_report_says_what_becomes_of_a_symbol_that_ends(tmp_path: Path) -> None:
+    ends = prices_suspended("AAA", 1, 1_000.0).iloc[:150]
+    _, report = panel_suspended(tmp_path, ends, prices_suspended("BBB", 2, 1_000.0))
+    trading = training_config(trading={"delisting_loss": 0.45, "delisting_days": 33}).trading
+    sentence = next(line for line in report.lines(trading) if "delisting_loss" in line)
+    assert sentence.startswith("1 tradable symbol ")
+    assert "33 (trading.delisting_days)" in sentence
+    assert "45% (trading.delisting_loss)" in sentence
+    _, whole = panel_suspended(tmp_path, prices_suspended("AAA", 1, 1_000.0), prices_suspended("BBB", 2, 1_000.0))
+    assert not any("delisting" in line for line in whole.lines(trading))

@@ -1,25 +1,32 @@
-"""The plan: sizes as runs hold them, peaks, verdicts, workers."""
+"""The plan: sizes in memory and on disk as runs hold them, peaks, verdicts, workers, settings that fit."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
 from plan_cases import MB, MEASURED
 from science_cases import LEARNER_OF_TASK, random_panel, small_config
+from training_cases import advance
 
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, registry
-from eigen_core.generation import start_training
+from eigen_core.config.learning import batch_size_of
+from eigen_core.generation import snapshot, start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
 from eigen_core.planning.plan import Part, Plan, local_worker_count, plan_of, worker_plans
 from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
-from eigen_core.planning.sizes import Sizes
+from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
+from eigen_core.planning.suggestions import suggestions_for
 from eigen_core.reporting.tensorboard import TensorBoardTracker
 from eigen_core.task import TaskData
+from eigen_core.task.market import MarketTask
 
 CONFIG = small_config(population={"size": 8}, generations=3)
 
@@ -209,3 +216,138 @@ def test_auto_takes_the_cores_and_at_most_one_an_agent(cores: int, count: int, m
 def test_auto_takes_all_gpus_where_there_are_several(gpus: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), "cuda") == count
+
+
+def _blob_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def _saved(config: Config, root: Path) -> tuple[list[int], int, Sizes]:
+    """Train a small run; return what each checkpoint wrote, and what is left at the end."""
+    panel = random_panel(config, days=400, assets=24)
+    state = start_training(config, panel)
+    directory = RunDirectory.create(root, "planned", config.model_dump(mode="json"))
+    written = []
+    with directory.lock():
+        for _ in range(config.generations):
+            advance(state, 1)
+            written.append(directory.save(snapshot(state)).written_bytes)
+            settings = config.checkpoint
+            directory.clean(settings.keep_last, settings.keep_every, 1)
+    return written, _blob_bytes(directory.path / "blobs"), Sizes.of(config, TaskData(panel))
+
+
+def planned_disk(config: Config) -> DiskPlan:
+    """Plan a run on 3,000 days of 20 assets."""
+    return disk_plan(config, Sizes.of(config, MarketTask.data_of_shape(config, 3_000, 20, 20)))
+
+
+@pytest.mark.parametrize(("keep_last", "keep_every"), [(1, 0), (2, 3), (3, 2)])
+@pytest.mark.thorough
+def test_a_run_takes_the_planned_room(tmp_path: Path, keep_last: int, keep_every: int) -> None:
+    config = small_config(
+        generations=7,
+        replay={"capacity": 600},
+        checkpoint={"keep_last": keep_last, "keep_every": keep_every},
+        network={"channels": 64, "head_width": 64},
+    )
+    written, left, sizes = _saved(config, tmp_path)
+    plan = disk_plan(config, sizes)
+    assert plan.checkpoint_bytes == pytest.approx(sum(written) / len(written), rel=0.05)
+    assert plan.run_bytes - 240_000 == pytest.approx(left, rel=0.05)
+    assert plan.most_bytes >= plan.run_bytes
+
+
+def test_compressed_transitions_take_less_and_the_assumption_is_told() -> None:
+    packed = planned_disk(Config())
+    assert packed.shard_bytes < packed.shard_raw_bytes
+    assert packed.shard_bytes == pytest.approx(1_464_100, rel=0.05)
+    assert "zstd" in packed.assumption
+
+
+def test_uploads_are_counted_where_the_store_is_elsewhere() -> None:
+    here = planned_disk(Config())
+    there = planned_disk(Config(checkpoint={"store": "gs://bucket/runs"}))
+    assert (here.upload_bytes, here.upload_generation_bytes, here.local_bytes) == (0, 0, 0)
+    assert there.upload_generation_bytes == there.checkpoint_bytes == here.checkpoint_bytes
+    assert there.upload_bytes == pytest.approx(Config().generations * there.checkpoint_bytes, rel=0.02)
+    assert there.local_bytes > 0
+
+
+def test_a_replay_that_wraps_needs_only_the_shards_that_hold_its_rows() -> None:
+    # 11,600 transitions a generation: five shards hold 50,000 rows, and the champion's generation one more.
+    settings = {"keep_last": 1, "keep_every": 0}
+    long = planned_disk(Config(generations=100, checkpoint=settings))
+    longer = planned_disk(Config(generations=101, checkpoint=settings))
+    assert 6 * long.shard_bytes < long.run_bytes - 2 * long.population_bytes < 7 * long.shard_bytes
+    assert longer.run_bytes - long.run_bytes < 5_000
+
+
+LARGE = small_config(
+    population={"size": 8}, learner={"batch_size": 32, "block_days": 60}, replay={"capacity": 4_000}, generations=50
+)
+LARGE_PANEL = random_panel(LARGE)
+LIMIT = 655 * MB
+
+
+def planner(train_bytes: Callable[[Config], int], limit: int = LIMIT) -> Callable[[Config], Plan]:
+    """Return what plans a run whose learning takes what is given."""
+
+    def plan_with(config: Config) -> Plan:
+        phases = {**MEASURED.phases, "train": Peak(train_bytes(config))}
+        sizes = Sizes.of(config, TaskData(LARGE_PANEL))
+        measured = replace(MEASURED, phases=phases, playing=8)
+        return plan_of(config, sizes, measured, device="cpu", limits={"host": Limit(limit, "here")})
+
+    return plan_with
+
+
+def test_a_run_that_fits_needs_no_suggestion() -> None:
+    plan_with = planner(lambda _: 1 * MB, limit=5_000 * MB)
+    assert suggestions_for(LARGE, plan_with(LARGE), plan_with) == []
+
+
+def test_what_leaves_the_run_as_it_is_is_tried_first_and_is_enough() -> None:
+    plan_with = planner(lambda config: 40 * MB * (config.population.group_size or 8))
+    plan = plan_with(LARGE)
+    (found,) = suggestions_for(LARGE, plan, plan_with)
+    assert found.settings == (("population.group_size", "1"),)
+    assert found.fits
+    assert found.same_result
+    # Then playing takes most.
+    assert found.saved_bytes == 240 * MB
+    assert "population.group_size=1 saves 240 MB and makes it fit (the same run, bit for bit)" in str(found)
+
+
+def test_what_does_not_help_is_not_said_and_what_is_not_enough_is_combined() -> None:
+    def train_bytes(config: Config) -> int:
+        return 4 * MB * batch_size_of(config.learner) + 8 * MB * config.population.size
+
+    plan_with = planner(train_bytes)
+    found = suggestions_for(LARGE, plan_with(LARGE), plan_with)
+    keys = [{key for key, _ in suggestion.settings} for suggestion in found]
+    assert {"population.group_size"} not in keys
+    assert {"learner.batch_size", "learner.accumulation_steps"} in keys
+    assert keys[-1] == {"learner.batch_size", "learner.accumulation_steps", "population.size"}
+    assert [suggestion.fits for suggestion in found] == [False] * (len(found) - 1) + [True]
+    assert not found[-1].same_result
+
+
+def test_where_nothing_is_enough_none_fits() -> None:
+    plan_with = planner(lambda _: 5_000 * MB)
+    assert not any(suggestion.fits for suggestion in suggestions_for(LARGE, plan_with(LARGE), plan_with))
+
+
+@pytest.mark.parametrize("encoder", ["tcn", "filter_bank"])
+def test_fewer_columns_at_a_time_are_suggested_only_where_columns_are_chunked(encoder: str) -> None:
+    config = LARGE.model_copy(update={"network": LARGE.network.model_copy(update={"encoder": encoder})})
+    plan_with = planner(lambda config: 10 * MB * (config.network.column_chunk or 32))
+    settings = [
+        suggestion.settings for suggestion in suggestions_for(config, plan_with(config), plan_with) if suggestion.fits
+    ]
+    assert settings == ([(("network.column_chunk", "8"),)] if encoder == "tcn" else [])
+
+
+def test_what_could_not_be_trained_is_not_suggested() -> None:
+    plan_with = planner(lambda _: 500 * MB)
+    assert suggestions_for(LARGE, plan_with(LARGE), lambda _: None) == []

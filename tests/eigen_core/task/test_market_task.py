@@ -1,20 +1,39 @@
-"""The task market: its counts trade by trade, and its table of outcomes."""
+"""The tasks of the market: counts, table of outcomes, weights of portfolios, cautions, encoded days."""
 
+from contextlib import nullcontext
 from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
-from science_cases import random_panel, small_config
-from trading_cases import SlowEpisode, slow_market_gain
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
+from trading_cases import SlowEpisode, panel_of, slow_market_gain
+from training_cases import advance, content_of, market_of, small_state
 
+from eigen_core.checkpoint.run_directory import RunDirectory
+from eigen_core.common.errors import InputError
+from eigen_core.config import Config
+from eigen_core.config.loading import load_config
+from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+from eigen_core.judging.portfolio import decide_weights
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.market import Panel
-from eigen_core.networks import Heads
+from eigen_core.networks import AgentNetwork, Heads, MarketEmbedding
 from eigen_core.networks.population import initial_weights
+from eigen_core.task import open_data
 from eigen_core.task.market import MarketTask
-from eigen_core.trading import Prices, TradingEnvironment
+from eigen_core.task.panel import EncodedEpisodes, day_runs
+from eigen_core.task.portfolio import PortfolioTask
+from eigen_core.trading import Prices, TradingEnvironment, episode_times
+from eigen_core.trading.equity import periods_per_year
+from eigen_core.trading.portfolio import Rebalancing
 
 CPU = torch.device("cpu")
 
@@ -61,9 +80,6 @@ def test_of_one_asset_the_excess_is_zero_also_where_its_sales_wait(fill: str) ->
     summary = task.evaluator.roll_out(weights, starts).summary
     assert int((summary.exit_offset > config.trading.holding_days).sum()) > 5
     assert (task.counts(starts, summary)["excess_of_days"] == 0.0).all()
-
-
-CPU = torch.device("cpu")
 
 
 def task_of(panel: Panel | None = None, **sections: Any) -> MarketTask:
@@ -131,3 +147,180 @@ def test_a_batch_has_what_is_observed_on_different_days_and_what_would_have_come
         known = ~expected[:, 0].isnan()
         assert torch.equal(outcomes.known[agent, moment], known)
         assert torch.equal(outcomes.rewards[agent, moment][known], expected[known])
+
+
+QUICK = ("ddpg", "ppo")
+LEARNERS = [
+    pytest.param(name, marks=[] if name in QUICK else pytest.mark.thorough)
+    for name in (*LEARNERS_OF_ANY_TASK, "direct")
+]
+
+
+def portfolio_config(**sections: Any) -> Config:
+    return small_config(task="portfolio", **sections)
+
+
+def begin(config: Config) -> TrainingState:
+    return start_training(config, random_panel(config))
+
+
+@pytest.mark.parametrize("learner", LEARNERS)
+@pytest.mark.cpu
+def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None:
+    sections: dict[str, Any] = {"learner": {"algorithm": learner}, "portfolio": {"short": 0.3, "initial_speed": 0.2}}
+    # The last of three is a group of its own.
+    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
+    states = [advance(begin(portfolio_config(population=population, **sections)), 2) for population in populations]
+    contents = [content_of(state) for state in states]
+    assert contents[0] == contents[1] == contents[2]
+    assert states[0].history[-1].learning is not None
+    directory = RunDirectory.create(tmp_path, "run", {})
+    directory.save(snapshot(states[0]))
+    resumed = begin(portfolio_config(population=populations[0], **sections))
+    loaded = directory.load_newest(snapshot_form(resumed))
+    assert loaded is not None
+    restore(resumed, loaded.snapshot)
+    assert content_of(advance(resumed, 1)) == content_of(advance(states[0], 1))
+    assert hold_out(resumed) is not None
+    assert resumed.history[-1].trading.keys() == {"turnover", "exposure", "largest_weight"}
+
+
+@pytest.mark.parametrize("observe", [True, False])
+def test_rewards_are_those_of_the_weights_that_agents_decide_on(observe: bool) -> None:
+    config = portfolio_config(trading={"observe_portfolio": observe}, portfolio={"short": 0.5})
+    panel, starts = random_panel(config), np.array([[30, 70]] * 3)
+    task = PortfolioTask(config, panel, CPU, Heads())
+    rows = initial_weights(task.network.layouts, 3, config.seed, CPU)
+    rollout = task.roll_out(rows, starts)
+    table = Rebalancing.of(Prices.of_panel(panel, CPU), config.trading)
+    for episode, start in enumerate(starts[0]):
+        days = range(start, start + task.episode_steps)
+        targets = decide_weights(task.network, panel, config, rows, days)
+        growth, turnover = table.on(slice(days.start, days.stop)).growth(torch.tensor(targets))
+        np.testing.assert_allclose(rollout.rewards[:, episode], growth.sum(-1), atol=1e-4)
+        np.testing.assert_allclose(rollout.counts["turnover"].reshape(3, 2)[:, episode], turnover.sum(-1), atol=1e-4)
+        np.testing.assert_allclose(task.growth(rows, start, len(days))[0].detach(), growth, atol=1e-3)
+
+
+@pytest.mark.parametrize("heads", [Heads(), Heads(spread="free"), Heads(spread="observed")])
+def test_agents_without_weights_play_the_initial_speed(heads: Heads) -> None:
+    config = portfolio_config(portfolio={"initial_speed": 0.1})
+    network = PortfolioTask(config, random_panel(config), CPU, heads).network
+    critic, actor = (layout.views(torch.zeros(2, layout.size)) for layout in network.layouts)
+    prepared = network.prepare_actor(actor, network.encode_block(critic, 30, 5), torch.zeros(1, 0))
+    played = network.policy(actor, prepared, torch.zeros(*prepared.shape[:-1], 1)).mode
+    np.testing.assert_allclose(played[..., 0], 0.0, atol=1e-5)
+    np.testing.assert_allclose(played[..., 1], 0.1, rtol=1e-5)
+
+
+def test_a_run_from_before_that_sells_short_is_refused_where_a_symbol_begins_late() -> None:
+    """Its purchases were limited to the cash there, and elsewhere weights above 1 borrowed."""
+    closes = np.full((160, 3), 10.0)
+    closes[:40, 0] = np.nan
+    for shorts, refused in ((0.3, True), (0.0, False)):
+        config = portfolio_config(trading={"delisting_loss": None}, portfolio={"short": shorts})
+        panel = panel_of(closes, closes, closes, window=config.market.window)
+        with pytest.raises(InputError, match=r"sell short.*Train a new run") if refused else nullcontext():
+            PortfolioTask(config, panel, CPU, Heads())
+
+
+def test_an_episode_needs_the_fills_after_its_last_decision() -> None:
+    with pytest.raises(InputError, match="use 2"):
+        load_config("quickstart", ["task=portfolio", "trading.settlement_days=1", "trading.holding_days=1"])
+
+
+def test_the_excess_of_an_episode_is_a_year_of_its_days_over_equal_weight_of_the_same_exposure() -> None:
+    config = portfolio_config()
+    panel, start = random_panel(config), 40
+    task = PortfolioTask(config, panel, CPU, Heads())
+    row = initial_weights(task.network.layouts, 1, config.seed, CPU)
+    excess = task.excess([task.roll_out(row, np.array([[start]]))])
+    span = range(start, start + task.episode_steps)
+    targets = decide_weights(task.network, panel, config, row, span)[0]
+    prices = Prices.of_panel(panel, CPU)
+    tradable = prices.tradable[start : span.stop].numpy()
+    equal = targets.sum(axis=1, keepdims=True) * tradable / tradable.sum(axis=1, keepdims=True)
+    table = Rebalancing.of(prices, config.trading).on(slice(start, span.stop))
+    returns, market = (np.exp(table.growth(torch.tensor(weights))[0].numpy() / 100.0) for weights in (targets, equal))
+    assert excess is not None
+    year = periods_per_year(panel.dates, config.account)
+    assert excess.mean == pytest.approx(100.0 * year * (returns - market).mean(), rel=1e-6)
+    assert (excess.per, excess.trades) == ("year", task.episode_steps)
+
+
+def lines(folder: Path, symbols: int, holdout_days: int, **settings: Any) -> str:
+    path = folder / f"{symbols}.csv"
+    walk = np.exp(np.cumsum(np.random.default_rng(0).normal(0.0, 0.01, (900, symbols)), axis=0))
+    names = [f"S{index}" for index in range(symbols)]
+    pd.DataFrame(walk, index=pd.bdate_range("2018-01-01", periods=900), columns=names).to_csv(path, index_label="date")
+    market = {"data": str(path), "layout": "wide", "holdout_days": holdout_days}
+    return " ".join(open_data(Config.model_validate({"market": market, **settings})).lines)
+
+
+@pytest.mark.parametrize("task", ["market", "portfolio"])
+def test_one_asset_needs_enough_days_to_judge_its_timing(tmp_path: Path, task: str) -> None:
+    given: dict[str, Any] = {"task": task, "trading": {"trading_days": 10, "holding_days": 20, "settlement_days": 20}}
+    assert "no verdict on it will be possible" in lines(tmp_path, 1, 59, **given)
+    enough = lines(tmp_path, 1, 60, **given)
+    assert "no verdict" not in enough
+    assert "timing is all that a verdict can judge" in enough
+    assert "timing" not in lines(tmp_path, 2, 59, **given)
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=20), st.integers(1, 30), st.integers(0, 30))
+def test_runs_hold_the_days_of_all_episodes_and_gaps_that_are_cheaper_to_encode(
+    starts: list[int], steps: int, days_before: int
+) -> None:
+    runs = day_runs(np.array(starts), steps, days_before)
+    wanted = {start + step for start in starts for step in range(steps)}
+    held = [day for run in runs for day in run]
+    assert held == sorted(set(held))
+    assert wanted <= set(held)
+    for former, run in pairwise(runs):
+        assert run.start - former.stop > days_before
+    for run in runs:
+        assert run.start in wanted
+        inside = [day for day in run if day in wanted]
+        assert max(np.diff(inside), default=1) - 1 <= days_before
+
+
+_SHARED = np.array([[30, 9, 33, 30, 70]] * 3)
+_OWN = _SHARED + np.array([[0], [4], [1]])
+
+
+@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
+@pytest.mark.parametrize("starts", [_SHARED, _OWN], ids=["shared", "own"])
+@pytest.mark.cpu
+def test_what_agents_see_is_what_is_encoded_for_each_day_alone(
+    monkeypatch: pytest.MonkeyPatch, encoder: str, starts: NDArray[np.int64]
+) -> None:
+    state = small_state(network={"encoder": encoder})
+    network = market_of(state).network
+    times = episode_times(state.config.trading, torch.device("cpu"))[:12]
+    weights = state.population.weights[:3]
+    critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
+    actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
+    calls: list[int] = []
+    encode = AgentNetwork.encode_block
+
+    def counted(*given: Any) -> MarketEmbedding:
+        calls.append(given[3])
+        return encode(*given)
+
+    monkeypatch.setattr(AgentNetwork, "encode_block", counted)
+    with torch.no_grad():
+        for sizes in ((3, 1), (1, 5), (2, 12), (3, 100)):
+            monkeypatch.setattr(AgentNetwork, "encoded_at_once", lambda *_, sizes=sizes: sizes)
+            calls.clear()
+            encoded = EncodedEpisodes(network, weights, starts, times)
+            days = sum(map(len, day_runs(starts[0], 12, network.days_before)))
+            groups = 3 if starts is _OWN else -(-3 // sizes[0])
+            assert sum(calls) == groups * days
+            at_once = encoded.of_all_steps()
+            for step in range(12):
+                of_step = encoded.prepared(*encoded.of_step(step))
+                assert torch.equal(of_step, at_once[:, :, step])
+                for agent, episode in np.ndindex(starts.shape):
+                    market = encode(network, critic, int(starts[agent, episode]) + step, 1)
+                    alone = network.prepare_actor(actor, market, times[step])[agent, 0]
+                    assert torch.equal(of_step[agent, episode], alone)

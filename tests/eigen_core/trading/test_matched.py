@@ -1,17 +1,31 @@
 """Random traders and portfolios that resemble an agent, and its decisions at other times."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from trading_cases import prices_of, random_panel, suspended_market
+from trading_cases import panel_of, prices_of, random_panel, suspended_market
 
 from eigen_core.config import Config, TradingConfig
-from eigen_core.trading import Prices, market_gains
+from eigen_core.trading import Prices, excess_of_days, market_gains
 from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
-from eigen_core.trading.matched_traders import matched_traders, play_matched_traders
+from eigen_core.trading.matched_traders import (
+    active_share,
+    fewest_days,
+    matched_traders,
+    permuted_weights,
+    play_matched_traders,
+    play_permuted_weights,
+    play_shifted_trades,
+    play_shifted_weights,
+    shifts_of,
+)
+from eigen_core.trading.portfolio import equal_weights_like
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
+from eigen_core.trading.weights import weights_accounts
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)
@@ -238,3 +252,195 @@ def test_what_is_decided_on_one_day_counts_together_in_the_errors(axis: int) -> 
         assert two is not None
         assert two.trades == 2 * one.trades
         assert (two.mean, two.standard_error) == pytest.approx((one.mean, one.standard_error))
+
+
+PERMUTED_DAYS, PERMUTED_ASSETS = 40, 6
+PERMUTED_DATES = np.datetime64("2020-01-01") + np.arange(PERMUTED_DAYS)
+
+
+def permuted_market(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights of two agents, what is tradable, closes: an asset begins late, another ends, one misses single days."""
+    random = np.random.default_rng(seed)
+    tradable = np.ones((PERMUTED_DAYS, PERMUTED_ASSETS), dtype=bool)
+    tradable[:15, 0] = False
+    tradable[30:, 2] = False
+    tradable[[7, 20], 4] = False
+    weights = random.dirichlet(np.ones(PERMUTED_ASSETS), (2, PERMUTED_DAYS)) * tradable
+    closes = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.02, (PERMUTED_DAYS, PERMUTED_ASSETS)), axis=0))
+    return weights, tradable, closes
+
+
+def test_permuted_weights_are_those_of_an_obvious_walk_along_the_permutation() -> None:
+    weights, tradable, _ = permuted_market()
+    drawn = next(permuted_weights(weights, tradable, 30, 1, "champion"))
+    assert drawn.shape == (30, 2, PERMUTED_DAYS, PERMUTED_ASSETS)
+    np.testing.assert_allclose(np.sort(drawn, axis=-1), np.sort(np.tile(weights, (30, 1, 1, 1)), axis=-1))
+    assert (drawn[:, :, ~tradable] == 0.0).all()
+    full = np.flatnonzero(tradable.all(axis=1))[0]
+    for draw in drawn:
+        # All weights differ, so the day on which all can be traded gives the permutation away.
+        order = [int(np.flatnonzero(weights[0, full] == value)[0]) for value in draw[0, full]]
+        for day in range(PERMUTED_DAYS):
+            for asset in np.flatnonzero(tradable[day]):
+                source = order[asset]
+                while not tradable[day, source]:
+                    source = order[source]
+                assert (draw[:, day, asset] == weights[:, day, source]).all()
+
+
+def test_each_permutation_is_drawn_as_often_and_by_its_key() -> None:
+    weights, tradable, _ = permuted_market()
+    drawn = next(permuted_weights(weights, tradable, 3_000, 1, "champion"))
+    for asset in range(1, PERMUTED_ASSETS):
+        often = (drawn[:, 0, 0, asset, None] == weights[0, 0, None, 1:]).mean(axis=0)
+        assert np.abs(often - 0.2).max() < 0.04
+    again, other = (next(permuted_weights(weights, tradable, 3_000, 1, key)) for key in ("champion", "agent 3"))
+    np.testing.assert_array_equal(drawn, again)
+    assert not np.array_equal(drawn, other)
+
+
+@pytest.mark.parametrize("draws", [0, 7])
+def test_what_they_earn_is_what_accounts_one_after_the_other_earn(draws: int) -> None:
+    weights, tradable, closes = permuted_market(1)
+    config = Config(account={"capital": 1_000.0, "interest": 0.02})
+    prices = np.where(tradable, closes, np.nan)
+    known = (prices_of(panel_of(prices, prices, prices)), PERMUTED_DATES)
+    found = play_permuted_weights(weights, *known, config, draws, "elites")
+    alone = config.account.model_copy(update={"capital": 500.0})
+    expected = [
+        sum(weights_accounts(agent[None], *known, config.trading, alone).equity[0, -1] for agent in draw) / 1_000.0
+        - 1.0
+        for draw in (next(permuted_weights(weights, tradable, draws, config.seed, "elites")) if draws else ())
+    ]
+    assert found.total_returns == pytest.approx(expected)
+    assert found.quantile_of(10.0) == (1.0 if draws else None)
+
+
+def test_equal_weight_is_that_of_the_same_exposure() -> None:
+    weights, tradable, _ = permuted_market()
+    equal = equal_weights_like(torch.tensor(weights), torch.tensor(tradable)).numpy()
+    np.testing.assert_allclose(equal.sum(axis=2), weights.sum(axis=2))
+    assert active_share(equal, tradable) == pytest.approx(0.0)
+    one = np.zeros((1, PERMUTED_DAYS, PERMUTED_ASSETS))
+    one[:, :, 1] = 0.5
+    expected = np.mean(0.5 * (1.0 - 1.0 / tradable.sum(axis=1)))
+    assert active_share(one, tradable) == pytest.approx(expected)
+
+
+def test_the_excess_of_a_year_is_the_mean_difference_of_days_with_its_newey_west_error() -> None:
+    random = np.random.default_rng(3)
+    returns, benchmark = random.normal(0.001, 0.01, (2, 251))
+    found = excess_of_days(torch.tensor(returns), torch.tensor(benchmark), 252)
+    difference = 100.0 * (returns - benchmark)
+    deviations = difference - difference.mean()
+    variance = sum(
+        (1.0 - lag / 5.0) * (2.0 if lag else 1.0) * (deviations[lag:] * deviations[: 251 - lag]).sum()
+        for lag in range(5)
+    )
+    error = 252 * variance**0.5 / 251
+    assert found is not None
+    assert (found.mean, found.standard_error) == pytest.approx((252 * difference.mean(), error))
+    assert (found.trades, found.per) == (251, "year")
+    assert "% a year" in str(found)
+    assert excess_of_days(torch.zeros(1), torch.zeros(1), 252) is None
+
+
+SHIFTED_DAYS, HOLDING = 90, 5
+COSTLESS = Config.model_validate(
+    {"trading": {"holding_days": HOLDING, "settlement_days": HOLDING, "cost_bps": 0.0, "slippage_bps": 0.0}}
+)
+MOST = 1_000
+
+
+def shifted_market(closes: np.ndarray) -> tuple[Prices, np.ndarray]:
+    panel = panel_of(closes, closes, closes)
+    return prices_of_span(prices_of(panel), range(len(closes)), HOLDING), panel.dates
+
+
+def trades_on(days: list[int], known: Prices, asset: int = 0) -> DecidedTrades:
+    entries, closes = known.fills(COSTLESS.trading).entry.numpy(), known.last_close.numpy()
+    trades = DecidedTrades.none(1, SHIFTED_DAYS)
+    for day in days:
+        trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = asset, day + HOLDING, True
+        trades.entry[0, day], trades.coefficient[0, day] = entries[day, asset], COSTLESS.trading.max_coefficient
+        trades.exit[0, day] = closes[day + HOLDING, asset]
+    return trades
+
+
+def test_shifts_are_all_beyond_the_holding_time_both_ways() -> None:
+    found = shifts_of(SHIFTED_DAYS, COSTLESS.trading, MOST)
+    assert (found[0], found[-1], len(found)) == (
+        HOLDING + 1,
+        SHIFTED_DAYS - HOLDING - 1,
+        SHIFTED_DAYS - 2 * HOLDING - 1,
+    )
+    some = shifts_of(SHIFTED_DAYS, COSTLESS.trading, 7)
+    assert len(some) == 7
+    assert {found[0], found[-1]} <= set(some) <= set(found)
+    assert not len(shifts_of(2 * HOLDING, COSTLESS.trading, MOST))
+    trading = TradingConfig(holding_days=20)
+    assert len(shifts_of(fewest_days(trading), trading, MOST)) == 19
+
+
+def test_decisions_that_knew_the_right_days_are_the_best_of_all_times() -> None:
+    steps = np.where(np.arange(SHIFTED_DAYS) % 30 == 10, 0.2, 0.0)[:, None]
+    steps[40] = 0.0
+    known, dates = shifted_market(100.0 * np.exp(np.cumsum(steps, axis=0)))
+    trades = trades_on([7, 67], known)
+    own = trade_accounts(
+        trades, known.last_close[:SHIFTED_DAYS].numpy(), dates, COSTLESS.trading, COSTLESS.account
+    ).curve(0)
+    found = play_shifted_trades(trades, known, dates, COSTLESS, MOST)
+    assert found.quantile_of(own.equity[-1] / own.capital - 1.0) == 1.0
+    # At most other times nothing happens; shifted by a month, one of both is right.
+    assert found.median_return == 0.0
+    assert 0.0 < found.total_returns.max() < own.equity[-1] / own.capital - 1.0
+
+
+def test_a_steady_market_gives_every_time_as_much() -> None:
+    known, dates = shifted_market(100.0 * 1.01 ** np.arange(SHIFTED_DAYS)[:, None])
+    trades = trades_on([20, 25, 30, 50], known)
+    own = trade_accounts(
+        trades, known.last_close[:SHIFTED_DAYS].numpy(), dates, COSTLESS.trading, COSTLESS.account
+    ).curve(0)
+    found = play_shifted_trades(trades, known, dates, COSTLESS, MOST).total_returns
+    whole = found[np.isclose(found, own.equity[-1] / own.capital - 1.0, rtol=1e-9)]
+    # The end of the days cuts each of the trades off at some of the other times.
+    assert len(whole) == len(found) - 4 * HOLDING
+    assert (found <= own.equity[-1] / own.capital - 1.0 + 1e-9).all()
+    weights = np.full((1, SHIFTED_DAYS, 1), 0.5)
+    own = weights_accounts(weights, known, dates, COSTLESS.trading, COSTLESS.account).curve(0)
+    found = play_shifted_weights(weights, known, dates, COSTLESS, MOST).total_returns
+    np.testing.assert_allclose(found, own.equity[-1] / own.capital - 1.0)
+
+
+def test_the_wait_of_a_sale_is_not_shifted_with_its_trade() -> None:
+    """The market of the other days does not halt: a sale there is filled when it is due."""
+    closes: NDArray[np.float64] = 100.0 * 1.01 ** np.arange(SHIFTED_DAYS, dtype=np.float64)[:, None]
+    closes[22:36] = np.nan
+    panel = panel_of(closes, closes, closes)
+    panel = replace(panel, valid=np.ones_like(panel.valid))
+    known = prices_of_span(prices_of(panel), range(SHIFTED_DAYS), HOLDING)
+    size = COSTLESS.trading.max_coefficient or 1.0
+    trading = COSTLESS.trading.model_copy(update={"min_target": 5.0, "max_target": 6.0})
+
+    def decide(day: int, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.full((1, 1), size if day == 20 else 0.0), torch.full((1, 1), 6.0)
+
+    trades = trade_day_by_day(known, trading, SHIFTED_DAYS, 1, decide)
+    assert trades.exit_day[0, 20, 0] == 36
+    found = play_shifted_trades(trades, known, panel.dates, COSTLESS, MOST)
+    assert found.median_return == pytest.approx((1.01 ** (HOLDING - 1) - 1.0) / HOLDING)
+
+
+def test_weights_keep_their_exposure_where_an_asset_is_not_tradable() -> None:
+    closes = np.repeat(100.0 * 1.01 ** np.arange(SHIFTED_DAYS)[:, None], 3, axis=1)
+    closes[:40, 1] = np.nan
+    known, dates = shifted_market(closes)
+    weights = np.zeros((1, SHIFTED_DAYS, 3))
+    weights[0, :, 1] = 0.8
+    tradable = known.tradable[:SHIFTED_DAYS].numpy()
+    found = play_shifted_weights(weights, known, dates, COSTLESS, MOST).total_returns
+    spread = np.array([[[0.4, 0.0, 0.4]]]) * ~tradable[None, :, 1:2] + weights * tradable
+    even = weights_accounts(spread, known, dates, COSTLESS.trading, COSTLESS.account).curve(0)
+    np.testing.assert_allclose(found, even.equity[-1] / even.capital - 1.0)

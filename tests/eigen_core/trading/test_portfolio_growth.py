@@ -1,15 +1,22 @@
-"""The growth of portfolios of weights, beside accounts that are kept in money, day by day and asset by asset."""
+"""Accounts and growth of weights, beside accounts kept in money, day by day and asset by asset."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from trading_cases import SlowEpisode, panel_of, prices_of, random_panel
+from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel
 
-from eigen_core.config import TradingConfig
+from eigen_core.config import AccountConfig, Config, TradingConfig
+from eigen_core.judging.portfolio import PortfolioBacktest
+from eigen_core.market import Panel
+from eigen_core.trading import DecidedTrades, Prices, trade_accounts
+from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.metrics import compute_metrics, gain_by_asset
 from eigen_core.trading.portfolio import Rebalancing, move_scores, smooth_scores, target_weights
+from eigen_core.trading.weights import weights_accounts
 
 FILLS = ("next_open", "next_close", "same_close")
 
@@ -143,3 +150,234 @@ def test_the_gradient_of_a_stretch_is_that_of_finite_differences() -> None:
         lambda wanted, speeds: table.growth(target_weights(smooth_scores(wanted, speeds), tradable))[0],
         (wanted, speeds),
     )
+
+
+ASSETS, DAYS = 6, range(30, 100)
+COSTS = ((0.0, 0.0), (5.0, 2.0), (80.0, 40.0))
+
+
+def clean_panel(seed: int) -> Panel:
+    random = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.02, (140, ASSETS)), axis=0))
+    return panel_of(close * np.exp(random.normal(0.0, 0.01, close.shape)), close * 1.03, close)
+
+
+def panel_with(what: str, seed: int) -> Panel:
+    """Prices that are clean but for one thing; or random prices with all of them."""
+    if what == "everything":
+        return random_panel(seed, 140, ASSETS)
+    panel, random = clean_panel(seed), np.random.default_rng(seed)
+    shape = panel.close.shape
+    missing = np.zeros(shape, dtype=np.bool_)
+    if what == "gaps":
+        missing = random.random(shape) < 0.02
+    if what == "halts":
+        for asset in range(ASSETS):
+            first = random.integers(DAYS.start, DAYS.stop - 10)
+            missing[first : first + random.integers(3, 40), asset] = True
+    if what == "ends":
+        for asset in range(0, ASSETS, 2):
+            missing[random.integers(DAYS.start, DAYS.stop) :, asset] = True
+    if what == "late starts":
+        missing[:60, 0] = missing[:80, 1] = True
+    no_open = random.random(shape) < 0.1 if what == "no open" else np.zeros(shape, dtype=np.bool_)
+    close = np.where(missing, np.nan, panel.close)
+    opened, high = np.where(missing | no_open, np.nan, panel.open), np.where(missing, np.nan, panel.high)
+    return replace(panel, open=opened, high=high, low=close, close=close, valid=~missing)
+
+
+def worth_at_fill(panel: Panel, trading: TradingConfig, day: int, asset: int) -> float:
+    """What a share is worth at the fill of a day's decision."""
+    rules = SlowEpisode(panel, trading, 0)
+    if not (panel.close[: day + 1, asset] > 0.0).any():
+        return 0.0
+    if rules.has_ended(day, asset):
+        return rules.close_known(day, asset) * (1.0 - (trading.delisting_loss or 0.0))
+    fill_day = day + fill_offset(trading)
+    price, _ = rules.fill_price(fill_day, asset)
+    return rules.close_known(fill_day, asset) if math.isnan(price) else price
+
+
+def growth_in_money(panel: Panel, config: Config, targets: torch.Tensor, *, halted: bool = False) -> np.ndarray:
+    """Log growth in percent of the account of a backtest, from before each fill to before the next."""
+    offset, trading = fill_offset(config.trading), config.trading
+    decisions = range(DAYS.start, DAYS.stop + 1)
+    # Nothing is decided on the last day, whose fill ends the last reward.
+    weights = np.vstack([targets.numpy(), np.full((1 + offset, ASSETS), np.nan)])
+    accounts = PortfolioBacktest(config, panel, CPU).accounts(weights[None], range(DAYS.start, DAYS.stop + 1 + offset))
+    cash = accounts.equity[0] * (1.0 - accounts.exposure[0])
+    worth = [accounts.capital]
+    for day in decisions[1:]:
+        before = day - DAYS.start + offset - 1
+        held = accounts.shares[0, before]
+        prices = [worth_at_fill(panel, trading, day, asset) for asset in range(ASSETS)]
+        worth.append(cash[before] + float(held @ np.array(prices)))
+        # Never borrows, and a position that is not filled keeps its shares.
+        assert cash[before] > -1e-9 * accounts.equity[0, before] or config.portfolio.short > 0.0
+    if halted:
+        assert (accounts.shares[0] != 0.0)[np.isnan(panel.close[DAYS.start : DAYS.stop + 1 + offset])].any()
+    changes = np.diff(accounts.shares[0], axis=0)
+    for row, asset in np.argwhere(changes):
+        day = DAYS.start + int(row) + 1
+        filled = not math.isnan(SlowEpisode(panel, trading, 0).fill_price(day, int(asset))[0])
+        ended = accounts.shares[0, row + 1, asset] == 0.0
+        assert filled or ended
+    return 100.0 * np.diff(np.log(worth))
+
+
+@pytest.mark.parametrize("short", [0.0, 0.6])
+@pytest.mark.parametrize("costs", COSTS)
+@pytest.mark.parametrize("fill", FILLS)
+@pytest.mark.parametrize("what", ["nothing", "gaps", "halts", "ends", "late starts", "no open", "everything"])
+def test_rewards_are_the_growth_of_the_account(what: str, fill: Any, costs: tuple[float, float], short: float) -> None:
+    seed = len(what)
+    trading = {"fill": fill, "cost_bps": costs[0], "slippage_bps": costs[1], "delisting_days": 12}
+    config = Config.model_validate({"trading": trading, "portfolio": {"short": short}})
+    panel = panel_with(what, seed)
+    prices = Prices.of_panel(panel, CPU)
+    random = np.random.default_rng(seed)
+    scores = torch.tensor(random.normal(size=(len(DAYS), ASSETS)))
+    # On most days next to nothing is left in cash.
+    scores = scores + torch.tensor(random.choice([0.0, 40.0], (len(DAYS), 1), p=[0.3, 0.7]))
+    stretch = slice(DAYS.start, DAYS.stop)
+    targets = target_weights(scores, prices.tradable[stretch], short)
+    rewards = Rebalancing.of(prices, config.trading).on(stretch).growth(targets)[0].numpy()
+    found = growth_in_money(panel, config, targets, halted=what in ("gaps", "halts", "ends", "everything"))
+    np.testing.assert_allclose(found, rewards, atol=1e-9, rtol=0.0)
+    assert found.sum() == pytest.approx(rewards.sum(), abs=1e-9)
+    assert np.abs(rewards).max() > 1.0
+
+
+SYMBOLS = tuple("ABCDE")
+DATES = np.datetime64("2020-01-01") + np.arange(40)
+
+
+def slow_equity(
+    weights: Any, panel: Panel, trading: TradingConfig, settings: AccountConfig
+) -> tuple[list[float], list[float], list[float]]:
+    cost, slippage = trading.cost_bps / 1e4, trading.slippage_bps / 1e4
+    rate = {1: (1 + slippage) * (1 + cost) - 1, -1: 1 - (1 - slippage) * (1 - cost)}
+    rules, offset = SlowEpisode(panel, trading, 0), 0 if trading.fill == "same_close" else 1
+    assets = range(panel.assets)
+    cash, shares = settings.capital, [0.0] * panel.assets
+    equity: list[float] = []
+    traded, costs = [0.0] * len(weights), [0.0] * len(weights)
+
+    def worth_at_close(day: int) -> float:
+        return float(sum(number * rules.close_known(day, asset) for asset, number in enumerate(shares) if number))
+
+    for day in range(len(weights)):
+        elapsed = (DATES[day] - DATES[max(day - 1, 0)]).item().days
+        cash *= (1 + settings.interest) ** (elapsed / 365.25)
+        decided = day - offset
+        if decided >= 0:
+            fills = [rules.fill_price(day, asset)[0] for asset in assets]
+            prices = [rules.close_known(day, asset) if math.isnan(fills[asset]) else fills[asset] for asset in assets]
+            held = [number * price for number, price in zip(shares, prices, strict=True)]
+            filled = [
+                asset
+                for asset in assets
+                if not math.isnan(fills[asset] + panel.close[decided, asset] + weights[decided][asset])
+            ]
+            before = cash + sum(held)
+            wanted = {asset: weights[decided][asset] * before for asset in filled}
+            bought = sum(max(wanted[asset] - held[asset], 0.0) for asset in filled)
+            left = cash + sum(max(held[asset] - wanted[asset], 0.0) for asset in filled)
+            if bought > left * (1 + 1e-10):
+                for asset in filled:
+                    if wanted[asset] > held[asset]:
+                        wanted[asset] = held[asset] + (wanted[asset] - held[asset]) * left / bought
+            paid = {a: abs(wanted[a] - held[a]) * rate[1 if wanted[a] > held[a] else -1] for a in filled}
+            pays = cash + sum(held[asset] for asset in filled)
+            share = sum(paid.values()) / pays if filled else 0.0
+            change = {asset: wanted[asset] * (1 - share) / fills[asset] - shares[asset] for asset in filled}
+            if settings.shares == "whole":
+                change = {asset: math.trunc(shares[asset] + number) - shares[asset] for asset, number in change.items()}
+                needed = sum(max(number, 0) * fills[a] * (1 + rate[1]) for a, number in change.items())
+                available = cash + sum(max(-number, 0) * fills[a] * (1 - rate[-1]) for a, number in change.items())
+                if needed > available * (1 + 1e-10):
+                    # Fewer whole shares are sold short than was planned.
+                    buys = {a: math.floor(number * available / needed) for a, number in change.items() if number > 0}
+                    change |= buys
+                paid = {a: abs(number) * fills[a] * rate[1 if number > 0 else -1] for a, number in change.items()}
+            for asset, number in change.items():
+                shares[asset] += number
+                cash -= number * fills[asset] + paid[asset]
+                traded[day] += abs(number) * fills[asset] * (1 + slippage if number > 0 else 1 - slippage)
+                costs[day] += paid[asset]
+        equity.append(cash + worth_at_close(day))
+    return equity, traded, costs
+
+
+@pytest.mark.parametrize("shares", ["fractional", "whole"])
+@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
+@pytest.mark.parametrize("seed", range(4))
+def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: Any, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    closes = 40.0 * np.exp(np.cumsum(random.normal(0.0, 0.05, (40, 5)), axis=0))
+    opens = closes * np.exp(random.normal(0.0, 0.03, (40, 5)))
+    opens[random.random((40, 5)) < 0.1] = np.nan
+    closes[1:][random.random((39, 5)) < 0.05] = np.nan
+    panel = panel_of(opens, opens, closes)
+    weights = random.dirichlet(np.ones(5), 40) * random.choice([0.5, 1.0], (40, 1))
+    weights[random.random(40) < 0.4] = np.nan
+    weights[random.random((40, 5)) < 0.05] = np.nan
+    trading = TradingConfig(fill=fill, cost_bps=20.0, slippage_bps=10.0)
+    settings = AccountConfig(capital=3_000.0, shares=shares, interest=0.04)
+    short = 1.4 * weights - 0.4 * random.dirichlet(np.ones(5), 40)
+    accounts = weights_accounts(np.stack([weights, short]), prices_of(panel), DATES, trading, settings)
+    for trader, of_trader in enumerate((weights, short)):
+        curve = accounts.curve(trader)
+        equity, traded, costs = slow_equity(of_trader.tolist(), panel, trading, settings)
+        np.testing.assert_allclose(curve.equity, equity, rtol=1e-9)
+        np.testing.assert_allclose(curve.traded, traded, atol=1e-6)
+        np.testing.assert_allclose(curve.costs, costs, atol=1e-6)
+        assert curve.exposure.max() <= 1.0 + 1e-9
+        table = accounts.table(trader, SYMBOLS)
+        assert table["gain"].sum() + accounts.interest[trader] == pytest.approx(equity[-1] - settings.capital)
+        assert table["costs"].sum() == pytest.approx(sum(costs))
+        by_asset = gain_by_asset(table)
+        assert by_asset["gain"].sum() == pytest.approx(table["gain"].sum())
+        assert by_asset["won"].isna().all()
+    assert accounts.shares[0].min() >= 0.0 > accounts.shares[1].min()
+    invested = accounts.held_weights().sum(axis=1)
+    np.testing.assert_allclose(invested, accounts.together().exposure, atol=1e-12)
+
+
+def test_whole_shares_never_take_more_than_the_cash() -> None:
+    """Nor where every target is a whole number of shares but for the costs, which leaves nothing over."""
+    closes = np.full((20, 2), 1.0)
+    panel = panel_of(closes, closes, closes)
+    weights = np.tile([[[0.25, 0.75], [0.75, 0.25]]], (1, 10, 1))
+    trading = TradingConfig(fill="next_close", cost_bps=100.0, slippage_bps=50.0)
+    settings = AccountConfig(capital=1e9, shares="whole")
+    accounts = weights_accounts(weights, prices_of(panel), panel.dates, trading, settings)
+    assert accounts.exposure.max() <= 1.0
+    np.testing.assert_array_equal(accounts.shares, np.round(accounts.shares))
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_cash_earns_its_interest_by_calendar_time(every: int) -> None:
+    dates = np.datetime64("2020-01-01") + np.arange(0, 4 * 365 + 2, every)
+    nothing = np.full((len(dates), 1), np.nan)
+    settings = AccountConfig(capital=100.0, interest=0.05)
+    known = prices_of(panel_of(nothing, nothing, nothing))
+    curve = weights_accounts(nothing[None], known, dates, TradingConfig(), settings).curve(0)
+    assert curve.equity[0] == 100.0
+    assert curve.equity[-1] == pytest.approx(100.0 * 1.05**4, rel=3e-4)
+    trades = trade_accounts(DecidedTrades.none(1, len(dates)), nothing, dates, TradingConfig(), settings)
+    np.testing.assert_allclose(trades.curve(0).equity, curve.equity)
+
+
+def test_an_account_that_loses_all_ends_there() -> None:
+    closes = np.array([[10.0], [10.0], [21.0], [15.0], [10.0]])
+    weights = np.full((2, 5, 1), [[[-1.0]], [[-0.2]]])
+    trading, dates = TradingConfig(cost_bps=0.0, slippage_bps=0.0), DATES[:5]
+    known = prices_of(panel_of(closes, closes, closes))
+    accounts = weights_accounts(weights, known, dates, trading, AccountConfig(interest=0.05))
+    assert accounts.equity[0, 1:].tolist() == [pytest.approx(accounts.equity[0, 1]), 0.0, 0.0, 0.0]
+    assert accounts.exposure[0, 2:].tolist() == [0.0, 0.0, 0.0]
+    assert accounts.traded[0, 3:].tolist() == [0.0, 0.0]
+    assert (accounts.equity[1] > 0.0).all()
+    found = compute_metrics(accounts.curve(0), periods_per_year=252)
+    assert (found.total_return, found.max_drawdown) == (-1.0, -1.0)
