@@ -25,14 +25,12 @@ UNITS = sorted((FOLDER / "systemd").glob("*.service"))
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    """The deployments."""
     found = yaml.safe_load((files("deployments") / "prefect.yaml").read_text(encoding="utf-8"))
     assert isinstance(found, dict)
     return found
 
 
 def deployment(document: dict[str, Any], name: str) -> dict[str, Any]:
-    """One of them."""
     (found,) = (entry for entry in document["deployments"] if entry["name"] == name)
     assert isinstance(found, dict)
     return found

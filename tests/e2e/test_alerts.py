@@ -19,7 +19,6 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture
 def calls() -> Iterator[tuple[str, "Queue[dict[str, Any]]"]]:
-    """An address, and what it is sent."""
     heard: Queue[dict[str, Any]] = Queue()
 
     class Handler(BaseHTTPRequestHandler):

@@ -30,19 +30,16 @@ ROW_KEYS = ["run", "generations removed", "files removed", "freed (MB)", "skippe
 
 
 def artifact(key: str) -> Any:
-    """The newest version of an artifact."""
     found = Artifact.get(key)
     assert found is not None
     return found
 
 
 def table(key: str) -> Any:
-    """The rows of an artifact."""
     return json.loads(str(artifact(key).data))
 
 
 def markdown(key: str) -> str:
-    """The text of an artifact."""
     return str(artifact(key).data)
 
 

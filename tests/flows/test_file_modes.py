@@ -11,7 +11,6 @@ from flows.server.environment import set_umask
 
 @pytest.fixture(autouse=True)
 def _umask() -> Iterator[None]:
-    """Let the umask be what it was."""
     before = os.umask(0o022)
     yield
     os.umask(before)

@@ -31,12 +31,10 @@ _PICTURE = re.compile(r"!\[[a-z ]+\]\(data:image/png;base64,iVBOR")
 
 
 def train(config: Config, name: str) -> State[Any]:
-    """Run the flow to its end and return the end state."""
     return train_flow(config, name, return_state=True)
 
 
 def flow_run_of(state: State[Any]) -> FlowRun:
-    """The flow run that has ended so."""
     assert state.state_details.flow_run_id is not None
     with get_client(sync_client=True) as client:
         return client.read_flow_run(state.state_details.flow_run_id)
@@ -52,7 +50,6 @@ def pages_of(flow_run: UUID) -> dict[str, Artifact]:
 
 
 def records(config: Config, name: str) -> tuple[GenerationRecord, ...]:
-    """What the store says of the run."""
     return status_of(config.checkpoint.store, name).history
 
 

@@ -25,7 +25,6 @@ def pendulum(store: Path, generations: int) -> Config:
 
 
 def trained(folder: Path, environment: str) -> subprocess.CompletedProcess[str]:
-    """What a user sees of a training on an environment of `uneven_environment`."""
     settings = small_settings(environment={"episode_steps": 9}, replay={"minimum": 20})
     support = str(Path(uneven_environment.__file__).parent)
     return run_eigen(

@@ -71,7 +71,6 @@ class Hostile:
                 return
 
     def close(self) -> None:
-        """Stop listening."""
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
 
@@ -98,7 +97,6 @@ class Hostile:
 
 @pytest.fixture(scope="module")
 def trained() -> Any:
-    """A run after its only generation."""
     config = small_flow_config(Path("runs"), generations=1, market={"holdout_days": 60})
     state = start_training(config, build_panel(config)[0])
     for phase in (evaluate, train, evolve):

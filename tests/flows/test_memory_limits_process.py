@@ -40,7 +40,6 @@ def limiter(tmp_path_factory: pytest.TempPathFactory, prefect_api_url: str) -> L
 
 @pytest.fixture(scope="module")
 def need(limiter: Limiter) -> Need:
-    """What the small training takes."""
     return limiter.plan((LEAST_RESIDENT, LEAST_RESIDENT), LEAST_ADDRESSES)
 
 

@@ -75,7 +75,6 @@ def records(config: Config) -> tuple[GenerationRecord, ...]:
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
-    """The records of three generations without a limit."""
     config = small_flow_config(tmp_path_factory.mktemp("unlimited"))
     assert train(config).is_completed()
     return records(config)

@@ -44,20 +44,16 @@ def in_weakref_callback(action: Callable[[], None]) -> None:
 
 
 def in_finalizer(action: Callable[[], None]) -> None:
-    """The same."""
     owner = Owner(action)
     owner.itself = None  # type: ignore[assignment]
 
 
 def in_garbage(action: Callable[[], None]) -> None:
-    """The same."""
     Owner(action)
     gc.collect()
 
 
 def in_garbage_callback(action: Callable[[], None]) -> None:
-    """The same."""
-
     def called(phase: str, facts: dict[str, Any]) -> None:  # noqa: ARG001
         gc.callbacks.remove(called)
         action()
@@ -71,7 +67,6 @@ Swallowing = Callable[[Callable[[], None]], None]
 
 
 def sigterm() -> None:
-    """Let this process be told to stop, here."""
     signal.raise_signal(signal.SIGTERM)
 
 

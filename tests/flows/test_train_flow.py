@@ -42,18 +42,15 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def train(config: Config, name: str = "run") -> State[Any]:
-    """Run the flow to its end and return the end state."""
     return train_flow(config, name, return_state=True)
 
 
 def records(config: Config, name: str = "run") -> tuple[GenerationRecord, ...]:
-    """What the store says of the run."""
     return status_of(config.checkpoint.store, name).history
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
-    """The records of three generations without any disturbance."""
     config = small_flow_config(tmp_path_factory.mktemp("undisturbed"))
     assert train(config).is_completed()
     return records(config)

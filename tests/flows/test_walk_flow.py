@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("prefect_api")]
 
 
 def two_folds(store: Path, name: str) -> Walk:
-    """A walk of two folds, each of two generations."""
     market = {"holdout_days": 60, "purge_days": 30, "first_date": "2018-01-01"}
     config = small_flow_config(store, generations=2, market=market)
     return plan_walk(name, config, build_panel(config)[0].dates, 2)

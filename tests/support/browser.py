@@ -95,7 +95,6 @@ class Browser:
         self._until(lambda: self.driver.find_elements(By.XPATH, path), lambda: f"'{label}' to click on")[-1].click()
 
     def fields(self, tag: str) -> list[WebElement]:
-        """The fields of a form, once it has any."""
         return self._until(lambda: self.driver.find_elements(By.TAG_NAME, tag), lambda: f"a {tag}")
 
     def picture_widths(self) -> list[int]:
@@ -142,7 +141,6 @@ class Browser:
 
 @contextmanager
 def browser(pictures: Path) -> Iterator[Browser]:
-    """A browser that keeps its pictures in a folder."""
     options = Options()
     options.binary_location = next(filter(None, map(shutil.which, _BROWSERS)))
     for option in _OPTIONS:

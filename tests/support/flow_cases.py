@@ -28,7 +28,6 @@ SMALL: dict[str, Any] = {
 
 
 def small_flow_config(store: Path, **sections: Any) -> Config:
-    """A configuration that trains a generation in a fraction of a second."""
     values = merge(SMALL, {"generations": 3, "checkpoint": {"store": str(store)}})
     return Config(**merge(values, sections))
 

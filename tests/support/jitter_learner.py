@@ -13,8 +13,6 @@ from eigen_core.task.replay import Replay
 
 
 class JitterLearner(BatchLearner[Any, Any]):
-    """Implements `Learner`."""
-
     curves: ClassVar[tuple[Curve, ...]] = (Curve("length", "Length of an agent's weights."),)
     noises = ("jitter",)
 

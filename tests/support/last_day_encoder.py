@@ -9,8 +9,6 @@ from eigen_core.networks.layout import Parameters, ParameterShape, linear, linea
 
 
 class LastDayEncoder:
-    """Implements `Encoder`."""
-
     block_bound: ClassVar[bool] = False
 
     def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002

@@ -28,7 +28,6 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what was measured."""
     if _MEASURED:
         terminalreporter.section("measured")
         for sentence in _MEASURED:

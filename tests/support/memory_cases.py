@@ -12,7 +12,6 @@ LIMIT = 1_000 * MB
 
 
 def host_bytes() -> int:
-    """Return the resident memory of this process and its descendants."""
     return SystemMeter(()).read().host
 
 
@@ -31,7 +30,6 @@ class HandMeter:
     looks: int = 0
 
     def read(self) -> Usage:
-        """Look."""
         self.looks += 1
         return Usage(self.own, self.children, (self.own + self.children + self.others,), self.device)
 
@@ -40,28 +38,23 @@ class HandMeter:
         return self.kept_peak, None
 
     def reset_peaks(self) -> None:
-        """Count how often the peaks were reset."""
         self.resets += 1
 
 
 @dataclass
 class HandClock:
-    """Stands still until a test moves it."""
-
     now: float = 0.0
     step: float = 0.0
     """So much passes at each look at the clock."""
     read: int = field(default=0)
 
     def __call__(self) -> float:
-        """The time (seconds)."""
         self.read += 1
         self.now += self.step
         return self.now
 
 
 def bare_report(reason: str = "a test") -> MemoryReport:
-    """A report in which nothing was measured."""
     return MemoryReport("2026-01-01T00:00:00+00:00", reason, nearest="nothing", usage=Usage(0, 0, ()))
 
 

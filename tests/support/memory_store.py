@@ -48,7 +48,6 @@ class MemoryStore:
         self.now += timedelta(seconds=seconds)
 
     def written(self, operation: str) -> list[str]:
-        """Names to which an operation was applied, in order."""
         return [name for done, name in self.done if done == operation]
 
     def time(self) -> datetime:

@@ -64,7 +64,6 @@ OBSTACLES = {
 
 
 def replace_by(path: Path, obstacle: str) -> None:
-    """Put an obstacle in the place of a file or folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

@@ -93,23 +93,19 @@ class Operated:
         self.environment.update(environment or {})
 
     def eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
-        """Run a command that must succeed, for at most so many seconds."""
         ended = self.try_eigen(*arguments, seconds=seconds)
         assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
         return ended
 
     def try_eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
-        """Run a command to its end, for at most so many seconds."""
         return run_eigen(arguments, environment=self.environment, folder=self.folder, timeout=seconds)
 
     def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of Prefect's own that must succeed."""
         ended = self.try_prefect(*arguments)
         assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
         return ended
 
     def try_prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run a command of Prefect's own to its end."""
         environment = {**self.environment, "PREFECT_API_URL": self.api}
         command = [sys.executable, "-m", "prefect", *arguments]
         return subprocess.run(
@@ -134,7 +130,6 @@ class Operated:
             self.up()
 
     def launch(self, run: str, settings: Sequence[str]) -> str:
-        """Launch a run and return the number of its flow run."""
         return number_of(self.eigen("launch", "--run", run, *settings).stdout)
 
     def submit(self, run: str, settings: Sequence[str], generations: int) -> str:
@@ -144,18 +139,15 @@ class Operated:
         return str(self.ask(path, name=run, parameters={"config": config, "run": run})["id"])
 
     def suspend(self, number: str) -> None:
-        """Suspend a flow run as its page does."""
         end = datetime.now(UTC) + timedelta(minutes=5)
         details = {"pause_timeout": end.isoformat(), "pause_reschedule": True}
         state = {"type": "PAUSED", "name": "Suspended", "state_details": details}
         self.ask(f"flow_runs/{number}/set_state", state=state, force=True)
 
     def down(self) -> str:
-        """Stop everything, and return what is said."""
         return self.eigen("down").stdout
 
     def process(self, part: str) -> psutil.Process:
-        """The server or the worker."""
         return psutil.Process(json.loads((self.home / f"{part}.json").read_text())["process"]["pid"])
 
     def _without_supervisor(self) -> None:
@@ -164,23 +156,19 @@ class Operated:
             (self.home / "supervisor.json").unlink()
 
     def engines(self) -> list[psutil.Process]:
-        """The processes of this worker's flow runs."""
         with suppress(psutil.NoSuchProcess):
             return [child for child in self.process("worker").children() if _ENGINE in child.cmdline()]
         return []
 
     def engine(self) -> psutil.Process:
-        """The process of the one flow run."""
         (found,) = self.engines()
         return found
 
     def generation(self, run: str) -> int:
-        """The newest completed generation of a run; 0 if there is none."""
         manifests = (self.store / run / "manifests").glob("*.json")
         return max((int(path.name.split("-")[0]) for path in manifests), default=0)
 
     def status(self, run: str) -> RunStatus:
-        """What the store says of a run."""
         return status_of(str(self.store), run)
 
     def flow_run(self, number: str) -> dict[str, Any]:

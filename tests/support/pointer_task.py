@@ -38,13 +38,10 @@ class PointerEncoding:
     hidden: Tensor
 
     def detach(self) -> "PointerEncoding":
-        """The same, without a gradient."""
         return PointerEncoding(self.hidden.detach())
 
 
 class PointerTask(Task[Tensor, PointerEncoding]):
-    """Implements `Task`."""
-
     training_starts, validation_starts, holdout_starts = range(1_000), range(1_000, 1_100), range(1_100, 1_200)
 
     def __init__(self, config: Config, data: object, device: torch.device, heads: Heads) -> None:  # noqa: ARG002

@@ -51,8 +51,6 @@ class OtherUnitsEnvironment(UnevenEnvironment):
 
 
 class EndlessEnvironment(UnevenEnvironment):
-    """Its episodes end by their limit alone."""
-
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observed, reward, _, truncated, info = super().step(action)
         return observed, reward, False, truncated, info
@@ -70,20 +68,14 @@ class DiscreteEnvironment(UnevenEnvironment):
 
 
 class ManyChoicesEnvironment(UnevenEnvironment):
-    """Acts by several numbers."""
-
     action_space = spaces.MultiDiscrete([2, 3])  # type: ignore[assignment]
 
 
 class UnboundedEnvironment(UnevenEnvironment):
-    """Its actions have no bounds."""
-
     action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
 
 class DictionaryEnvironment(UnevenEnvironment):
-    """Observes no vector."""
-
     observation_space = spaces.Dict({"position": spaces.Box(-1.0, 1.0, (2,))})  # type: ignore[assignment]
 
 
@@ -110,8 +102,6 @@ class OldResetEnvironment(UnevenEnvironment):
 
 
 class UnseededEnvironment(UnevenEnvironment):
-    """Its reset knows no seed."""
-
     def reset(self) -> Any:  # type: ignore[override]
         return super().reset()
 
@@ -125,8 +115,6 @@ class OtherShapeEnvironment(UnevenEnvironment):
 
 
 class VectorRewardEnvironment(UnevenEnvironment):
-    """Gives two rewards at once."""
-
     def step(self, action: NDArray[np.float32]) -> Any:
         observed, reward, *rest = super().step(action)
         return observed, np.array([reward, reward]), *rest

@@ -85,7 +85,6 @@ class Machine:
         return [*pauses, pause]
 
     def drain(self) -> None:
-        """Let the uploader work until there is nothing to do."""
         assert self.steps()[-1] == NOTHING_TO_DO
 
     def stored(self) -> list[int]:

@@ -101,12 +101,10 @@ def assert_same_ring(one: Ring, other: Ring) -> None:
 
 
 def generations_of(run: RunDirectory) -> list[int]:
-    """Return the numbers of the generations that have a whole manifest, rising."""
     return sorted({manifest.generation for manifest in run.contents.manifests()})
 
 
 def manifest_of(run: RunDirectory, generation: int) -> Manifest:
-    """Return the manifest of a generation that has one."""
     (found,) = [found for found in run.contents.manifests() if found.generation == generation]
     return found
 
@@ -125,7 +123,6 @@ def files_of(run: RunDirectory) -> set[str]:
 
 
 def seconds_of(snapshot: Snapshot) -> float:
-    """Return the time in the telemetry of a sample (seconds)."""
     match snapshot.documents["telemetry"]:
         case [{"seconds": float(seconds)}]:
             return seconds
@@ -146,7 +143,6 @@ def in_fork(work: Callable[[], None]) -> int:
 
 
 def exit_code(child: int) -> int:
-    """Wait for a process and return its exit code, negative for a signal."""
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

@@ -205,7 +205,6 @@ def test_damage_of_any_file_is_found_and_gone_around(
 
 
 def _attach(run: RunDirectory) -> None:
-    """Give a run what the training puts beside its generations."""
     run.contents.put_attachment(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
     run.contents.put_attachment("plots/fitness.png", b"a picture")
 
@@ -328,7 +327,6 @@ def run_of_two(tmp_path: Path) -> RunDirectory:
 
 
 def attach(run_of_two: RunDirectory) -> RunContents:
-    """Put beside a run's generations what its training does."""
     contents = run_of_two.contents
     contents.put_attachment(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
     contents.put_attachment("plots/fitness.png", b"picture: fitness")

@@ -41,7 +41,6 @@ while True:
 
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
-    """A new store."""
     return LocalStore(tmp_path / "runs")
 
 

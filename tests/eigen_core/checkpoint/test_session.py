@@ -67,14 +67,12 @@ def away(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, tmp_path: Path) -> 
 
 
 def begin(settings: CheckpointConfig) -> RunLocation:
-    """A new run."""
     location = RunLocation.of(settings, RUN)
     create_run(location, CONFIG)
     return location
 
 
 def save(session: RunSession, *generations: int) -> None:
-    """Commit generations."""
     for generation in generations:
         session.save(sample(generation), CONFIG)
 
@@ -88,12 +86,10 @@ def loaded(session: RunSession) -> int:
 
 
 def epochs(contents: RunContents) -> dict[int, int]:
-    """Return generation -> epoch of a run's manifests."""
     return {manifest.generation: manifest.epoch for manifest in contents.manifests()}
 
 
 def wait_for_state(session: RunSession, state: str) -> None:
-    """Wait until a session's uploads are in a state."""
     end = time.monotonic() + 60.0
     while (uploads := session.uploads()) is None or uploads.state != state:
         assert time.monotonic() < end
@@ -101,7 +97,6 @@ def wait_for_state(session: RunSession, state: str) -> None:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """All files below a folder."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -31,7 +31,6 @@ VARIABLES = (
 
 @pytest.fixture(autouse=True)
 def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An environment without credentials and emulators."""
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("CLOUDSDK_CONFIG", str(tmp_path / "gcloud"))
@@ -39,7 +38,6 @@ def nothing_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def short_timeouts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Checks give up after a second."""
     monkeypatch.setattr(gcs, "_CHECK_RETRY_SECONDS", 0.5)
     monkeypatch.setattr(gcs, "_CHECK_SECONDS", 3.0)
     monkeypatch.setattr(gcs, "_SILENCE_SECONDS", 0.5)

@@ -20,7 +20,6 @@ BOUNDARY = b"\r\n--==0==\r\n\r\n--==0==--"
 
 @pytest.fixture(params=["folder", "gs"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """A new, empty store of each kind."""
     if request.param == "folder":
         return open_store(str(tmp_path / "runs"))
     return open_store(f"{request.getfixturevalue('gcs_bucket')}/some/prefix")
@@ -28,7 +27,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """Path of a file that is not there yet."""
     return tmp_path / "file"
 
 

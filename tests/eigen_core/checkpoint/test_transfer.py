@@ -43,7 +43,6 @@ def _fetched(memory: MemoryStore) -> list[str]:
 
 
 def fetch_newest(there: Machine, here: RunDirectory) -> LoadedGeneration:
-    """Load the newest generation of a run from its store and its run directory."""
     loaded = here.load_newest(stored=there.target)
     assert loaded is not None
     return loaded
@@ -119,7 +118,6 @@ def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: R
 
 
 def ring_at(generation: int) -> Ring:
-    """The ring of a generation."""
     ring = snapshot_of(generation).ring
     assert ring is not None
     return ring

@@ -16,7 +16,6 @@ from eigen_core.config import CheckpointConfig
 
 
 def waiting(machine: Machine) -> list[int]:
-    """Return the generations that wait for upload."""
     uploads = machine.uploader.status().generations
     return [upload.generation for upload in uploads if upload.state in ("pending", "uploading")]
 

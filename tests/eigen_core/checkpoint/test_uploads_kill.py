@@ -43,7 +43,6 @@ def _train(root: str, url: str, ready: Connection) -> None:
 
 @pytest.fixture
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """A store elsewhere."""
     if request.param == "folder":
         return LocalStore(tmp_path / "store")
     bucket: str = request.getfixturevalue("gcs_bucket")

@@ -68,7 +68,6 @@ def test_an_operator_without_a_deterministic_form_would_be_seen() -> None:
 
 
 def name_of(operator: Any) -> str:
-    """`aten.add.Tensor` is `add`."""
     return str(operator).split(".")[1]
 
 

@@ -156,7 +156,6 @@ def test_a_train_phase_sends_as_often_however_many_its_gradient_steps(learner: s
 
 
 def is_sent(args: tuple[Any, ...], result: Any) -> bool:
-    """An array of the host comes to the device."""
     from_host = any(
         isinstance(leaf, Tensor) and not isinstance(leaf, GpuTensor) and leaf.dim() for leaf in tree_leaves(args)
     )

@@ -53,7 +53,6 @@ def saved_and_loaded(state: TrainingState, run: RunDirectory, config: Config, pa
 
 
 def restored_from(saved: Snapshot, config: Config) -> TrainingState:
-    """A state by way of the memory."""
     state = start_training(config, random_panel(config))
     restore(state, saved)
     return state
@@ -214,7 +213,6 @@ class Content:
         )
 
     def snapshot(self) -> Snapshot:
-        """The snapshot that this is now."""
         capacity = len(self.columns["day"])
         return Snapshot(
             self.generation,
@@ -244,8 +242,6 @@ def fresh() -> TrainingState:
 
 
 def put(place: str, value: object) -> Change:
-    """A change of one place: names and indices with dots between them."""
-
     def change(content: Content) -> None:
         first, *path, last = place.split(".")
         inner: Any = getattr(content, first)
@@ -257,8 +253,6 @@ def put(place: str, value: object) -> Change:
 
 
 def fill(place: str, value: float, slot: int = 7) -> Change:
-    """A change of one element of a tensor."""
-
     def change(content: Content) -> None:
         first, name = place.split(".")
         getattr(content, first)[name].view(-1)[slot] = value

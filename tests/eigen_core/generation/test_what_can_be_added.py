@@ -34,7 +34,6 @@ BOTH = pytest.param({**POINTER, **JITTER}, marks=pytest.mark.thorough)
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more of each."""
     monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
     monkeypatch.setitem(registry.LEARNERS, "jitter", "jitter_learner:JitterLearner")
     monkeypatch.setitem(registry.ENCODERS, "last_day", "last_day_encoder:LastDayEncoder")

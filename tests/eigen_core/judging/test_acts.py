@@ -49,7 +49,6 @@ def date_of(day: int) -> str:
 
 
 def keep(kept: dict[str, Any], path: Path) -> None:
-    """Write a ledger as the command would."""
     values = {name: value for name, value in kept.items() if name != "checksum"}
     act_ledger.write_ledger(act_ledger.ActLedger.model_validate(values), path)
 

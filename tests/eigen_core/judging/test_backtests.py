@@ -28,7 +28,6 @@ BASELINES = {"cash", "equal_weight", "rebalanced", "momentum", "reversal", "init
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with a finished run."""
     folder = tmp_path_factory.mktemp("store")
     trained(folder, of=1)
     return str(folder)

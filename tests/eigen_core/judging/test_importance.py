@@ -94,7 +94,6 @@ OTHER = Importance("B", 0.6, (0.5, 0.7), None, None), Importance("A", 0.0, (0.0,
 
 
 def eigen(*arguments: str) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(app, list(arguments))
 
 

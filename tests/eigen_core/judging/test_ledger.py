@@ -36,7 +36,6 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def five(store: Store) -> Store:
-    """The store with a look of each of `AGENTS`."""
     for agent in AGENTS:
         record_look(store, look_of(agent))
     return store
@@ -87,7 +86,6 @@ def edited(store: Store, name: str) -> None:
 
 
 def replaced(store: Store, name: str) -> None:
-    """Write what another file of the ledger holds."""
     other = next(one for one in files(store) if one != name and len(one) == len(name))
     store.put(name, store.read(other, 2**20))
 
@@ -133,7 +131,6 @@ def test_looks_and_entries_that_are_deleted_count(five: Store) -> None:
 
 
 def newest(number: int) -> list[str]:
-    """The newest looks and their entries."""
     numbers = range(len(AGENTS) - number, len(AGENTS))
     return [name for place in numbers for name in (look_of(AGENTS[place]).name, f"{LOOKS_CHAIN}{place + 1:08d}.json")]
 

@@ -29,7 +29,6 @@ _COLUMNS = ["open", "high", "low", "close"]
 def played(
     panel: Panel, config: Config, span: range, *, ensemble: bool = False
 ) -> tuple[DecidedTrades, Prices, TradedAccounts]:
-    """What new agents do over a span, and what they earn."""
     network = AgentNetwork(panel, config, CPU, Heads())
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
     known = prices_of_span(Prices.of_panel(panel, CPU), span, config.trading.holding_days)

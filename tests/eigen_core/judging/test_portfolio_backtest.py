@@ -172,7 +172,6 @@ def test_agents_decide_on_weights_of_what_has_a_price(observe: bool) -> None:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with a finished run of the task portfolio."""
     folder = tmp_path_factory.mktemp("store")
     trained(folder, of=1, task="portfolio")
     return str(folder)

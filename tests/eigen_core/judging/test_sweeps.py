@@ -15,7 +15,6 @@ GIVEN = ["generations=4"]
 
 
 def definition(*varied: str, seeds: int = 1, prunes: bool = True, given: list[str] = GIVEN) -> Definition:
-    """What a command would give."""
     return Definition(load_config(None, given), space_of(varied, None, given), seeds, prunes)
 
 

@@ -34,7 +34,6 @@ def small_config(**market: Any) -> Config:
 
 
 def days_of(walk: Walk) -> list[list[range]]:
-    """The days of each fold as numbers of `DATES`."""
     number = {str(date): day for day, date in enumerate(DATES)}
     return [
         [range(number[days.first], number[days.last] + 1) for days in (fold.train, fold.validation, fold.played)]

@@ -50,8 +50,6 @@ class PlainCurves:
 
 
 class PlainDdpg:
-    """The learner of one agent."""
-
     def __init__(self, config: Config, panel: Panel, network: AgentNetwork) -> None:
         self.config = config
         self.panel = panel
@@ -70,7 +68,6 @@ class PlainDdpg:
         return torch.tensor(np.concatenate(parts, axis=-1))
 
     def embed(self, critic: Named, day: int) -> Tensor:
-        """Embeddings of a day `[columns, embedding]`."""
         if self.config.network.encoder == "filter_bank":
             return layer(critic, "encoder.output", torch.relu(layer(critic, "encoder.hidden", self.filtered[day])))
         window = self.config.market.window
@@ -105,7 +102,6 @@ class PlainDdpg:
         return torch.cat([context, torch.tensor(place, dtype=torch.float64)])
 
     def act(self, actor: Named, sight: tuple[Tensor, Tensor], portfolio: Tensor, step: int) -> Tensor:
-        """Coefficient and target of each asset `[assets, 2]`."""
         trading = self.config.trading
         hidden = layer(actor, "actor.asset", sight[0]) + layer(actor, "actor.context", self.with_place(sight[1], step))
         if trading.observe_portfolio:
@@ -123,7 +119,6 @@ class PlainDdpg:
     def values(
         self, critic: Named, sight: tuple[Tensor, Tensor], portfolio: Tensor, step: int, action: Tensor, day: int
     ) -> list[Tensor]:
-        """Value of an action by each critic."""
         trading = self.config.trading
         there = torch.tensor(self.panel.valid[day, : self.panel.assets])
         coefficient = action[:, 0] / (trading.max_coefficient or 1.0)
@@ -220,7 +215,6 @@ class PlainDdpg:
         return torch.cat([critic_row.detach(), actor_row.detach()]), targets, moments, curves
 
     def descend(self, loss: Tensor, row: Tensor, adam: torch.optim.Optimizer) -> float:
-        """Take one step; return the gradient's norm before clipping."""
         adam.zero_grad()
         torch.autograd.backward(loss)
         norm = torch.nn.utils.clip_grad_norm_([row], learner_settings(self.config, DdpgConfig).gradient_clip)

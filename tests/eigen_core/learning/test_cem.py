@@ -44,7 +44,6 @@ def ended(
 
 
 def taught(method: CemMethod, population: Population) -> Population:
-    """The population after its learners have learned."""
     after = population.clone()
     agents = range(population.size)[method.learning(method._config)]
     after.weights[agents] += 1.0 + torch.arange(len(agents))[:, None]

@@ -28,8 +28,6 @@ STARTS = np.array([20, 47, 60])
 
 
 class Table:
-    """Agents that trade often, and an evaluator for them."""
-
     def __init__(self, **sections: Any) -> None:
         self.config: Config = small_config(**sections)
         self.panel: Panel = random_panel(self.config)

@@ -79,8 +79,6 @@ class Case:
 
 
 class PlainAgent:
-    """One agent in double precision."""
-
     def __init__(self, case: Case, weights: Tensor) -> None:
         self.layouts = case.task.critic_layout, case.task.actor_layout
         self.learner, size = case.settings, self.layouts[0].size
@@ -92,7 +90,6 @@ class PlainAgent:
         ]
 
     def forward(self, shown: Tensor) -> tuple[Tensor, Any]:
-        """Values, and the distribution of actions."""
         critic = {name: view[0] for name, view in self.layouts[0].views(self.critic[None]).items()}
         actor = {name: view[0] for name, view in self.layouts[1].views(self.actor[None]).items()}
         hidden = torch.relu(shown @ critic["encoder.weight"] + critic["encoder.bias"])

@@ -79,7 +79,6 @@ def played(algorithm: str, **learner: Any) -> TrainingState:
 
 
 def parameters_of(state: TrainingState, population: Any, agent: int) -> dict[str, Tensor]:
-    """All that an agent has learned, by the names of its parameters."""
     critic, actor = state.task.critic_layout, state.task.actor_layout
     found: dict[str, Tensor] = {}
     for bank, tensor in (("weights", population.weights), ("targets", population.state.get("targets"))):

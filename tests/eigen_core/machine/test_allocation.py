@@ -185,7 +185,6 @@ def test_it_counts_once_for_this_process_and_its_children() -> None:
 
 
 def limits(*kinds: LimitKind) -> list[HostLimit]:
-    """A limit of each kind."""
     return [HostLimit(1_000 * MB, kind, kind) for kind in kinds]
 
 
@@ -226,7 +225,6 @@ class _BreathlessMeter(HandMeter):
     failing: bool = False
 
     def read(self) -> Usage:
-        """Look, or fail."""
         usage = super().read()
         if self.failing:
             raise MemoryError

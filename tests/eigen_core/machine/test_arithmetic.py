@@ -164,7 +164,6 @@ class _SumsLikeAGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Compute one operator."""
         if str(func) == "aten.sum.dim_IntList" and list(args[1]) == [self._dim] and len(args[0]) == 1:
             first, second = args[0].chunk(2, self._dim)
             return func(first, *args[1:], **(kwargs or {})) + func(second, *args[1:], **(kwargs or {}))

@@ -32,11 +32,9 @@ class Clock:
         self._seconds = {count: iter(steps) for count, steps in seconds.items()}
 
     def __call__(self) -> float:
-        """Return the time."""
         return self.now
 
     def compute(self) -> None:
-        """Compute a step with the threads that are set."""
         self.now += next(self._seconds[torch.get_num_threads()])
 
 

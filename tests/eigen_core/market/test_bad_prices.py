@@ -55,7 +55,6 @@ def parquet_case(zone: str = "UTC", symbol: object = "A") -> Callable[[Path], Pa
 
 
 def heading_of_bytes(folder: Path) -> Path:
-    """Write a Parquet file in whose heading a byte is no text."""
     path = folder / "p.parquet"
     pq.write_table(pa.table({"date": ["2020-01-02"], "abcdefgh": [1.0]}), path)
     path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"abcd\xc8fgh"))

@@ -25,7 +25,6 @@ GYM = {
 
 
 def measured_of(config: Config, **panel: int) -> ProbeResult:
-    """Measure a run in this process."""
     data = TaskData(random_panel(config, **panel)) if config.task in ("market", "portfolio") else open_data(config)
     return measure(config, data, own_resident_bytes())
 

@@ -48,18 +48,15 @@ def probes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Config]:
 
 
 def planned(*settings: str) -> RunPlan:
-    """The plan of a small run on the CPU."""
     return plan_run(load_config("quickstart", [*SETTINGS, *settings]), DATA)
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind, group: ControlGroup | None = None) -> None:
-    """Let the host have one limit."""
     limits = HostLimits((HostLimit(size, f"a limit of kind {kind}", kind, group),))
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
 
 
 def headroom_of(run_plan: RunPlan) -> int:
-    """What the host leaves to the run."""
     (verdict,) = run_plan.plan.verdicts
     assert verdict.where == "host"
     return verdict.limit.bytes

@@ -43,7 +43,6 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
 
 
 def tracker(client: "MlflowClient", name: str, store: str = "here", **settings: Any) -> "MlflowTracker":
-    """The tracker of a new process."""
     from eigen_core.reporting.mlflow import MlflowTracker
 
     config = Config(reporting={"mlflow_uri": client.tracking_uri}, **settings)
@@ -51,13 +50,11 @@ def tracker(client: "MlflowClient", name: str, store: str = "here", **settings: 
 
 
 def runs_of(client: "MlflowClient", name: str) -> list[Any]:
-    """The runs of MLflow with this name, the oldest first."""
     experiment = client.get_experiment_by_name("eigen")
     return list(client.search_runs([experiment.experiment_id], f"tags.`eigen.run` = '{name}'", order_by=["start_time"]))
 
 
 def values_in(client: "MlflowClient", run: Any) -> dict[tuple[str, int], list[float]]:
-    """All values of each metric at each step."""
     found: dict[tuple[str, int], list[float]] = {}
     for name in run.data.metrics:
         for metric in client.get_metric_history(run.info.run_id, name):

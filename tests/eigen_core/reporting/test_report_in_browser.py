@@ -40,7 +40,6 @@ _CONTRASTING = "const body = getComputedStyle(document.documentElement); return 
 
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    """A browser that shows a report."""
     folder = tmp_path_factory.mktemp("reports")
     (folder / "report.html").write_text(report_page(report_of(days=700, folds=3)), encoding="utf-8")
     (folder / "comparison.html").write_text(comparison_page(comparison_of()), encoding="utf-8")

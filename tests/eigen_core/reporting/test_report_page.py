@@ -30,8 +30,6 @@ MOST_BYTES = 3_000_000
 
 
 class _Parsed(HTMLParser):
-    """Headings, ids and attributes of a page."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.ids: list[str] = []
@@ -41,7 +39,6 @@ class _Parsed(HTMLParser):
         self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note ids, what links and pictures refer to, and the labels of pictures."""
         values = {name: value or "" for name, value in attrs}
         self.ids += [values["id"]] if "id" in values else []
         self.targets += [values[name] for name in ("href", "src", "xlink:href") if name in values]
@@ -52,19 +49,16 @@ class _Parsed(HTMLParser):
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        """Close the tag that was opened last."""
         assert self.open.pop() == tag
 
 
 @pytest.fixture(scope="module")
 def report() -> Report:
-    """A report with all its parts."""
     return report_of(folds=2)
 
 
 @pytest.fixture(scope="module")
 def page(report: Report) -> str:
-    """Its page."""
     return report_page(report)
 
 

@@ -45,12 +45,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture
 def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The user has no Prefect server."""
     monkeypatch.setattr(reporter, "configured_api", lambda _: None)
 
 
 def command(*arguments: str) -> Any:
-    """What a command prints as JSON."""
     found = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
     assert found.exit_code == 0, found.output
     return json.loads(found.stdout)
@@ -113,7 +111,6 @@ def test_the_command_compare_prints_the_contract_and_writes_a_page(store: str, t
 
 
 def looks_in(store: str) -> list[str]:
-    """The files of a store's ledger."""
     return sorted(path.name for folder in ("looks", "looks-chain") for path in Path(store, folder).glob("*"))
 
 

@@ -21,17 +21,14 @@ TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
 
 
 def tracker(root: Path, **settings: Any) -> TensorBoardTracker:
-    """The tracker of a new process."""
     return TensorBoardTracker(TrackedRun("mine", str(root), root, Config(**settings)))
 
 
 def event_file(root: Path) -> Path:
-    """Where it writes."""
     return root / "mine" / "tensorboard" / FILE_NAME
 
 
 def values_in(path: Path) -> list[tuple[str, int]]:
-    """Tag and step of all values that TensorBoard reads."""
     return [(value.tag, event.step) for event in EventFileLoader(str(path)).Load() for value in event.summary.value]
 
 

@@ -43,14 +43,12 @@ class Recorded:
 
 @pytest.fixture
 def tracker(monkeypatch: pytest.MonkeyPatch) -> Recorded:
-    """The only tracker."""
     found = Recorded()
     monkeypatch.setattr(eigen_core.reporting.trackers, "tracker_class", lambda _: lambda _: found)
     return found
 
 
 def tracking(tmp_path: Path, warnings: list[str]) -> TrackerListener:
-    """What follows a training."""
     config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": ["tensorboard"]})
     return TrackerListener(config, RunLocation.of(config.checkpoint, "mine"), warnings.append)
 

@@ -40,7 +40,6 @@ def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
 
 @pytest.fixture(scope="module")
 def result(walk: Walk) -> WalkResult:
-    """What its champions earned."""
     return play_walk(walk)
 
 

@@ -142,7 +142,6 @@ def actions(seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def played(panel: Panel, trading: TradingConfig, seed: int) -> tuple[list[np.ndarray], list[EpisodeSummary]]:
-    """Rewards and summaries of both forms."""
     coefficients, targets = (torch.tensor(values) for values in actions(seed))
     first_days = torch.tensor(first_days_of(seed))
     environment = TradingEnvironment(prices_of(panel), trading)

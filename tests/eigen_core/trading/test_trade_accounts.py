@@ -54,8 +54,6 @@ Decision = tuple[int, int]
 
 @dataclass
 class SlowAccount:
-    """The account of one trader."""
-
     trades: DecidedTrades
     trader: int
     trading: TradingConfig
@@ -203,7 +201,6 @@ def one_trade(**changes: Any) -> DecidedTrades:
 
 
 def accounts_of(trades: DecidedTrades, closes: Any, purchases: int = 1, **settings: Any) -> TradedAccounts:
-    """Accounts without costs on days from 2020 on."""
     trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0, purchases_per_day=purchases)
     dates = np.datetime64("2020-01-01") + np.arange(len(closes))
     return trade_accounts(trades, np.array(closes), dates, trading, AccountConfig(**settings))

@@ -47,7 +47,6 @@ class AskedToEndError(Exception):
 
 @pytest.fixture
 def location(tmp_path: Path) -> RunLocation:
-    """A run without generations."""
     return Run(small_flow_config(tmp_path).checkpoint, "run").begin(small_flow_config(tmp_path))
 
 

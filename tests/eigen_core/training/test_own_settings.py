@@ -18,7 +18,6 @@ from flows.server.flows import train_flow
 
 @pytest.fixture(autouse=True)
 def _another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written into the working folder is written here."""
     (tmp_path / "machine").mkdir()
     monkeypatch.chdir(tmp_path / "machine")
     monkeypatch.delenv("EIGEN_DATA", raising=False)
@@ -26,12 +25,10 @@ def _another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def store(gcs_bucket: str) -> str:
-    """An empty bucket."""
     return f"{gcs_bucket}/prefix"
 
 
 def with_data(config: Config, data: Path | None) -> Config:
-    """The same with other data."""
     return Config.model_validate(merge(config.model_dump(), {"market": {"data": None if data is None else str(data)}}))
 
 

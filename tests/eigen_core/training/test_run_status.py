@@ -36,7 +36,6 @@ from flows.server.training import unfinished_runs
 
 
 def save(config: Config, generation: int) -> Manifest:
-    """Save a made-up generation."""
     numbers = range(1, generation + 1)
     documents: dict[str, JsonValue | bytes] = {
         "history": [record(number).model_dump(mode="json") for number in numbers],
@@ -50,13 +49,11 @@ def save(config: Config, generation: int) -> Manifest:
 
 
 def directory_of(location: RunLocation) -> RunDirectory:
-    """The run on this machine."""
     return RunDirectory.open(location.root, location.name)
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """A configuration of three generations."""
     return small_flow_config(tmp_path / "store")
 
 
@@ -269,7 +266,6 @@ STORED_RUNS = Path(__file__).parents[2] / "support" / "stored_runs"
 
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
-    """A store with the runs that are kept as files of the tests."""
     shutil.copytree(STORED_RUNS, tmp_path / "runs")
     return tmp_path / "runs"
 

@@ -11,7 +11,6 @@ from flows.cli.app import app
 
 
 def eigen(*arguments: str) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(app, list(arguments))
 
 

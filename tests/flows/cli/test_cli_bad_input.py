@@ -15,7 +15,6 @@ from flows.cli.app import app
 
 @pytest.fixture(scope="module")
 def environment(session_folder: Path) -> dict[str, str]:
-    """A user's environment."""
     return eigen_environment(session_folder / "cli")
 
 
@@ -33,7 +32,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(folder: Path) -> dict[str, bytes | None]:
-    """All that lies below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None for path in folder.rglob("*")}
 
 

@@ -36,13 +36,11 @@ from flows.server.environment import prepare_environment
 
 
 def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
-    """A console that writes into memory."""
     output = io.StringIO()
     return Console(file=output, force_terminal=terminal, width=120), output
 
 
 def play(display: Display) -> None:
-    """Let two generations pass."""
     with display:
         display.waiting_for("starting Prefect")
         display.started(0, 2)
@@ -252,7 +250,6 @@ LABEL = "a label"
 
 
 def narrow_console(width: int, *, terminal: bool) -> tuple[Console, io.StringIO]:
-    """A console that writes into memory."""
     output = io.StringIO()
     return Console(file=output, force_terminal=terminal, width=width, color_system=None), output
 

@@ -42,7 +42,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def eigen(*arguments: str) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(app, list(arguments))
 
 

@@ -27,7 +27,6 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    """A user's environment, with a server that runs already."""
     return eigen_environment(session_folder / "learners", PREFECT_API_URL=prefect_api_url)
 
 

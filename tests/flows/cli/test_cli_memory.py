@@ -67,12 +67,10 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
 
 
 def eigen(*arguments: str) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(app, list(arguments))
 
 
 def document(*arguments: str) -> dict[str, Any]:
-    """The JSON of `eigen memory`."""
     ended = eigen("memory", *arguments, "--json")
     assert ended.exit_code == 0, ended.output
     found: dict[str, Any] = json.loads(ended.stdout)

@@ -59,14 +59,12 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def home(folder: Path) -> StateDirectory:
-    """Where `eigen up` would remember what it starts there."""
     path = folder / ".eigen"
     path.mkdir()
     return StateDirectory(path)
 
 
 def eigen(*arguments: str) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(app, list(arguments))
 
 
@@ -277,7 +275,6 @@ def test_the_newest_run_is_the_one_trained_last(folder: Path) -> None:
 
 
 def printed(show: Any, *arguments: Any) -> str:
-    """What a function prints on a pipe."""
     console = Console(file=StringIO(), width=120)
     show(console, *arguments)
     text = console.file.getvalue()  # type: ignore[attr-defined] # it is the buffer above
@@ -286,18 +283,15 @@ def printed(show: Any, *arguments: Any) -> str:
 
 
 def a_record(home: StateDirectory, pid: int) -> ProcessRecord:
-    """A process as it is remembered."""
     return record_of(home, pid, "http://127.0.0.1:4200/api")
 
 
 def flow_run_status(state: str, ago: timedelta, **more: Any) -> FlowRunStatus:
-    """A flow run that has been in a state for so long."""
     given = {"name": "mine", "run": "mine", **more}
     return FlowRunStatus(id="42", state=state, since=datetime.now(UTC) - ago, page="http://page", **given)
 
 
 def shown(flow_run: FlowRunStatus, schedule: ScheduleStatus | None = None) -> str:
-    """What `eigen status` prints of a flow run."""
     worker = WorkerStatus(name="machine-abc")
     return printed(print_status, Status(server=None, worker=worker, flow_run=flow_run, schedule=schedule))
 

@@ -51,12 +51,10 @@ def _measured_here(config: Config, shape: Shape | None, limit: int) -> ProbeResu
 
 
 def eigen(*arguments: str) -> Result:
-    """Run a command in this process."""
     return CliRunner().invoke(app, list(arguments))
 
 
 def planned(*arguments: str, code: int = 0) -> Any:
-    """The JSON of `eigen plan`."""
     ended = eigen("plan", *arguments, "--json")
     assert ended.exit_code == code, ended.output
     assert ended.stderr == ""

@@ -49,7 +49,6 @@ def in_memory(config: Config) -> tuple[GenerationRecord, ...]:
 
 
 def wait_for_generation(contents: RunContents, generation: int, process: subprocess.Popen[str]) -> None:
-    """Wait until a generation is in the store."""
     end = time.monotonic() + 120.0
     while (newest := contents.newest_manifest()) is None or newest.generation < generation:
         assert process.poll() is None, process.communicate()
@@ -113,7 +112,6 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
 
 
 def shown(arguments: list[str]) -> Any:
-    """What a command prints as JSON."""
     ended = CliRunner().invoke(app, arguments)
     assert ended.exit_code == 0, ended.stderr
     return json.loads(ended.stdout)

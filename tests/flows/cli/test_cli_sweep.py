@@ -29,7 +29,6 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module")
 def environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    """A user's environment, with a server."""
     return eigen_environment(session_folder / "sweep", PREFECT_API_URL=prefect_api_url)
 
 
@@ -184,7 +183,6 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
 
 @pytest.fixture(scope="module")
 def walk_environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    """A user's environment, with a server."""
     return eigen_environment(session_folder / "walk", PREFECT_API_URL=prefect_api_url)
 
 

@@ -19,12 +19,10 @@ GENERATIONS = 4
 
 @pytest.fixture(scope="module")
 def environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    """A user's environment, with a server that runs already."""
     return eigen_environment(session_folder / "tracking", PREFECT_API_URL=prefect_api_url)
 
 
 def arguments(name: str, **reporting: str) -> list[str]:
-    """The command that trains a small run with trackers."""
     settings = {f"reporting.{key}": value for key, value in reporting.items()}
     options = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     return ["train", "--run", name, "--generations", str(GENERATIONS), *small_settings(), *options]

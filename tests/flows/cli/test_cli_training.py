@@ -44,34 +44,28 @@ SAME_IN_EQUAL_RUNS = [key for key in HISTORY_KEYS if key not in ("seconds", "rss
 
 @pytest.fixture(scope="module")
 def environment(session_folder: Path) -> dict[str, str]:
-    """A user's environment."""
     return eigen_environment(session_folder / "cli")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A user's working folder."""
     return tmp_path_factory.mktemp("training")
 
 
 def train_arguments(name: str, generations: int = GENERATIONS) -> list[str]:
-    """The command that trains a small run."""
     return ["train", "--run", name, "--generations", str(generations), *small_settings()]
 
 
 def shown(name: str, folder: Path) -> dict[str, Any]:
-    """What `eigen show --json` would say."""
     return run_document(status_of(str(folder / "runs"), name))
 
 
 def outcome(document: dict[str, Any]) -> list[dict[str, Any]]:
-    """The part of a history that equal runs share."""
     return [{key: row[key] for key in SAME_IN_EQUAL_RUNS} for row in document["history"]]
 
 
 @pytest.fixture(scope="module")
 def whole(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """A run that nothing disturbs."""
     ended = run_eigen(train_arguments("whole"), environment=environment, folder=folder)
     assert ended.returncode == 0, ended.stderr
     return ended

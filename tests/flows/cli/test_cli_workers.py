@@ -79,7 +79,6 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
 
 
 def outcome(store: str, run: str) -> list[Mapping[str, Any]]:
-    """What equal runs share."""
     return [record.model_dump() for record in status_of(store, run).history]
 
 

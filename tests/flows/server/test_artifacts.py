@@ -19,14 +19,11 @@ pytestmark = pytest.mark.usefixtures("prefect_api")
 
 
 def versions(key: str) -> list[Artifact]:
-    """All artifacts of a key."""
     with get_client(sync_client=True) as client:
         return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
 
 
 def in_a_flow_run(act: Callable[[], None]) -> None:
-    """Do something as a flow."""
-
     @flow(name="acting")
     def acting() -> None:
         act()

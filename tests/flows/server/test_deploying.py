@@ -93,7 +93,6 @@ def client(deployed: str) -> Iterator[SyncPrefectClient]:
 
 
 def create(client: SyncPrefectClient, parameters: dict[str, Any], **more: Any) -> FlowRun:
-    """A flow run of the deployment."""
     return client.create_flow_run_from_deployment(find_deployment(client).id, parameters=parameters, **more)
 
 

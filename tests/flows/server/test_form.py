@@ -25,7 +25,6 @@ def schema() -> dict[str, Any]:
 
 
 def settings(schema: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All settings of the configuration with their names."""
     for name, setting in schema["definitions"]["Config"]["properties"].items():
         section = schema["definitions"].get(setting.get("$ref", "").rsplit("/", 1)[-1], setting)
         if "properties" in section:

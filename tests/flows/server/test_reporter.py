@@ -26,13 +26,10 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 class Gate:
-    """A report that waits until it may end."""
-
     def __init__(self) -> None:
         self.entered, self.opened = threading.Event(), threading.Event()
 
     def __call__(self) -> None:
-        """Wait."""
         self.entered.set()
         assert self.opened.wait(60.0)
 

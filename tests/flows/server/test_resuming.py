@@ -83,12 +83,10 @@ class Deployed:
         return found.id
 
     def flow_runs(self, run: str) -> list[UUID]:
-        """The flow runs that have trained a run."""
         tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[run_tag(run)]))
         return [found.id for found in self.client.read_flow_runs(flow_run_filter=tagged)]
 
     def knows(self, number: UUID) -> bool:
-        """Whether the server lists a flow run."""
         try:
             self.client.read_flow_run(number)
         except ObjectNotFound:
@@ -124,8 +122,6 @@ def scheduled(store: Path) -> State[Any]:
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
-    """A function that does nothing else."""
-
     def fails(*_: object, **__: object) -> None:
         raise error
 
@@ -266,7 +262,6 @@ class TestRequests:
 
     @staticmethod
     def unfinished(config: Config, run: str, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
-        """A run without any generation."""
         with monkeypatch.context() as patch:
             patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
             assert asked(config, run, return_state=True).is_failed()
@@ -278,7 +273,6 @@ class TestRequests:
         return cast("State[Any]", asked(small_flow_config(store), resume=True, return_state=True))
 
     def launched(self, deployed: Deployed, state: State[Any], **parameters: Any) -> UUID:
-        """A flow run that was launched, and is in this state."""
         config = parameters.pop("config", None)
         values = {} if config is None else {"config": config.model_dump(mode="json", exclude={"checkpoint"})}
         found = deployed.client.create_flow_run_from_deployment(deployed.number, parameters={**values, **parameters})

@@ -78,8 +78,6 @@ def test_the_environment_names_the_store_where_the_configuration_does_not(monkey
 
 @pytest.mark.usefixtures("prefect_api")
 class TestFlow:
-    """The same through the flow."""
-
     @pytest.mark.thorough
     def test_an_interrupted_run_is_gone_on_with_as_it_was_configured(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -31,10 +31,7 @@ def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
 
 
 class _Refusing(BaseHTTPRequestHandler):
-    """A server that does not know who asks."""
-
     def do_GET(self) -> None:
-        """Refuse."""
         self.send_error(401)
 
     def log_message(self, format: str, *arguments: object) -> None:
@@ -75,13 +72,11 @@ class _Overloaded(BaseHTTPRequestHandler):
     """A server that says that it is well, and answers nothing else."""
 
     def do_GET(self) -> None:
-        """Answer what is asked of its health and version."""
         self.send_response(200)
         self.end_headers()
         self.wfile.write(json.dumps(prefect.__version__).encode())
 
     def do_POST(self) -> None:
-        """Answer nothing."""
         time.sleep(60.0)
 
     def log_message(self, format: str, *arguments: object) -> None:

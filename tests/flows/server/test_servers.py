@@ -280,7 +280,6 @@ COMMANDS = {"up": ["up"]}
 
 
 def text(path: Path) -> str:
-    """A file that is no database."""
     path.write_text("dear diary, " * 1_000)
     return "cannot be read"
 
@@ -295,7 +294,6 @@ def newer(path: Path) -> str:
 
 
 def other(path: Path) -> str:
-    """A database of something else."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE recipes (name TEXT)")
     return "none of Prefect"
@@ -375,7 +373,6 @@ def client() -> TestClient:
 
 
 def status(client: TestClient, headers: Mapping[str, str], method: str = "GET") -> int:
-    """What a request with these headers gets."""
     return int(client.request(method, "/api/health", headers=headers).status_code)
 
 

@@ -139,22 +139,17 @@ NAME = "machine-abc"
 
 @dataclass
 class Client:
-    """What the server knows, and is told."""
-
     flow_runs: list[FlowRun]
     told: dict[UUID, str] = field(default_factory=dict)
 
     def read_flow_runs(self, **_: Any) -> list[FlowRun]:
-        """All of them."""
         return self.flow_runs
 
     def set_flow_run_state(self, flow_run_id: UUID, state: State) -> None:
-        """Note it."""
         self.told[flow_run_id] = str(state.name)
 
 
 def flow_run(worker: str | None, state: State | None = None) -> FlowRun:
-    """A flow run that a worker began."""
     labels: dict[str, Any] = {} if worker is None else {"prefect.worker.name": worker}
     state = Running() if state is None else state
     return FlowRun(flow_id=uuid4(), state=state, state_type=state.type, labels=labels)
@@ -162,7 +157,6 @@ def flow_run(worker: str | None, state: State | None = None) -> FlowRun:
 
 @pytest.fixture
 def ended_worker(tmp_path: Path) -> ProcessRecord:
-    """A worker that has ended."""
     with sleeping() as process:
         return record_of(StateDirectory(tmp_path), process.pid)
 

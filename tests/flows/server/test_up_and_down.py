@@ -29,7 +29,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def eigen(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Run a command there."""
     environment = operator_environment(folder / "prefect")
 
     def run(*arguments: str, code: int = 0, **extra: str) -> subprocess.CompletedProcess[str]:
