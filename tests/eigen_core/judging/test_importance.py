@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cli_cases import eigen
 from flow_cases import small_flow_config
 from rich.console import Console
 from science_cases import random_panel, small_config
 from torch import Tensor
 from trained_run_cases import RUN, trained
-from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint.session import open_session
 from eigen_core.common.errors import InputError
@@ -28,7 +28,6 @@ from eigen_core.judging.importance import (
 )
 from eigen_core.market import Panel, build_panel
 from eigen_core.training.runs import Run
-from flows.cli.app import app
 from flows.cli.judging import print_importance
 
 _FEATURES = 4
@@ -91,10 +90,6 @@ def test_of_a_portfolio_it_is_the_share_that_is_in_other_assets() -> None:
 
 ONE = Importance("A", 0.2, (0.1, 0.3), 1.0, (0.5, 1.5)), Importance("B", 0.0, (0.0, 0.0), 0.0, (0.0, 0.0))
 OTHER = Importance("B", 0.6, (0.5, 0.7), None, None), Importance("A", 0.0, (0.0, 0.0), 3.0, (2.0, 4.0))
-
-
-def eigen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 @pytest.mark.thorough

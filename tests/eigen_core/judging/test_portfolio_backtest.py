@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import science_cases
+from cli_cases import document, eigen
 from flow_cases import small_flow_config
 from science_cases import small_config
 from trading_cases import CPU, panel_of, prices_of, random_panel
 from trained_run_cases import RUN, trained, trained_as
-from typer.testing import CliRunner
 
 from eigen_core.config import Config
 from eigen_core.judging.backtest import NextOrders, SpanResult, decision_of
@@ -25,7 +25,6 @@ from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
 from eigen_core.networks.population import initial_weights
 from eigen_core.reporting.walk_report import play_walk
 from eigen_core.trading.metrics import gain_by_asset, gain_by_month
-from flows.cli.app import app
 from flows.server import reporter as publishing
 
 PANEL = random_panel(11, days=260, assets=8)
@@ -177,15 +176,10 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-def asked(store: str, *command: str) -> str:
-    found = CliRunner().invoke(app, [*command, "--store", store])
+def asked(*command: str) -> str:
+    found = eigen(*command)
     assert found.exit_code == 0, found.output
     return found.output
-
-
-def document(store: str, *command: str) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(asked(store, *command, "--json"))
-    return values
 
 
 def backtest_of(store: str, **given: Any) -> Backtest:
@@ -207,22 +201,22 @@ def test_a_backtest_of_a_portfolio_adds_up_and_is_judged_by_a_year(store: str) -
 
 @pytest.mark.thorough
 def test_the_commands_print_and_write_what_they_do_for_trades(store: str, tmp_path: Path) -> None:
-    printed = document(store, "backtest", RUN, "--out", str(tmp_path / "tables"))
+    printed = document("backtest", RUN, "--out", str(tmp_path / "tables"), "--store", store)
     assert printed["excess_per_trade"] is None
     assert printed["excess_per_year"].keys() == {"mean", "standard_error"}
     assert printed["win_rate"] is None
     assert (tmp_path / "tables" / "trades.csv").read_text().startswith("symbol,decision,fill,shares,price,")
-    assert "a year (95 % interval" in asked(store, "backtest", RUN)
-    assert "excess/year" in asked(store, "show", RUN)
+    assert "a year (95 % interval" in asked("backtest", RUN, "--store", store)
+    assert "excess/year" in asked("show", RUN, "--store", store)
     page = tmp_path / "report.html"
-    asked(store, "report", RUN, "--out", str(page))
+    asked("report", RUN, "--out", str(page), "--store", store)
     assert "random portfolios with the same weights in other assets" in page.read_text()
 
 
 @pytest.mark.thorough
 def test_orders_are_changes_of_shares_that_a_later_replay_agrees_with(store: str, tmp_path: Path) -> None:
     ledger, days = ("--ledger", str(tmp_path / "act.json")), ("2022-12-05", "2022-12-06", "2022-12-08")
-    acts = [document(store, "act", RUN, "--date", day, *ledger) for day in days]
+    acts = [document("act", RUN, "--date", day, *ledger, "--store", store) for day in days]
     first = acts[0]["orders"]
     assert first[0].keys() == {"symbol", "side", "size", "money", "price", "target", "latest_exit"}
     assert {(order["side"], order["target"], order["latest_exit"]) for order in first} == {("buy", None, None)}
@@ -255,7 +249,7 @@ def test_a_walk_of_portfolios_joins_accounts_and_weights_of_its_folds(
     sums = [pd.concat([one.weights for one in result.of_seed(seed)]).sum().sum() for seed in walk.all_seeds]
     assert result.weights.sum().sum() == pytest.approx(np.mean(sums))
     page = tmp_path / "walk.html"
-    printed = document(str(tmp_path), "report", "years", "--out", str(page))
+    printed = document("report", "years", "--out", str(page), "--store", str(tmp_path))
     assert printed["verdict"]["sentence"].lower() == result.verdict.sentence.lower()
     assert "Walk-forward folds" in page.read_text()
 
@@ -268,7 +262,7 @@ def test_trials_of_the_verdict_are_made_with_portfolios(tmp_path: Path) -> None:
     ]
     settings = [part for setting in small for part in ("--set", setting)]
     given = ["trust", "us5", "--preset", "portfolio", "--trials", "1", "--edges", "0.3", "--out", str(tmp_path)]
-    found = CliRunner().invoke(app, [*given, "--json", *settings])
+    found = eigen(*given, "--json", *settings)
     assert found.exit_code == 0, found.output
     trust = json.loads(found.stdout)
     assert (trust["false_alarms"]["trials"], trust["power"][0]["trials"]) == (1, 1)

@@ -3,12 +3,12 @@
 import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import httpx
 import numpy as np
 import pandas as pd
 import pytest
+from cli_cases import document, eigen
 from report_cases import report_of
 from trained_run_cases import trained
 from typer.testing import CliRunner
@@ -48,12 +48,6 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter, "configured_api", lambda _: None)
 
 
-def command(*arguments: str) -> Any:
-    found = CliRunner().invoke(app, [*arguments, "--json"], catch_exceptions=False)
-    assert found.exit_code == 0, found.output
-    return json.loads(found.stdout)
-
-
 @pytest.mark.thorough
 def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: str, tmp_path: Path) -> None:
     written = write_report(store, ONE, span=None, agent="champion", file=tmp_path / "new" / "report.html")
@@ -86,13 +80,13 @@ def test_days_that_the_run_has_seen_are_named(store: str, tmp_path: Path) -> Non
 @pytest.mark.usefixtures("no_server")
 def test_the_command_report_prints_the_contract(store: str, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    found = command("report", ONE, "--store", store, "--out", str(file))
+    found = document("report", ONE, "--store", store, "--out", str(file))
     assert set(found) == REPORT_KEYS
     assert file.is_file()
     assert (found["agent"], found["file"]) == ("champion", str(file))
     assert found["baselines"]["cash"]["sharpe"] is None
     assert set(found["verdict"]) == {"claim", "sentence"}
-    shown = CliRunner().invoke(app, ["report", ONE, "--store", store, "--out", str(file)], catch_exceptions=False)
+    shown = eigen("report", ONE, "--store", store, "--out", str(file))
     assert found["verdict"]["sentence"] in shown.stdout
     assert str(file) in shown.stdout
 
@@ -100,13 +94,13 @@ def test_the_command_report_prints_the_contract(store: str, tmp_path: Path) -> N
 @pytest.mark.thorough
 def test_the_command_compare_prints_the_contract_and_writes_a_page(store: str, tmp_path: Path) -> None:
     file = tmp_path / "comparison.html"
-    found = command("compare", ONE, OTHER, "--store", store, "--out", str(file))
+    found = document("compare", ONE, OTHER, "--store", store, "--out", str(file))
     assert set(found) == COMPARISON_KEYS
     assert list(found["runs"]) == [ONE, OTHER]
     assert set(found["differences"]) == {"seed", "learner.batch_size"}
     assert found["differences"]["learner.batch_size"] == {ONE: "16", OTHER: "8"}
     assert "learner.batch_size" in file.read_text(encoding="utf-8")
-    shown = CliRunner().invoke(app, ["compare", ONE, OTHER, "--store", store], catch_exceptions=False).stdout
+    shown = eigen("compare", ONE, OTHER, "--store", store).stdout
     assert "learner.batch_size" in shown
 
 
@@ -119,19 +113,19 @@ def looks_in(store: str) -> list[str]:
 def test_a_comparison_says_which_looks_are_missing(store: str, tmp_path: Path) -> None:
     copy, file = tmp_path / "copy", tmp_path / "comparison.html"
     shutil.copytree(store, copy)
-    assert command("compare", ONE, OTHER, "--store", str(copy))["warnings"] == []
+    assert document("compare", ONE, OTHER, "--store", str(copy))["warnings"] == []
     newest = max((copy / "looks-chain").iterdir())
     (copy / Look.model_validate(json.loads(newest.read_bytes())["look"]).name).unlink()
     newest.unlink()
     for found in (
-        command("compare", ONE, OTHER, "--store", str(copy), "--out", str(file)),
-        command("backtest", ONE, "--store", str(copy)),
-        command("report", ONE, "--store", str(copy), "--out", str(tmp_path / "report.html")),
+        document("compare", ONE, OTHER, "--store", str(copy), "--out", str(file)),
+        document("backtest", ONE, "--store", str(copy)),
+        document("report", ONE, "--store", str(copy), "--out", str(tmp_path / "report.html")),
     ):
         (warning,) = found["warnings"]
         assert newest.name in warning
     assert newest.name in file.read_text(encoding="utf-8")
-    verified = CliRunner().invoke(app, ["verify", ONE, "--deep", "--store", str(copy)])
+    verified = eigen("verify", ONE, "--deep", "--store", str(copy))
     assert verified.exit_code == 1
     assert newest.name in verified.stdout
 
@@ -155,7 +149,7 @@ def test_runs_on_other_prices_stand_beside_their_own_equal_weight(store: str, tm
     pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(8)]).to_csv(prices, index_label="date")
     trained(Path(store), "elsewhere", of=1, market={"data": str(prices), "layout": "wide"})
     runs, file = [ONE, "elsewhere", OTHER], tmp_path / "comparison.html"
-    found = command("compare", *runs, "--store", store, "--out", str(file))
+    found = document("compare", *runs, "--store", store, "--out", str(file))
     assert found["benchmark"] is None
     for run in runs:
         own = backtest(store, run, draws=0)

@@ -4,14 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from cli_cases import eigen
 from feature_cases import install_features
-from typer.testing import CliRunner, Result
-
-from flows.cli.app import app
-
-
-def eigen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def test_clean_prices_are_exit_code_0_with_what_was_tried() -> None:

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 import torch
+from cli_cases import eigen
 from packaging.specifiers import SpecifierSet
-from typer.testing import CliRunner, Result
 
 from eigen_core.workers import WorkerStatus
 from flows.cli import doctor as module
-from flows.cli.app import app
 from flows.server.environment import free_port
 
 pytestmark = pytest.mark.usefixtures("without_api")
@@ -39,10 +38,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert not [path for path in tmp_path.rglob("*") if "doctor" in path.name or path.name == "runs"]
-
-
-def eigen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
 
 
 def found(*arguments: str, code: int = 0) -> dict[str, Any]:

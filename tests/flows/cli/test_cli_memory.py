@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 import torch
 import typer
+from cli_cases import document, eigen, refused
 from flow_cases import small_flow_config
 from memory_cases import bare_report
 from pydantic import JsonValue
 from record_cases import record, telemetry
 from rich.console import Console
 from store_cases import locked_by_another_process, run_config, save_generations
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
@@ -66,14 +67,8 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
     return location
 
 
-def eigen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
-def document(*arguments: str) -> dict[str, Any]:
-    ended = eigen("memory", *arguments, "--json")
-    assert ended.exit_code == 0, ended.output
-    found: dict[str, Any] = json.loads(ended.stdout)
+def memory_of(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = document("memory", *arguments)
     assert list(found) == MEMORY_KEYS
     assert all(list(entry) == GENERATION_KEYS for entry in found["generations"])
     assert all(list(phase) == PHASE_KEYS for entry in found["generations"] for phase in entry["phases"])
@@ -87,7 +82,7 @@ def report_in(location: RunLocation, reason: str, generation: int) -> Path:
 
 @pytest.mark.usefixtures("location")
 def test_without_a_report_the_phases_of_the_newest_generations_are_shown(tmp_path: Path) -> None:
-    found = document("run")
+    found = memory_of("run")
     assert found["report"] is None
     assert found["files"] == []
     assert found["older_reports"] == 0
@@ -125,7 +120,7 @@ def test_the_gpu_has_columns_where_there_was_one(location: RunLocation) -> None:
 def test_the_newest_report_is_shown_with_its_files(location: RunLocation) -> None:
     report_in(location, "the first", 2)
     newest = report_in(location, "the second | of *two*", 3)
-    found = document("run")
+    found = memory_of("run")
     assert found["report"]["reason"] == "the second | of *two*"
     assert found["files"] == [str(newest), str(newest.with_suffix(".json"))]
     assert found["older_reports"] == 1
@@ -149,7 +144,7 @@ def test_a_report_of_an_older_form_is_shown_as_it_is(location: RunLocation) -> N
     page = report_in(location, "to be replaced", 3)
     page.write_text("# Memory: SIGUSR1 came\n\n## What takes the memory\n")
     page.with_suffix(".json").write_text(json.dumps(old))
-    assert document("run")["report"] == old
+    assert memory_of("run")["report"] == old
     assert "## What takes the memory" in eigen("memory", "run").stdout
 
 
@@ -167,21 +162,21 @@ def test_on_a_terminal_markdown_is_rendered(location: RunLocation, tmp_path: Pat
 
 def test_a_run_that_trains_is_named_by_its_process(location: RunLocation) -> None:
     with locked_by_another_process(location) as pid:
-        found = document("run")
+        found = memory_of("run")
         assert (found["state"], found["pid"]) == ("running", pid)
         assert f"kill -USR1 {pid}" in eigen("memory", "run").stdout
         lock = location.root / "run" / "lock"
         lock.write_text(json.dumps({"pid": os.getpid(), "host": f"not-{socket.gethostname()}"}))
-        assert document("run")["pid"] is None
+        assert memory_of("run")["pid"] is None
         assert "on its machine: kill -USR1 PID" in eigen("memory", "run").stdout
-    assert document("run")["pid"] is None
+    assert memory_of("run")["pid"] is None
 
 
 def test_a_run_without_a_generation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = run_config("runs", Path("runs"))
     create_run(RunLocation.of(config.checkpoint, "new"), config.model_dump(mode="json"))
-    assert document("new")["generations"] == []
+    assert memory_of("new")["generations"] == []
     assert "Run new has no generation yet." in eigen("memory", "new").stdout
 
 
@@ -191,34 +186,25 @@ def test_a_run_in_a_bucket_has_its_reports_here(
     monkeypatch.chdir(tmp_path)
     location = save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs")), "run", 1)
     newest = report_in(location, "far away", 1)
-    found = document("run", "--store", f"{gcs_bucket}/prefix")
+    found = memory_of("run", "--store", f"{gcs_bucket}/prefix")
     assert found["report"]["reason"] == "far away"
     assert found["files"][0] == str(newest)
     assert ".remote" in found["folder"]
 
 
-def refused(*arguments: str) -> str:
-    """Run a command that must be refused with one line, and return that line."""
-    ended = eigen("memory", *arguments)
-    assert ended.exit_code == 2, ended.output
-    assert ended.stderr.startswith("eigen: ")
-    assert ended.stderr.count("\n") == 1
-    return ended.stderr
-
-
 def test_what_cannot_be_shown_is_a_sentence(location: RunLocation) -> None:
-    assert "There is no run 'nope'" in refused("nope")
-    assert "cannot be named" in refused("a/b")
+    assert "There is no run 'nope'" in refused("memory", "nope")
+    assert "cannot be named" in refused("memory", "a/b")
     newest = report_in(location, "a reason", 3)
     newest.with_suffix(".json").write_text("{half")
-    assert f"{newest.with_suffix('.json')} is damaged" in refused("run", "--json")
+    assert f"{newest.with_suffix('.json')} is damaged" in refused("memory", "run", "--json")
     newest.with_suffix(".json").write_text("[]")
-    assert "holds no report" in refused("run", "--json")
+    assert "holds no report" in refused("memory", "run", "--json")
     newest.with_suffix(".json").unlink()
-    assert "cannot be read" in refused("run", "--json")
+    assert "cannot be read" in refused("memory", "run", "--json")
     newest.unlink()
     newest.mkdir()
-    assert f"{newest} cannot be read" in refused("run")
+    assert f"{newest} cannot be read" in refused("memory", "run")
 
 
 # A training whose memory grows by 20 MB every 20 ms once its second generation is saved.

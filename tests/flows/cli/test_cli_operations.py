@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_cases import eigen, refused
 from flow_cases import small_flow_config, small_settings
 from folder_digest import digest
 from operation_cases import answering, record_of, sleeping
 from rich.console import Console
-from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from eigen_core.training.runs import status_of
-from flows.cli.app import app
 from flows.cli.server import (
     print_down,
     print_launched,
@@ -62,18 +61,6 @@ def home(folder: Path) -> StateDirectory:
     path = folder / ".eigen"
     path.mkdir()
     return StateDirectory(path)
-
-
-def eigen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
-def refused(*arguments: str) -> str:
-    """The sentence with which a command is refused."""
-    ended = eigen(*arguments)
-    assert ended.exit_code == 2, ended.output
-    assert ended.stdout == ""
-    return " ".join(ended.stderr.split())
 
 
 @pytest.mark.parametrize("command", ["launch", "deploy"])

@@ -1,21 +1,18 @@
 """`eigen plan`, and `eigen train` and `eigen resume` where a run does not fit: exit codes, tables, JSON, no traces."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from cli_cases import document, eigen
 from flow_cases import eigen_environment, small_settings
 from plan_cases import pretended_probe
 from store_cases import run_config, save_generations
-from typer.testing import CliRunner, Result
 
 from eigen_core.config import Config
 from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.planning.probe import ProbeResult, Shape, measure
 from eigen_core.task import open_data, task_class
-from flows.cli.app import app
 
 pytestmark = pytest.mark.usefixtures("without_api")
 
@@ -50,60 +47,49 @@ def _measured_here(config: Config, shape: Shape | None, limit: int) -> ProbeResu
     return measure(config, data, own_resident_bytes())
 
 
-def eigen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
-def planned(*arguments: str, code: int = 0) -> Any:
-    ended = eigen("plan", *arguments, "--json")
-    assert ended.exit_code == code, ended.output
-    assert ended.stderr == ""
-    return json.loads(ended.stdout)
-
-
 def test_the_json_has_these_keys_and_adds_up() -> None:
-    document = planned(*ENOUGH)
-    assert list(document) == PLANNED_KEYS
-    assert document["preset"] == "quickstart"
-    assert document["panel"] == {
+    planned = document("plan", *ENOUGH)
+    assert list(planned) == PLANNED_KEYS
+    assert planned["preset"] == "quickstart"
+    assert planned["panel"] == {
         "days": 8_313,
         "columns": 20,
         "assets": 20,
         "features": 13,
     }
-    assert all(list(part) == PART_KEYS for part in document["parts"])
-    for phase, peak in document["phases"].items():
-        assert peak["host_bytes"] == sum(part["host_bytes"] for part in document["parts"] if phase in part["phases"])
-    assert document["peak_host_bytes"] == max(peak["host_bytes"] for peak in document["phases"].values())
-    assert document["limits"][0] == {"bytes": 4_000_000_000, "origin": "memory.limit_gb", "kind": "run"}
-    assert document["fits"] is True
-    assert list(document["calibration"]) == CALIBRATION_KEYS
-    assert document["suggestions"] == []
+    assert all(list(part) == PART_KEYS for part in planned["parts"])
+    for phase, peak in planned["phases"].items():
+        assert peak["host_bytes"] == sum(part["host_bytes"] for part in planned["parts"] if phase in part["phases"])
+    assert planned["peak_host_bytes"] == max(peak["host_bytes"] for peak in planned["phases"].values())
+    assert planned["limits"][0] == {"bytes": 4_000_000_000, "origin": "memory.limit_gb", "kind": "run"}
+    assert planned["fits"] is True
+    assert list(planned["calibration"]) == CALIBRATION_KEYS
+    assert planned["suggestions"] == []
 
 
 def test_it_plans_what_is_given(folder: Path) -> None:
     large, few = (
-        planned("--preset", "eigen2", "--set", "population.group_size=16", *ENOUGH),
-        planned("--generations", "2", *ENOUGH),
+        document("plan", "--preset", "eigen2", "--set", "population.group_size=16", *ENOUGH),
+        document("plan", "--generations", "2", *ENOUGH),
     )
     assert large["preset"] == "eigen2"
     assert large["peak_host_bytes"] > few["peak_host_bytes"]
     assert few["generations"] == 2
-    assert few["disk"]["run_bytes"] < planned(*ENOUGH)["disk"]["run_bytes"]
+    assert few["disk"]["run_bytes"] < document("plan", *ENOUGH)["disk"]["run_bytes"]
     # A store elsewhere is not asked: no credentials, no network, and the plan is there.
-    away = planned("--store", "gs://bucket-that-is-missing/prefix", *ENOUGH)
+    away = document("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH)
     assert away["disk"]["upload_bytes"] > away["disk"]["upload_generation_bytes"] > 0
     assert list(folder.iterdir()) == []
 
 
 @pytest.mark.cpu
 def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Path) -> None:
-    document = planned("--preset", "eigen2", "--set", "memory.limit_gb=0.8", code=3)
-    assert document["fits"] is False
-    helping = next(suggestion for suggestion in document["suggestions"] if suggestion["fits"])
+    planned = document("plan", "--preset", "eigen2", "--set", "memory.limit_gb=0.8", code=3)
+    assert planned["fits"] is False
+    helping = next(suggestion for suggestion in planned["suggestions"] if suggestion["fits"])
     settings = [f"{key}={value}" for key, value in helping["settings"].items()]
     options = [option for setting in settings for option in ("--set", setting)]
-    assert planned("--preset", "eigen2", "--set", "memory.limit_gb=0.8", *options)["fits"] is True
+    assert document("plan", "--preset", "eigen2", "--set", "memory.limit_gb=0.8", *options)["fits"] is True
     assert list(folder.iterdir()) == []
 
 
@@ -126,23 +112,23 @@ def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder
 
 def test_it_says_what_a_worker_of_a_scheduler_takes_without_asking_that() -> None:
     elsewhere = ["--set", "scheduler=tcp://host-that-is-missing:8786", "--set", "population.size=20", *ENOUGH]
-    workers = planned(*elsewhere)["workers"]
+    workers = document("plan", *elsewhere)["workers"]
     assert [worker["workers"] for worker in workers] == [1, 4, 16]
     assert workers[0]["host_bytes"] > workers[2]["host_bytes"] > workers[2]["replay_bytes"] > 0
     shown = eigen("plan", *elsewhere).stdout
     for said in ("one of 1 takes up to", "one of 16 takes up to", "of it for the replay, which one keeps for all"):
         assert said in shown
-    assert planned(*ENOUGH)["workers"] == []
+    assert document("plan", *ENOUGH)["workers"] == []
 
 
 def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.planning.run_plan.probe", _measured_here)
     small = [*small_settings(), "--generations", "3"]
-    timed = planned(*small, *ENOUGH)["calibration"]
+    timed = document("plan", *small, *ENOUGH)["calibration"]
     assert list(timed) == CALIBRATION_KEYS
     assert 0 < timed["generation_seconds"] < 60
     assert timed["run_seconds"] == pytest.approx(3 * timed["generation_seconds"])
-    assert planned(*small, *TOO_LITTLE, code=3)["calibration"] is None
+    assert document("plan", *small, *TOO_LITTLE, code=3)["calibration"] is None
     shown = eigen("plan", *small, *ENOUGH).stdout
     for said in (" a generation (evaluate ", " for 3 generations, ", "inferred from a piece", "half as long or twice"):
         assert said in shown
@@ -152,15 +138,15 @@ def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: p
 def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.task.panel.build_panel", lambda _: pytest.fail("data were read"))
     shape = ["--columns", "669", "--assets", "108", "--days", "3700"]
-    document = planned("--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
-    assert document["panel"] == {
+    planned = document("plan", "--preset", "eigen2", "--set", "network.encoder=filter_bank", *shape, *ENOUGH)
+    assert planned["panel"] == {
         "days": 3_700,
         "columns": 669,
         "assets": 108,
         "features": 15,
     }
-    assert document["calibration"]["generation_seconds"] > 0
-    classic = planned("--columns", "30", "--days", "1000", "--set", "market.features=classic", *ENOUGH)
+    assert planned["calibration"]["generation_seconds"] > 0
+    classic = document("plan", "--columns", "30", "--days", "1000", "--set", "market.features=classic", *ENOUGH)
     assert classic["panel"] == {
         "days": 1_000,
         "columns": 30,

@@ -1,15 +1,14 @@
 """A run kept in a bucket, as a user trains it: killed, its machine lost, gone on with, and ending without the store."""
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_cases import document
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_command, eigen_environment, run_eigen, small_flow_config, small_settings
 from gcs_emulator import GcsEmulator
@@ -91,30 +90,24 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     assert f"continuing after generation {interrupted.generation}/{GENERATIONS}" in resumed.stdout
 
     monkeypatch.chdir(tmp_path)
-    document = shown(["show", "cloudy", "--json", "--store", store])
-    assert (document["state"], document["generation"], document["store"]) == ("finished", GENERATIONS, store)
-    assert document["uploads"]["pending"] == document["uploads"]["pending_files"] == 0
-    assert document["uploads"]["state"] == "ended"
-    assert document["uploads"]["done"] >= GENERATIONS - interrupted.generation
-    assert document["uploads"]["last_error"] is None
-    assert status_of(store, "cloudy").history == in_memory(Config(**document["config"]))
+    shown = document("show", "cloudy", "--store", store)
+    assert (shown["state"], shown["generation"], shown["store"]) == ("finished", GENERATIONS, store)
+    assert shown["uploads"]["pending"] == shown["uploads"]["pending_files"] == 0
+    assert shown["uploads"]["state"] == "ended"
+    assert shown["uploads"]["done"] >= GENERATIONS - interrupted.generation
+    assert shown["uploads"]["last_error"] is None
+    assert status_of(store, "cloudy").history == in_memory(Config(**shown["config"]))
     newest = contents.newest_manifest()
     assert newest is not None
     assert (newest.generation, newest.epoch) == (GENERATIONS, interrupted.epoch + 1)
 
     # The store is found by the environment too, and nothing in it is damaged.
     monkeypatch.setenv("EIGEN_STORE", store)
-    assert shown(["verify", "cloudy", "--deep", "--json"])["whole"]
-    assert [run["run"] for run in shown(["runs", "--json"])] == ["cloudy"]
+    assert document("verify", "cloudy", "--deep")["whole"]
+    assert [run["run"] for run in document("runs")] == ["cloudy"]
     plots = {stored.name for stored in contents.store.objects("cloudy/plots/")}
     here = tmp_path / "runs" / ".remote" / "gs" / store.removeprefix("gs://") / "cloudy" / "plots"
     assert plots == {f"cloudy/plots/{path.name}" for path in here.iterdir()} != set()
-
-
-def shown(arguments: list[str]) -> Any:
-    ended = CliRunner().invoke(app, arguments)
-    assert ended.exit_code == 0, ended.stderr
-    return json.loads(ended.stdout)
 
 
 @pytest.fixture

@@ -1,21 +1,18 @@
 """`eigen verify`, `eigen clean` and `eigen export`: exit codes, sentences, JSON, and which store they look at."""
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
+from cli_cases import document, eigen, refused
 from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
-from typer.testing import CliRunner, Result
 
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.manifest import Manifest
-from flows.cli.app import app
 from flows.cli.training import is_finished
 
 CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
@@ -30,28 +27,6 @@ def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
     return save_generations(run_config("runs", Path("runs"), keep_last=2, keep_every=0), "run", *range(1, 6))
-
-
-def eigen(*arguments: str) -> Result:
-    return CliRunner().invoke(app, list(arguments))
-
-
-def document(*arguments: str, code: int = 0) -> Any:
-    """Run a command and return the JSON that it prints."""
-    ended = eigen(*arguments, "--json")
-    assert ended.exit_code == code, ended.output
-    assert ended.stderr == ""
-    return json.loads(ended.stdout)
-
-
-def refused(*arguments: str) -> str:
-    """Run a command that must be refused with one line, and return that line."""
-    ended = eigen(*arguments)
-    assert ended.exit_code == 2, ended.output
-    assert ended.stdout == ""
-    assert ended.stderr.startswith("eigen: ")
-    assert ended.stderr.count("\n") == 1
-    return ended.stderr
 
 
 def damage(location: RunLocation, generation: int, file: str) -> str:
@@ -144,7 +119,7 @@ def test_a_run_in_use_is_left_alone_and_named(location: RunLocation) -> None:
     with locked_by_another_process(location) as number:
         sentence = refused("clean", "run", "--older-than", "0s")
         assert f"Run 'run' is in use by process {number} on " in sentence
-        assert sentence.endswith("Nothing of it was removed.\n")
+        assert sentence.endswith("Nothing of it was removed.")
         assert "Run 'run' is in use by another process" in refused("clean", "run", "--dry-run")
         ended = eigen("clean", "--older-than", "0s")
         assert ended.exit_code == 0
