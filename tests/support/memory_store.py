@@ -6,12 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from eigen_core.checkpoint.store import (
-    MissingObjectError,
-    Progress,
-    StoredObject,
-    StoreUnavailableError,
-)
+from eigen_core.checkpoint.store import MissingObjectError, Progress, StoredObject, StoreUnavailableError
 
 START = datetime(2020, 1, 1, tzinfo=UTC)
 CHUNK = 8 << 20

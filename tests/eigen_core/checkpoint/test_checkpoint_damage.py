@@ -9,16 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_samples import (
-    CONFIG,
-    assert_same,
-    blob_of,
-    files_of,
-    generations_of,
-    manifest_of,
-    new_run,
-    sample,
-)
+from checkpoint_samples import CONFIG, assert_same, blob_of, files_of, generations_of, manifest_of, new_run, sample
 from obstacles import OBSTACLES, replace_by
 
 from eigen_core.checkpoint.contents import KeepRule, RunContents

@@ -6,15 +6,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import (
-    blob_of,
-    files_of,
-    generations_of,
-    manifest_of,
-    new_run,
-    ring_of,
-    sample,
-)
+from checkpoint_samples import blob_of, files_of, generations_of, manifest_of, new_run, ring_of, sample
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore

@@ -11,16 +11,7 @@ import jsonschema
 import pytest
 import safetensors.torch
 import torch
-from checkpoint_samples import (
-    CONFIG,
-    assert_same,
-    blob_of,
-    files_of,
-    generations_of,
-    manifest_of,
-    new_run,
-    sample,
-)
+from checkpoint_samples import CONFIG, assert_same, blob_of, files_of, generations_of, manifest_of, new_run, sample
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -14,15 +14,7 @@ from training_cases import advance, content_of, market_of, small_state
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Telemetry
-from eigen_core.generation import (
-    TrainingState,
-    evaluate,
-    evolve,
-    record_telemetry,
-    snapshot,
-    start_training,
-    train,
-)
+from eigen_core.generation import TrainingState, evaluate, evolve, record_telemetry, snapshot, start_training, train
 from eigen_core.generation.phases import training_slices, validation_slices
 from eigen_core.learning.method import mean_of_lowest
 from eigen_core.learning.steps import BatchPlan

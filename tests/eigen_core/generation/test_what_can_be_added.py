@@ -10,14 +10,7 @@ from training_cases import advance, content_of
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, registry
-from eigen_core.generation import (
-    TrainingState,
-    hold_out,
-    restore,
-    snapshot,
-    snapshot_form,
-    start_training,
-)
+from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.planning.plan import plan_of

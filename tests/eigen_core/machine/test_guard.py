@@ -15,14 +15,7 @@ from memory_cases import LIMIT, MB, HandClock, HandMeter, hand_guard
 
 from eigen_core.common.progress import report_progress
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import (
-    DeviceLimit,
-    DeviceUsage,
-    HostLimit,
-    MemoryGuard,
-    MemoryGuardError,
-    Usage,
-)
+from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuard, MemoryGuardError, Usage
 
 
 def _steps(meter: HandMeter, sizes: list[int], guard: MemoryGuard, done: list[int]) -> None:

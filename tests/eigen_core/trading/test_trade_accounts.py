@@ -14,13 +14,7 @@ from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.metrics import compute_metrics
 from eigen_core.trading.orders import resolve_orders
 from eigen_core.trading.prices import Prices, prices_of_span
-from eigen_core.trading.trades import (
-    ROUNDING,
-    DecidedTrades,
-    TradedAccounts,
-    trade_accounts,
-    trade_day_by_day,
-)
+from eigen_core.trading.trades import ROUNDING, DecidedTrades, TradedAccounts, trade_accounts, trade_day_by_day
 
 
 def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders: int, seed: int) -> DecidedTrades:

@@ -20,13 +20,7 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from eigen_core.training.runs import status_of
-from flows.cli.server import (
-    print_down,
-    print_launched,
-    print_run_page,
-    print_status,
-    print_up,
-)
+from flows.cli.server import print_down, print_launched, print_run_page, print_status, print_up
 from flows.server import launching
 from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees, store_here
 from flows.server.status import (
