@@ -1,7 +1,4 @@
-"""A training that is killed anywhere and gone on with ends with the bits of one that was not; `make kill` does it more.
-
-The first form is for every day, the second for the night.
-"""
+"""A training killed anywhere ends with the bits of one that was not, one told to stop ends in time; `make kill`."""
 
 from pathlib import Path
 
@@ -12,6 +9,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.kill import Killer, Outcome, kill_locally, kill_remotely
+from benchmarks.stop import stop_at_random_instants
 
 KILLS = [pytest.param(4, id="4 kills"), pytest.param(100, id="100 kills", marks=pytest.mark.slow)]
 
@@ -45,3 +43,11 @@ def test_killed_runs_in_a_bucket_end_alike_though_the_network_fails(
         outcome = kill_remotely(killer, gcs_emulator, fault_proxy, kills, progress)
     require_equal(outcome, kills)
     assert outcome.faulty > 0
+
+
+@pytest.mark.slow
+def test_a_training_that_is_told_to_stop_at_any_instant_ends(tmp_path: Path) -> None:
+    with Progress(console=Console(quiet=True)) as progress:
+        outcome = stop_at_random_instants(tmp_path, 50, 2, progress)
+    assert outcome.wrong == []
+    assert len(outcome.seconds) == 50
