@@ -6,14 +6,12 @@ from typing import Any
 
 import pytest
 from fault_proxy import Fault, FaultProxy
-from flow_cases import NoDrawing, small_flow_config
+from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
 from prefect.artifacts import Artifact
 from store_cases import locked_by_another_process, objects_of, run_config, save_generations
 from upload_cases import whole_generations
 
-import eigen_core.run
-import tasks.phases
 from eigen_core import generation
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError
@@ -115,12 +113,9 @@ def quick(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     quick_retries: list[float],  # noqa: ARG001 - the store's client waits for nothing
+    no_pauses: None,  # noqa: ARG001
 ) -> None:
-    """No back-off, no drawing, and a working folder of one's own."""
     monkeypatch.chdir(tmp_path)
-    for name in ("evaluate", "train", "evolve", "checkpoint"):
-        monkeypatch.setattr(tasks.phases.TASKS[name], "retry_delay_seconds", [0])
-    monkeypatch.setattr(eigen_core.run, "Drawing", NoDrawing)
 
 
 def bucket_config(url: str, **checkpoint: Any) -> Config:

@@ -13,25 +13,19 @@ from prefect import State, flow, runtime
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
+from training_flow_cases import records, train
 
 import flows.server.reporter
 from eigen_core import generation
 from eigen_core.checkpoint.location import open_store
-from eigen_core.common.records import GenerationRecord
-from eigen_core.config import Config
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by
-from eigen_core.training.runs import status_of
 from flows.server.flow_runs import first_name
 from flows.server.flows import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
 _PICTURE = re.compile(r"!\[[a-z ]+\]\(data:image/png;base64,iVBOR")
-
-
-def train(config: Config, name: str) -> State[Any]:
-    return train_flow(config, name, return_state=True)
 
 
 def flow_run_of(state: State[Any]) -> FlowRun:
@@ -47,10 +41,6 @@ def pages_of(flow_run: UUID) -> dict[str, Artifact]:
         found = client.read_artifacts(artifact_filter=wanted)
     assert len({page.key for page in found}) == len(found)
     return {str(page.key): page for page in found}
-
-
-def records(config: Config, name: str) -> tuple[GenerationRecord, ...]:
-    return status_of(config.checkpoint.store, name).history
 
 
 @pytest.mark.thorough

@@ -11,9 +11,9 @@ import pytest
 import torch
 from flow_cases import NoDrawing, small_flow_config
 from memory_cases import host_bytes
-from prefect import State
 from prefect.artifacts import Artifact
 from prefect.client.schemas.objects import Artifact as StoredArtifact
+from training_flow_cases import records, train
 
 import eigen_core.memory_watch
 import eigen_core.run
@@ -29,7 +29,6 @@ from eigen_core.task import open_data
 from eigen_core.training.journals import memory_reports
 from eigen_core.training.runs import status_of
 from flows.server.environment import GUARD_NAME, PLAN_NAME
-from flows.server.flows import train_flow
 from flows.server.reporter import artifact_key
 
 MB = 1_000_000
@@ -58,26 +57,10 @@ class Hoard:
 
 
 @pytest.fixture
-def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No drawing of plots; nothing that was hoarded outlives a test."""
-    monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
+def _quick(no_pauses: None) -> Iterator[None]:  # noqa: ARG001
+    """Nothing that was hoarded outlives a test."""
     yield
     Hoard.kept.clear()
-
-
-def train(config: Config) -> State[Any]:
-    return train_flow(config, "run", return_state=True)
-
-
-def records(config: Config) -> tuple[GenerationRecord, ...]:
-    return status_of(config.checkpoint.store, "run").history
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
-    config = small_flow_config(tmp_path_factory.mktemp("unlimited"))
-    assert train(config).is_completed()
-    return records(config)
 
 
 def limited(config: Config, more_gb: float = ROOM_GB) -> Config:

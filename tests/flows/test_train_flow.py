@@ -10,6 +10,7 @@ import pytest
 import torch
 from flow_cases import NoDrawing, small_flow_config
 from prefect import State
+from training_flow_cases import records, train
 
 import eigen_core.run
 import flows.server.reporter
@@ -19,7 +20,6 @@ from eigen_core.checkpoint.integrity import checksummed, holdout_name
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
-from eigen_core.config import Config
 from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by
@@ -30,30 +30,7 @@ from flows.server.training import unfinished_runs
 
 T = TypeVar("T")
 
-pytestmark = pytest.mark.usefixtures("prefect_api", "_quick")
-
-
-@pytest.fixture
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No back-off, no drawing: neither is what most tests are about."""
-    for name in ("evaluate", "train", "evolve", "checkpoint"):
-        monkeypatch.setattr(tasks.phases.TASKS[name], "retry_delay_seconds", [0])
-    monkeypatch.setattr(eigen_core.run, "Drawing", NoDrawing)
-
-
-def train(config: Config, name: str = "run") -> State[Any]:
-    return train_flow(config, name, return_state=True)
-
-
-def records(config: Config, name: str = "run") -> tuple[GenerationRecord, ...]:
-    return status_of(config.checkpoint.store, name).history
-
-
-@pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory, prefect_api: None) -> tuple[GenerationRecord, ...]:  # noqa: ARG001
-    config = small_flow_config(tmp_path_factory.mktemp("undisturbed"))
-    assert train(config).is_completed()
-    return records(config)
+pytestmark = pytest.mark.usefixtures("prefect_api", "no_pauses")
 
 
 def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -> Callable[..., T]:

@@ -5,17 +5,12 @@ import re
 from pathlib import Path
 
 import pytest
-from flow_cases import eigen_environment, run_eigen, small_settings
+from flow_cases import run_eigen, small_settings
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.config import PRESET_NAMES, Config
 from flows.cli.app import app
-
-
-@pytest.fixture(scope="module")
-def environment(session_folder: Path) -> dict[str, str]:
-    return eigen_environment(session_folder / "cli")
 
 
 @pytest.fixture(scope="module")

@@ -29,15 +29,12 @@ CHECKS = [
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def folder(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working folder, which must be empty afterwards but for what a test put there."""
-    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
     # Else a torch for GPUs warns where there is none.
     monkeypatch.setattr("torch.version.cuda", None)
-    monkeypatch.chdir(tmp_path)
-    yield tmp_path
-    assert not [path for path in tmp_path.rglob("*") if "doctor" in path.name or path.name == "runs"]
+    yield user_folder
+    assert not [path for path in user_folder.rglob("*") if "doctor" in path.name or path.name == "runs"]
 
 
 def found(*arguments: str, code: int = 0) -> dict[str, Any]:

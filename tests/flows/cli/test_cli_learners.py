@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started, wait_for_generation
+from flow_cases import run_eigen, small_flow_config, small_settings, started, wait_for_generation
 from science_cases import LEARNER_OF_TASK
 
 from benchmarks.kill_training import facts_of
@@ -25,11 +25,6 @@ FILES = {
 """Of a run with any learner, whether it was killed or not."""
 
 
-@pytest.fixture(scope="module")
-def environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    return eigen_environment(session_folder / "learners", PREFECT_API_URL=prefect_api_url)
-
-
 def kinds_of_files(run: Path) -> set[str]:
     """The files of a run, without hashes in their names; blobs are named by theirs, leases counted by process."""
     paths = (str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
@@ -41,7 +36,7 @@ def kinds_of_files(run: Path) -> set[str]:
     registry.LEARNERS,
 )
 def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
-    learner: str, environment: dict[str, str], tmp_path: Path
+    learner: str, with_server: dict[str, str], tmp_path: Path
 ) -> None:
     task = {"task": LEARNER_OF_TASK[learner]} if learner in LEARNER_OF_TASK else {}
     sections = task | {
@@ -54,12 +49,12 @@ def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
     def command(name: str) -> list[str]:
         return ["train", "--run", name, "--generations", str(GENERATIONS), *small_settings(**sections)]
 
-    whole = run_eigen(command("whole"), environment=environment, folder=tmp_path, timeout=300.0)
+    whole = run_eigen(command("whole"), environment=with_server, folder=tmp_path, timeout=300.0)
     assert whole.returncode == 0, whole.stderr
-    with started(command("killed"), environment, tmp_path) as process:
+    with started(command("killed"), with_server, tmp_path) as process:
         wait_for_generation(process, tmp_path / "runs", "killed", 2)
         os.killpg(process.pid, signal.SIGKILL)
-    resumed = run_eigen(["resume", "killed"], environment=environment, folder=tmp_path, timeout=300.0)
+    resumed = run_eigen(["resume", "killed"], environment=with_server, folder=tmp_path, timeout=300.0)
     assert resumed.returncode == 0, resumed.stderr
     ends = [facts_of(config.model_dump(mode="json"), name, {}) for name in ("whole", "killed")]
     assert ends[0] == ends[1]

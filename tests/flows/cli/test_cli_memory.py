@@ -43,11 +43,8 @@ MB = 1_000_000
 
 
 @pytest.fixture
-def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
+def location(user_folder: Path) -> RunLocation:  # noqa: ARG001 - in that folder
     """A run of five generations in `runs`, whose telemetry knows phases from the third on."""
-    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
     location = RunLocation.of(config.checkpoint, "run")
     create_run(location, config.model_dump(mode="json"))
@@ -211,11 +208,8 @@ def test_what_cannot_be_shown_is_a_sentence(location: RunLocation) -> None:
 
 
 @pytest.fixture
-def stopped_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
+def stopped_run(user_folder: Path) -> RunLocation:  # noqa: ARG001 - in that folder
     """A run with two of nine generations, in a process that would start no Prefect."""
-    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
     config = run_config("runs", Path("runs")).model_copy(update={"generations": 9})
     return save_generations(config, "run", 1, 2)
 

@@ -41,13 +41,11 @@ FLOW_RUN_KEYS = [
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working folder of a user without a server."""
-    for name in ("EIGEN_HOME", "EIGEN_STORE", "CLOUD_BUCKET", "PREFECT_API_URL"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr("flows.server.servers._prefects_api", lambda: None)
-    return tmp_path
+    return user_folder
 
 
 @pytest.fixture

@@ -31,14 +31,10 @@ ENOUGH = ["--set", "memory.limit_gb=4"]
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, session_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder, on a machine that names no store."""
-    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+def folder(user_folder: Path, session_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("EIGEN_CACHE", str(session_folder / "cache"))
     monkeypatch.setattr("eigen_core.planning.run_plan.probe", pretended_probe)
-    return tmp_path
+    return user_folder
 
 
 def _measured_here(config: Config, shape: Shape | None, limit: int) -> ProbeResult:  # noqa: ARG001

@@ -21,11 +21,8 @@ DAMAGE_KEYS = ["generation", "file", "path", "what"]
 
 
 @pytest.fixture
-def location(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
+def location(user_folder: Path) -> RunLocation:  # noqa: ARG001 - in that folder
     """A run of five generations in `runs`, of which two stay, and the working folder in which that is."""
-    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
     return save_generations(run_config("runs", Path("runs"), keep_last=2, keep_every=0), "run", *range(1, 6))
 
 

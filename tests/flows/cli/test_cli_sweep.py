@@ -27,11 +27,6 @@ from flows.server.flows import walk_flow
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module")
-def environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    return eigen_environment(session_folder / "sweep", PREFECT_API_URL=prefect_api_url)
-
-
 COMMAND = [
     *("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--vary", "learner.tau=0.01,0.02"),
     *("--seeds", "2", "--generations", "3", *small_settings()),
@@ -42,18 +37,18 @@ COMMAND = [
 @pytest.mark.slow
 @pytest.mark.parametrize("trials", [1, 2])
 def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
-    environment: dict[str, str], tmp_path: Path, trials: int
+    with_server: dict[str, str], tmp_path: Path, trials: int
 ) -> None:
     pytest.importorskip("optuna")
     command = [*COMMAND, "--trials", str(trials)]
     store = tmp_path / "runs"
-    with started([*command, "--json"], environment, tmp_path) as process:
+    with started([*command, "--json"], with_server, tmp_path) as process:
         wait_for_generation(process, store, "mine-000-s2", 1)
         # Its children are in sessions of their own, and end by themselves.
         os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
     first = status_of(str(store), "mine-000-s1").history
-    ended = run_eigen([*command, "--json"], environment=environment, folder=tmp_path, timeout=400.0)
+    ended = run_eigen([*command, "--json"], environment=with_server, folder=tmp_path, timeout=400.0)
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     assert runs_in(str(store)) == [f"mine-00{number}-s{seed}" for number in range(trials) for seed in (1, 2)]
@@ -72,31 +67,31 @@ def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
     values = [trial["value"] for trial in document["trials"]]
     assert values == sorted(values, reverse=True)
     # Once more: nothing is left to do, and the table says what each has reached.
-    table = run_eigen(command, environment=environment, folder=tmp_path)
+    table = run_eigen(command, environment=with_server, folder=tmp_path)
     assert table.returncode == 0, table.stderr
     assert " ± " in table.stdout
     assert "begins" not in table.stdout
 
 
-def test_what_a_trial_prints_as_it_is_refused_is_shown(environment: dict[str, str], tmp_path: Path) -> None:
+def test_what_a_trial_prints_as_it_is_refused_is_shown(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     command = ["sweep", "mine", "--vary", "learner.tau=0.01", "--trials", "1", *small_settings()]
-    refused = run_eigen([*command, "--data", "nowhere.csv"], environment=environment, folder=tmp_path, timeout=300.0)
+    refused = run_eigen([*command, "--data", "nowhere.csv"], environment=with_server, folder=tmp_path, timeout=300.0)
     assert refused.returncode == 0, refused.stderr
     assert "Trial 0 was refused: " in refused.stdout
     assert "nowhere.csv" in refused.stdout
     assert runs_in(str(tmp_path / "runs")) == []
 
 
-def test_bad_input_is_refused_in_a_sentence(environment: dict[str, str], tmp_path: Path) -> None:
+def test_bad_input_is_refused_in_a_sentence(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     hiding = tmp_path / "hiding"
     (hiding / "optuna").mkdir(parents=True)
     missing = "raise ModuleNotFoundError(\"No module named 'optuna'\", name='optuna')"
     (hiding / "optuna" / "__init__.py").write_text(missing)
-    without = {**environment, "PYTHONPATH": str(hiding)}
+    without = {**with_server, "PYTHONPATH": str(hiding)}
     for arguments, settings, sentence in (
-        (["--vary", "learner.gamma=0.9:1.5"], environment, "learner.gamma"),
+        (["--vary", "learner.gamma=0.9:1.5"], with_server, "learner.gamma"),
         (["--trials", "1"], without, "pip install 'eigen-trader[sweep]'"),
     ):
         ended = run_eigen(["sweep", "mine", *arguments], environment=settings, folder=tmp_path)
@@ -181,25 +176,20 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
         assert status_of(store, run).history == other.history
 
 
-@pytest.fixture(scope="module")
-def walk_environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    return eigen_environment(session_folder / "walk", PREFECT_API_URL=prefect_api_url)
-
-
 WALK = ["walk", "mine", "--folds", "2", "--generations", "2", *small_settings(market=MARKET), "--json"]
 
 
 def test_a_walk_that_was_killed_goes_on_and_trains_nothing_twice(
-    walk_environment: dict[str, str], tmp_path: Path, prefect_api_url: str
+    with_server: dict[str, str], tmp_path: Path, prefect_api_url: str
 ) -> None:
     store = tmp_path / "runs"
-    with started(WALK, walk_environment, tmp_path) as process:
+    with started(WALK, with_server, tmp_path) as process:
         wait_for_generation(process, store, "mine-fold-2-seed-1", 1)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
     first = status_of(str(store), "mine-fold-1-seed-1")
     assert first.state == "finished"
-    ended = run_eigen(WALK, environment=walk_environment, folder=tmp_path, timeout=400.0)
+    ended = run_eigen(WALK, environment=with_server, folder=tmp_path, timeout=400.0)
     assert ended.returncode == 0, ended.stderr
     document = json.loads(ended.stdout)
     assert runs_in(str(store)) == ["mine-fold-1-seed-1", "mine-fold-2-seed-1"]
@@ -218,11 +208,11 @@ def test_a_walk_that_was_killed_goes_on_and_trains_nothing_twice(
 
 
 def test_a_walk_that_is_cancelled_in_its_page_ends_with_a_sentence(
-    walk_environment: dict[str, str], tmp_path: Path, prefect_api_url: str
+    with_server: dict[str, str], tmp_path: Path, prefect_api_url: str
 ) -> None:
     store = tmp_path / "runs"
     command = ["walk", "long", "--folds", "2", "--generations", "1000", *small_settings(market=MARKET), "--json"]
-    with started(command, walk_environment, tmp_path) as process:
+    with started(command, with_server, tmp_path) as process:
         wait_for_generation(process, store, "long-fold-1-seed-1", 1)
         with temporary_settings({PREFECT_API_URL: prefect_api_url}), get_client(sync_client=True) as client:
             named = FlowRunFilter(name=FlowRunFilterName(like_="walk long"))
@@ -240,12 +230,12 @@ def test_a_walk_that_is_cancelled_in_its_page_ends_with_a_sentence(
     assert runs_in(str(store)) == ["long-fold-1-seed-1"]
 
 
-def test_what_cannot_be_walked_is_refused_in_a_sentence(walk_environment: dict[str, str], tmp_path: Path) -> None:
+def test_what_cannot_be_walked_is_refused_in_a_sentence(with_server: dict[str, str], tmp_path: Path) -> None:
     for arguments, sentence in (
         (["--folds", "900"], "days are enough for 30"),
         (["--train-days", "some"], "give a number of days, or growing"),
     ):
-        ended = run_eigen(["walk", "mine", *arguments], environment=walk_environment, folder=tmp_path)
+        ended = run_eigen(["walk", "mine", *arguments], environment=with_server, folder=tmp_path)
         assert ended.returncode == 2, ended.stderr
         assert sentence in ended.stderr
     assert not (tmp_path / "runs").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
+from flow_cases import run_eigen, small_settings, started, wait_for_generation
 
 from eigen_core.reporting.trackers import metrics_since
 from eigen_core.training.runs import status_of
@@ -15,11 +15,6 @@ from eigen_core.training.runs import status_of
 pytestmark = pytest.mark.thorough
 
 GENERATIONS = 4
-
-
-@pytest.fixture(scope="module")
-def environment(session_folder: Path, prefect_api_url: str) -> dict[str, str]:
-    return eigen_environment(session_folder / "tracking", PREFECT_API_URL=prefect_api_url)
 
 
 def arguments(name: str, **reporting: str) -> list[str]:
@@ -40,16 +35,16 @@ def require_each_once(found: list[tuple[str, int]], folder: Path, name: str) -> 
 
 
 @pytest.mark.slow
-def test_a_run_that_was_killed_and_continued_has_each_value_once(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_run_that_was_killed_and_continued_has_each_value_once(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     loader: Any = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     from mlflow import MlflowClient
 
     command = arguments("killed", trackers="tensorboard,mlflow")
-    with started(command, environment, tmp_path) as process:
+    with started(command, with_server, tmp_path) as process:
         wait_for_generation(process, tmp_path / "runs", "killed", 2)
         os.killpg(process.pid, signal.SIGKILL)
-    ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 0, ended.stderr
     assert "warning" not in ended.stderr
     (path,) = (tmp_path / "runs" / "killed" / "tensorboard").iterdir()
@@ -63,25 +58,25 @@ def test_a_run_that_was_killed_and_continued_has_each_value_once(environment: di
     require_each_once(steps, tmp_path, "killed")
     assert run.info.status == "FINISHED"
     # The run's files are still only its own.
-    verified = run_eigen(["verify", "killed", "--deep"], environment=environment, folder=tmp_path, timeout=300.0)
+    verified = run_eigen(["verify", "killed", "--deep"], environment=with_server, folder=tmp_path, timeout=300.0)
     assert verified.returncode == 0, verified.stdout
 
 
 @pytest.mark.slow
 def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_continued(
-    environment: dict[str, str], tmp_path: Path
+    with_server: dict[str, str], tmp_path: Path
 ) -> None:
     loader: Any = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
     obstacle = tmp_path / "logs"
     obstacle.write_text("no folder")
     command = arguments("missed", trackers="tensorboard", tensorboard_folder=str(obstacle))
-    ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("reporting.trackers: tensorboard cannot be written to") == 1
     obstacle.unlink()
     # A stored run names no tracker: they are this machine's own, and given again.
     given = ["--set", "reporting.trackers=tensorboard", "--set", f"reporting.tensorboard_folder={obstacle}"]
-    again = run_eigen(["resume", "missed", *given], environment=environment, folder=tmp_path, timeout=300.0)
+    again = run_eigen(["resume", "missed", *given], environment=with_server, folder=tmp_path, timeout=300.0)
     assert again.returncode == 0, again.stderr
     assert "reporting.trackers" not in again.stderr
     (path,) = (obstacle / "missed").iterdir()
@@ -92,10 +87,10 @@ def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_conti
 
 
 @pytest.mark.slow
-def test_a_server_that_does_not_answer_stops_nothing(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_server_that_does_not_answer_stops_nothing(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     command = arguments("unreachable", trackers="mlflow", mlflow_uri="http://127.0.0.1:9")
-    ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 0, ended.stderr
     assert ended.stderr.count("reporting.trackers: mlflow") == 1
     assert "Traceback" not in ended.stderr
@@ -103,12 +98,12 @@ def test_a_server_that_does_not_answer_stops_nothing(environment: dict[str, str]
 
 
 def test_a_package_that_is_missing_is_refused_before_the_run_is_made(
-    environment: dict[str, str], tmp_path: Path
+    with_server: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "tensorboard").mkdir()
     missing = "raise ModuleNotFoundError(\"No module named 'tensorboard'\", name='tensorboard')"
     (tmp_path / "tensorboard" / "__init__.py").write_text(missing)
-    without = {**environment, "PYTHONPATH": str(tmp_path)}
+    without = {**with_server, "PYTHONPATH": str(tmp_path)}
     ended = run_eigen(arguments("refused", trackers="tensorboard"), environment=without, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 2
     assert "pip install 'eigen-trader[tensorboard]'" in ended.stderr

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
-from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
+from flow_cases import run_eigen, small_settings, started, wait_for_generation
 from typer.testing import CliRunner
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -40,11 +40,6 @@ HISTORY_KEYS = [
     *("weights_sha256", "replay_sha256"),
 ]
 SAME_IN_EQUAL_RUNS = [key for key in HISTORY_KEYS if key not in ("seconds", "rss_peak_bytes")]
-
-
-@pytest.fixture(scope="module")
-def environment(session_folder: Path) -> dict[str, str]:
-    return eigen_environment(session_folder / "cli")
 
 
 @pytest.fixture(scope="module")
