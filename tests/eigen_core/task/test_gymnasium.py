@@ -1,4 +1,4 @@
-"""Gymnasium environments as a task: episodes, what is stored of them, exact resume, errors."""
+"""Gymnasium environments as a task: episodes, what is stored of them, exact resume, errors; those of MuJoCo."""
 
 import re
 from itertools import product
@@ -339,3 +339,54 @@ def test_ddpg_learns_the_pendulum() -> None:
     assert population() < -900
     advance(state, 10)
     assert population() > -400
+
+
+SMALL_MUJOCO = (
+    "environment.episode_steps=25",
+    "environment.normalise_observations=true",
+    "network.head_width=8",
+    "population.size=3",
+    "replay.minimum=50",
+    "learner.gradient_steps=2",
+    "learner.batch_size=8",
+)
+
+
+@pytest.fixture
+def _mujoco(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+
+
+def begin_mujoco(preset: str, group_size: int = 0) -> TrainingState:
+    config = load_config(preset, [*SMALL_MUJOCO, f"population.group_size={group_size}"])
+    return start_training(config, open_data(config).content)
+
+
+@pytest.mark.parametrize("preset", ["halfcheetah", "swimmer"])
+@pytest.mark.cpu
+@pytest.mark.usefixtures("_mujoco")
+def test_groups_and_a_resume_change_no_bit(preset: str) -> None:
+    state = advance(begin_mujoco(preset), 2)
+    assert state.history[-1].learning is not None
+    resumed = begin_mujoco(preset, group_size=1)
+    restore(resumed, snapshot(state))
+    expected = content_of(advance(begin_mujoco(preset, group_size=2), 3))
+    assert content_of(advance(resumed, 1)) == expected
+    assert content_of(advance(state, 1)) == expected
+
+
+@pytest.mark.usefixtures("_mujoco")
+def test_a_warning_is_logged_once_and_written_to_no_file(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    begin_mujoco("halfcheetah")
+    mujoco = pytest.importorskip("mujoco")
+    caplog.clear()
+    unstable = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
+    )
+    for _ in range(2):
+        data = mujoco.MjData(unstable)
+        data.qvel[0] = float("nan")
+        mujoco.mj_step(unstable, data)
+    assert [record.message[:12] for record in caplog.records] == ["MuJoCo: Nan,"]
+    assert not list(tmp_path.iterdir())

@@ -1,16 +1,20 @@
-"""The environment equals an independent per-day implementation, in both forms, for every rule."""
+"""The environment equals independent per-day versions, of all rules and of the replaced system, in both forms."""
 
+import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from trading_cases import SlowEpisode, prices_of, random_panel
+from numpy.typing import NDArray
+from trading_cases import SlowEpisode, panel_of, prices_of, random_panel
 
-from eigen_core.config import TradingConfig
+from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
 from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
+from eigen_core.trading.episodes import EpisodeSummary
 
 FILLS = ("next_open", "next_close", "same_close")
 CREDITS = ("decision", "realized", "marked")
@@ -155,3 +159,193 @@ def _assert_trades_equal(table: pd.DataFrame, slow: list[SlowEpisode]) -> None:
     assert table[decisions].to_numpy().tolist() == expected[decisions].to_numpy().tolist()
     table = table.sort_values(["episode", "decision_day", "asset"], ignore_index=True)
     pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-12, check_column_type=False)
+
+
+Array = NDArray[np.float64]
+
+
+@dataclass
+class ReplacedPosition:
+    entry: float
+    coefficient: float
+    target_percent: float
+    days_held: int = 0
+
+    @property
+    def target_price(self) -> float:
+        return self.entry * (1.0 + self.target_percent / 100.0)
+
+
+@dataclass
+class ReplacedEpisode:
+    """Counts and rewards of one episode; `corners` counts what its rules are about."""
+
+    panel: Panel
+    trading: TradingConfig
+    first_day: int
+    rewards: list[float] = field(default_factory=list)
+    positions: dict[int, ReplacedPosition] = field(default_factory=dict)
+    trades: int = 0
+    wins: int = 0
+    losses: int = 0
+    idle_days: int = 0
+    corners: set[str] = field(default_factory=set)
+
+    def run(self, coefficients: Array, targets: Array) -> "ReplacedEpisode":
+        """Trade with actions `[days, assets]`, targets as fractions."""
+        for step in range(self.trading.episode_days):
+            day = self.first_day + step
+            held_before = bool(self.positions)
+            reward = self.close_positions(day)
+            closed_all = held_before and not self.positions
+            if step < self.trading.trading_days:
+                self.buy(day, coefficients[step], targets[step])
+            if not held_before and not self.positions:
+                reward -= self.trading.idle_penalty
+                self.idle_days += 1
+            elif closed_all and not self.positions:
+                self.corners.add("closed all")
+            self.rewards.append(reward)
+        if self.trades == 0:
+            self.rewards[-1] -= self.trading.no_trade_penalty
+        return self
+
+    def prices(self, day: int, asset: int) -> dict[str, float]:
+        panel = self.panel
+        return {name: float(getattr(panel, name)[day, asset]) for name in ("open", "high", "low", "close")}
+
+    def close_positions(self, day: int) -> float:
+        reward = 0.0
+        for asset, position in list(self.positions.items()):
+            position.days_held += 1
+            prices = self.prices(day, asset)
+            if all(math.isnan(price) for price in prices.values()):
+                price = position.entry
+                self.corners.add("no data")
+            elif not math.isnan(prices["high"]) and prices["high"] >= position.target_price:
+                price = position.target_price
+                self.corners.add("target")
+            elif position.days_held >= self.trading.holding_days:
+                price = position.entry if math.isnan(prices["close"]) else prices["close"]
+                self.corners.add("no last close" if math.isnan(prices["close"]) else "time")
+            else:
+                continue
+            del self.positions[asset]
+            reward += self.booked(position, price)
+        return reward
+
+    def booked(self, position: ReplacedPosition, price: float) -> float:
+        percent = (price - position.entry) / position.entry * 100.0
+        self.trades += 1
+        if percent >= 0.0:
+            self.wins += 1
+            return position.coefficient * percent
+        self.losses += 1
+        return -self.trading.loss_multiplier * position.coefficient * abs(percent)
+
+    def buy(self, day: int, coefficients: Array, targets: Array) -> None:
+        asset = int(np.argmax(coefficients))
+        if coefficients[asset] < self.trading.buy_threshold or asset in self.positions:
+            return
+        close = self.prices(day, asset)["close"]
+        if math.isnan(close) or close <= 0.0:
+            self.corners.add("no price" if math.isnan(close) else "price of zero")
+            return
+        percent = 100.0 * min(max(float(targets[asset]), self.trading.min_target), self.trading.max_target)
+        self.positions[asset] = ReplacedPosition(close, float(coefficients[asset]), percent)
+
+
+CLASSIC = Config(preset="eigen2-classic").trading
+CLASSIC_EPISODES = 320
+CLASSIC_DAYS = 600
+
+
+def panel_without_gaps(seed: int) -> Panel:
+    random = np.random.default_rng(seed)
+    close = 50.0 * np.exp(np.cumsum(random.normal(0.0, 0.03, (CLASSIC_DAYS, ASSETS)), axis=0))
+    # Prices in whole halves stay where they are now and then, so that gains of exactly zero occur.
+    close = np.maximum(np.round(2.0 * close) / 2.0, 0.5)
+    return panel_of(close.copy(), close * np.exp(np.abs(random.normal(0.0, 0.02, close.shape))), close)
+
+
+def panel_with_gaps(seed: int) -> Panel:
+    panel = random_panel(seed, CLASSIC_DAYS, ASSETS)
+    random = np.random.default_rng(seed)
+    panel.close[random.random(panel.close.shape) < 0.02] = 0.0
+    no_close = random.random(panel.close.shape) < 0.1
+    panel.close[no_close] = np.nan
+    return panel
+
+
+def actions(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Coefficients of which about half reach the threshold, in whole episodes or now and then; some episodes idle."""
+    random = np.random.default_rng(seed)
+    shape = (CLASSIC_EPISODES, CLASSIC.episode_days, ASSETS)
+    coefficients = np.maximum(random.normal(-0.5, 1.0, shape), 0.0)
+    coefficients[random.random(shape[:2]) < np.linspace(0.0, 1.0, CLASSIC_EPISODES)[:, None]] = 0.0
+    coefficients[:2] = 0.0
+    return coefficients, random.uniform(0.05, 0.6, shape)
+
+
+def played(panel: Panel, trading: TradingConfig, seed: int) -> tuple[list[np.ndarray], list[EpisodeSummary]]:
+    coefficients, targets = (torch.tensor(values) for values in actions(seed))
+    first_days = torch.tensor(first_days_of(seed))
+    environment = TradingEnvironment(prices_of(panel), trading)
+    environment.reset(first_days)
+    for step in range(trading.episode_days):
+        environment.step(coefficients[:, step], targets[:, step])
+    whole, summary = trade_whole_episodes(prices_of(panel), trading, first_days, coefficients, targets)
+    return [environment.rewards().numpy(), whole.numpy()], [environment.summary(), summary]
+
+
+def first_days_of(seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, CLASSIC_DAYS - CLASSIC.episode_days + 1, CLASSIC_EPISODES)
+
+
+@pytest.mark.parametrize(
+    ("panel", "corners"),
+    [
+        (panel_without_gaps(5), {"target", "time", "closed all"}),
+        (
+            panel_with_gaps(6),
+            {"target", "time", "closed all", "no data", "no last close", "no price", "price of zero"},
+        ),
+    ],
+    ids=["without gaps", "with gaps"],
+)
+def test_both_forms_equal_the_replaced_system(panel: Panel, corners: set[str]) -> None:
+    coefficients, targets = actions(7)
+    slow = [
+        ReplacedEpisode(panel, CLASSIC, int(first_day)).run(coefficients[index], targets[index])
+        for index, first_day in enumerate(first_days_of(7))
+    ]
+    assert set.union(*(episode.corners for episode in slow)) == corners
+    expected = np.array([episode.rewards for episode in slow])
+    all_rewards, summaries = played(panel, CLASSIC, 7)
+    for rewards in all_rewards:
+        np.testing.assert_allclose(rewards, expected, rtol=1e-9, atol=1e-9)
+    for summary in summaries:
+        for name in ("trades", "wins", "losses", "idle_days"):
+            assert getattr(summary, name).tolist() == [getattr(episode, name) for episode in slow], name
+        assert not summary.fees.any()
+        np.testing.assert_allclose(summary.reward, expected.sum(axis=1), rtol=1e-9, atol=1e-9)
+
+
+def test_exact_bookkeeping_is_another() -> None:
+    panel = panel_with_gaps(6)
+    _, (classic, _) = played(panel, CLASSIC, 7)
+    _, (exact, _) = played(panel, CLASSIC.model_copy(update={"bookkeeping": "exact"}), 7)
+    for name in ("trades", "wins", "idle_days", "reward"):
+        assert (getattr(classic, name) != getattr(exact, name)).any(), name
+
+
+def test_a_gain_of_zero_is_a_win_by_classic_bookkeeping_alone() -> None:
+    close = np.full((200, 1), 50.0)
+    panel = panel_of(close.copy(), close.copy(), close)
+    action = torch.full((1, CLASSIC.episode_days, 1), 2.0)
+    for bookkeeping, wins in (("classic", True), ("exact", False)):
+        trading = CLASSIC.model_copy(update={"bookkeeping": bookkeeping})
+        _, summary = trade_whole_episodes(prices_of(panel), trading, torch.tensor([0]), action, action)
+        assert summary.trades > 0
+        assert summary.wins == (summary.trades if wins else 0)
+        assert summary.losses == 0

@@ -1,17 +1,45 @@
-"""Reports are sent beside the training: the newest of each kind, the last ones in any case."""
+"""Reports to a server: sent beside the training, renewed in place, and not waited for where it is away."""
 
+import json
 import logging
+import re
+import socket
 import threading
-from contextlib import nullcontext
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
+from types import SimpleNamespace
+from unittest.mock import Mock
+from uuid import UUID
 
 import httpx
+import prefect
 import pytest
+from prefect import flow
+from prefect.client.orchestration import get_client
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
+from prefect.client.schemas.objects import Artifact
+from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED, temporary_settings
 
+import flows.server.reporter
 from flows.server import reporter as reporter_module
-from flows.server.reporter import Reporter
+from flows.server.reporter import (
+    KINDS,
+    REFUSALS,
+    Pages,
+    Reporter,
+    artifact_key,
+    publish_cleaning,
+    require_server,
+    retry_once,
+    server_is_there,
+    show_memory,
+    wait_for_server,
+)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def present(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether the server answers: the last value; nothing of Prefect's is asked."""
     answers = [True]
@@ -34,6 +62,7 @@ class Gate:
         assert self.opened.wait(60.0)
 
 
+@pytest.mark.usefixtures("present")
 def test_of_reports_of_a_kind_the_newest_is_sent_and_none_waits_for_another() -> None:
     sent: list[str] = []
     gate = Gate()
@@ -62,6 +91,7 @@ def test_a_server_that_does_not_answer_is_logged_once_and_asked_again(
     assert caplog.text.count("could not be renewed") == 2
 
 
+@pytest.mark.usefixtures("present")
 def test_what_a_server_that_becomes_silent_is_sent_is_not_waited_for_again(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -80,6 +110,7 @@ def test_what_a_server_that_becomes_silent_is_sent_is_not_waited_for_again(
     assert caplog.text.count("could not be renewed") == 1
 
 
+@pytest.mark.usefixtures("present")
 def test_what_is_no_refusal_ends_the_training() -> None:
     def wrong() -> None:
         raise ZeroDivisionError
@@ -88,6 +119,7 @@ def test_what_is_no_refusal_ends_the_training() -> None:
         reporter.report("page", wrong)
 
 
+@pytest.mark.usefixtures("present")
 def test_a_reporter_that_ends_with_an_error_sends_the_last_reports_and_keeps_the_error() -> None:
     sent: list[int] = []
 
@@ -99,3 +131,173 @@ def test_a_reporter_that_ends_with_an_error_sends_the_last_reports_and_keeps_the
     with pytest.raises(KeyboardInterrupt):
         stopped(Reporter("mine"))
     assert sent == [1]
+
+
+def versions(key: str) -> list[Artifact]:
+    with get_client(sync_client=True) as client:
+        return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
+
+
+def in_a_flow_run(act: Callable[[], None]) -> None:
+    @flow(name="acting")
+    def acting() -> None:
+        act()
+
+    acting()
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_a_page_is_created_once_and_then_renewed() -> None:
+    pages = Pages()
+    seen: list[UUID] = []
+
+    def act() -> None:
+        for generation in (1, 2, 3):
+            pages.show_markdown("renewed", f"# {generation}", f"generation {generation}")
+            pages.show_table("renewed-population", [{"rank": generation}], f"generation {generation}")
+            pages.show_progress("renewed-progress", 10.0 * generation, f"{generation} of 10")
+            seen.extend(version.id for version in versions("renewed"))
+
+    in_a_flow_run(act)
+    assert len(set(seen)) == 1
+    (page,), (table,), (progress,) = map(versions, ("renewed", "renewed-population", "renewed-progress"))
+    assert (page.data, page.description, page.type) == ("# 3", "generation 3", "markdown")
+    assert json.loads(str(table.data)) == [{"rank": 3}]
+    assert (table.description, table.type) == ("generation 3", "table")
+    assert (progress.data, progress.description, progress.type) == (30.0, "3 of 10", "progress")
+    assert len({page.flow_run_id, table.flow_run_id, progress.flow_run_id}) == 1
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_another_flow_run_makes_a_new_version_and_leaves_the_old_one() -> None:
+    in_a_flow_run(lambda: Pages().show_markdown("resumed", "before", "first"))
+    in_a_flow_run(lambda: Pages().show_markdown("resumed", "after", "second"))
+    found = versions("resumed")
+    assert sorted(str(version.data) for version in found) == ["after", "before"]
+    assert len({version.flow_run_id for version in found}) == 2
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_a_page_that_was_removed_is_made_again() -> None:
+    pages = Pages()
+
+    def act() -> None:
+        pages.show_markdown("removed", "before", "first")
+        with get_client(sync_client=True) as client:
+            client.delete_artifact(versions("removed")[0].id)
+        pages.show_markdown("removed", "after", "second")
+
+    in_a_flow_run(act)
+    assert [version.data for version in versions("removed")] == ["after"]
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(**options: object) -> None:  # noqa: ARG001
+        raise httpx.ConnectError("no server")
+
+    monkeypatch.setattr(flows.server.reporter, "create_markdown_artifact", failing)
+    monkeypatch.setattr(flows.server.reporter, "create_table_artifact", failing)
+
+    def act() -> None:
+        show_memory(Pages(), "lost", "# Memory", "93 %", [])
+        publish_cleaning("runs", [])
+
+    in_a_flow_run(act)
+    assert "The artifact lost-memory could not be stored: ConnectError: no server" in caplog.text
+    assert "The artifact cleanup could not be stored: ConnectError: no server" in caplog.text
+    assert versions("lost-memory") == []
+
+
+@pytest.mark.usefixtures("prefect_api")
+def test_the_page_of_a_run_has_no_other_key_than_a_page_beside_it() -> None:
+    names = ["mine", *(f"mine-{kind}" for kind in KINDS), "mine-data-data", "Mine", "data", "-data"]
+    names += ["a-b", "a.b", "a_b", "A-b", "a--b", "-a-b", "...", "---"]
+    keys = [artifact_key(name, kind) for name in names for kind in ("", *KINDS)]
+    assert len(set(keys)) == len(keys)
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*", key) for key in keys)
+    assert artifact_key("mine") == "mine"
+    assert artifact_key("mine", "data") == "mine-data"
+
+
+@pytest.fixture
+def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
+    """A port that is bound and at which nothing listens yet."""
+    monkeypatch.setattr(reporter_module, "_silent_until", 0.0)
+    with closing(socket.socket()) as found:
+        found.bind(("127.0.0.1", 0))
+        client = SimpleNamespace(api_url=f"http://127.0.0.1:{found.getsockname()[1]}/api/")
+        monkeypatch.setattr(reporter_module, "get_client", lambda **_: client)
+        yield found
+
+
+class _Refusing(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(401)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_that_refuses_connections_is_asked_each_time(api: socket.socket) -> None:
+    with pytest.raises(httpx.ConnectError, match="does not answer"):
+        require_server()
+    assert not server_is_there()
+    server = HTTPServer(("127.0.0.1", 0), _Refusing, bind_and_activate=False)
+    server.socket.close()
+    server.socket = api
+    server.server_activate()
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    # An answer is an answer, whatever it says.
+    require_server()
+    assert wait_for_server(0.0)
+    server.shutdown()
+
+
+def test_a_silent_server_is_asked_once_a_minute(api: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter_module, "_ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr(reporter_module, "_POLL_SECONDS", 0.1)
+    api.listen()
+    assert not server_is_there()
+    asked = Mock(return_value=False)
+    monkeypatch.setattr(reporter_module, "is_reachable", asked)
+    assert not server_is_there()
+    asked.assert_not_called()
+    began = time.monotonic()
+    assert not wait_for_server(0.3)
+    assert time.monotonic() - began >= 0.3
+    assert asked.call_count >= 2
+
+
+class _Overloaded(BaseHTTPRequestHandler):
+    """A server that says that it is well, and answers nothing else."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(prefect.__version__).encode())
+
+    def do_POST(self) -> None:
+        time.sleep(60.0)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+@pytest.mark.thorough
+@pytest.mark.usefixtures("api")
+def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reporter_module, "_CALL_SECONDS", 0.5)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Overloaded)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    began = time.monotonic()
+    api = f"http://127.0.0.1:{server.server_port}/api"
+    settings = {PREFECT_API_URL: api, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
+    with temporary_settings(settings), retry_once(), pytest.raises(REFUSALS):
+        Pages().show_markdown("key", "text", "description")
+    assert 0.5 <= time.monotonic() - began < 50.0
+    server.shutdown()
+    server.server_close()
