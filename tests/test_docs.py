@@ -36,7 +36,6 @@ each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.rel
 
 @cache
 def text_of(page: Path) -> str:
-    """A page, with what the site inserts."""
     return page.read_text(encoding="utf-8").replace(SETTINGS_MARK, settings_tables())
 
 
@@ -46,7 +45,6 @@ def blocks(page: Path, language: str) -> list[str]:
 
 
 def python_example(page: Path, containing: str) -> str:
-    """The one Python example of a page that contains this."""
     (example,) = (code for code in blocks(page, "python") if containing in code)
     return example
 

@@ -56,7 +56,6 @@ class Installed(Operated):
 
 
 def pip(environment: Path, *arguments: str) -> str:
-    """What pip prints that installs into a virtual environment."""
     python = str(environment / "bin" / "python")
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--disable-pip-version-check", *arguments]
     ended = subprocess.run(command, cwd=environment, capture_output=True, text=True, timeout=3_600)

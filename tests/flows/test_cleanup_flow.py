@@ -119,7 +119,6 @@ def quick(
 
 
 def bucket_config(url: str, **checkpoint: Any) -> Config:
-    """The configuration of a small training of three generations in a bucket."""
     config = small_flow_config(Path("runs"), checkpoint={"upload_mb_per_second": 0, **checkpoint})
     return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": url})})
 

@@ -15,7 +15,6 @@ from flows.server.flows import train_flow
 
 
 def pendulum(store: Path, generations: int) -> Config:
-    """Short episodes of the pendulum; the market's settings are those of the other tests, and not used."""
     sections: dict[str, Any] = {
         "task": "gym:Pendulum-v1",
         "environment": {"episode_steps": 20, "normalise_observations": True},

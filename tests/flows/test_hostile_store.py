@@ -75,7 +75,6 @@ class Hostile:
         self._server.close()
 
     def values_of(self, key: str) -> list[Any]:
-        """What a setting may be replaced by."""
         url = f"http://user:{_SECRET}@{self.address}"
         texts: dict[str, list[Any]] = {
             "scheduler": [f"tcp://{self.address}", f"tls://user:{_SECRET}@{self.address}"],

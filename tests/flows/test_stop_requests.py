@@ -24,8 +24,6 @@ from flows.server.flows import train_flow
 
 
 class Owner:
-    """Calls something as it is finalized, or as garbage."""
-
     def __init__(self, finalize: Callable[[], None] = lambda: None) -> None:
         self._finalize = finalize
         self.itself = self
@@ -91,13 +89,11 @@ def _raising() -> Iterator[None]:
 
 
 def compute() -> None:
-    """Compute until an exception comes."""
     while True:
         sum(range(100))
 
 
 def read() -> None:
-    """Wait for what never comes until an exception does."""
     reading, writing = os.pipe()
     try:
         os.read(reading, 1)

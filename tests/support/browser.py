@@ -112,7 +112,6 @@ class Browser:
         return [str(entry["message"]) for entry in log]
 
     def show_at(self, width: int, *, scheme: str = "light", media: str = "screen") -> None:
-        """Show the page as a window of this width does, on a light or dark ground, on a screen or on paper."""
         metrics = {"width": width, "height": _HEIGHT, "deviceScaleFactor": 1, "mobile": False}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
         features = [{"name": "prefers-color-scheme", "value": scheme}]

@@ -17,8 +17,6 @@ def host_bytes() -> int:
 
 @dataclass
 class HandMeter:
-    """Shows what a test has written into it (bytes)."""
-
     own: int = 100 * MB
     children: int = 0
     others: int = 0

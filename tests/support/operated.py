@@ -124,7 +124,6 @@ class Operated:
         return ended
 
     def stay_up(self) -> None:
-        """Start server and worker again if one of them has ended."""
         home = StateDirectory(self.home)
         if home.running("server") is None or home.running("worker") is None:
             self.up()
@@ -133,7 +132,6 @@ class Operated:
         return number_of(self.eigen("launch", "--run", run, *settings).stdout)
 
     def submit(self, run: str, settings: Sequence[str], generations: int) -> str:
-        """Ask for a training as the form in Prefect's pages does, and return the number of its flow run."""
         config = {"preset": "quickstart", "generations": generations, **parse_assignments(settings[1::2])}
         path = f"deployments/{self.deployment()['id']}/create_flow_run"
         return str(self.ask(path, name=run, parameters={"config": config, "run": run})["id"])

@@ -33,7 +33,6 @@ def alone(config: Config, generations: int) -> TrainingState:
 
 @contextmanager
 def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
-    """A run before its first generation, computed by workers of this machine."""
     with led_by(config, workers.address, workers.start_missing) as led_run:
         yield led_run
 
@@ -42,7 +41,6 @@ def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, 
 def led_by(
     config: Config, scheduler: str, before_phase: Callable[[], None] = lambda: None
 ) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
-    """A run before its first generation, computed by workers of a scheduler."""
     content = content_for(config)
     state = start_training(config, content)
     with WorkerExecutor("led", config, content, state.task.fingerprint, scheduler, before_phase) as state.executor:

@@ -91,7 +91,6 @@ def assert_same(one: Snapshot, other: Snapshot) -> None:
 
 
 def assert_same_ring(one: Ring, other: Ring) -> None:
-    """Compare everything but slots that no row has reached."""
     assert (one.capacity, one.size, one.written) == (other.capacity, other.size, other.written)
     assert one.columns.keys() == other.columns.keys()
     for name, column in one.columns.items():

@@ -139,7 +139,6 @@ def test_blobs_without_a_manifest_stay_for_the_grace_period(tmp_path: Path) -> N
 
 
 def elsewhere(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
-    """Copy a run into a store elsewhere."""
     store = MemoryStore()
     for name in sorted(files_of(run) - {"lock"}):
         store.put(f"run/{name}", (run.path / name).read_bytes())

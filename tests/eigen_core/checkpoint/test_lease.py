@@ -36,8 +36,6 @@ def clock() -> Clock:
 
 @pytest.fixture
 def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lease]:
-    """Takes the lease as if on another machine."""
-
     def take() -> Lease:
         with monkeypatch.context() as patch:
             patch.setattr(lease_module, "this_process", lambda: ELSEWHERE)

@@ -17,7 +17,6 @@ from eigen_core.common.progress import progress_to
 
 @pytest.fixture
 def store(tmp_path: Path) -> MemoryStore:
-    """A store elsewhere with a run of three generations."""
     run, store = new_run(tmp_path), MemoryStore()
     for generation in (1, 2, 3):
         run.save(sample(generation))

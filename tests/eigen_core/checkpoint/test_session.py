@@ -53,7 +53,6 @@ def settings_of(store: str | Path, here: Path, **settings: float) -> CheckpointC
 
 @pytest.fixture(params=["folder", "bucket"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointConfig:
-    """A store on this machine, and one elsewhere."""
     if request.param == "folder":
         return settings_of(tmp_path / "store", tmp_path / "here")
     return settings_of(f"{request.getfixturevalue('gcs_bucket')}/some/prefix", tmp_path / "here")
@@ -61,7 +60,6 @@ def settings(request: pytest.FixtureRequest, tmp_path: Path) -> CheckpointConfig
 
 @pytest.fixture
 def away(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, tmp_path: Path) -> CheckpointConfig:
-    """A store elsewhere behind the proxy, which another machine would reach too."""
     assert fault_proxy.url
     return settings_of(f"gs://{gcs_emulator.make_bucket()}", tmp_path / "here")
 

@@ -55,7 +55,6 @@ def silent_address() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def private_key() -> str:
-    """A key as Google gives it to service accounts."""
     return (
         rsa.generate_private_key(public_exponent=65537, key_size=2048)
         .private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())

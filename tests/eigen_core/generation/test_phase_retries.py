@@ -106,7 +106,6 @@ ORDER: tuple[Phase, ...] = (evaluate, train, evolve)
 
 
 def state_before(phase: Phase, generations: int) -> TrainingState:
-    """The tiny state after so many generations and the phases before `phase`."""
     state = advance(small_state(**TINY), generations)
     for earlier in ORDER[: ORDER.index(phase)]:
         earlier(state)
@@ -121,7 +120,6 @@ def complete(state: TrainingState, phase: Phase) -> dict[str, Any]:
 
 
 def comparable(returned: object) -> object:
-    """What a phase returned, as something that `==` compares by value."""
     if returned is None or isinstance(returned, dict):
         return returned
     return {name: str(value) for name, value in vars(returned).items()}

@@ -175,8 +175,6 @@ Change = Callable[["Content"], object]
 
 @dataclass
 class Content:
-    """All that a snapshot holds, to be changed."""
-
     generation: int
     champion_generation: int
     population: dict[str, torch.Tensor]

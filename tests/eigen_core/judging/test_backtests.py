@@ -35,7 +35,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.fixture(scope="module")
 def unfinished(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A store with a run that has one of two generations."""
     folder = tmp_path_factory.mktemp("unfinished")
     trained(folder, of=2)
     return str(folder)

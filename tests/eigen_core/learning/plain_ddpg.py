@@ -15,7 +15,6 @@ Named = dict[str, Tensor]
 
 
 def named(layout: ParameterLayout, row: Tensor) -> Named:
-    """Cut one agent's row into its parameters."""
     parameters, start = {}, 0
     for shape in layout.shapes:
         parameters[shape.name] = row[start : start + shape.size].reshape(shape.shape)

@@ -24,7 +24,6 @@ GENERATION = 7
 
 
 def agents_that_have_learned(size: int, parameters: int = 11) -> Population:
-    """Every value of every agent is its own."""
     generator = keyed_generator(size, parameters, "test", "agents")
     tensors = {
         name: torch.tensor(generator.standard_normal((size, parameters)), dtype=torch.float32)
@@ -35,7 +34,6 @@ def agents_that_have_learned(size: int, parameters: int = 11) -> Population:
 
 
 def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Population:  # noqa: ARG001
-    """Agents whose targets are their weights; all else is zero."""
     moments = {name: torch.zeros_like(weights) for name in STATE_FIELDS[:2]}
     counts = {name: torch.zeros(len(weights), dtype=torch.int64) for name in STATE_FIELDS[2:]}
     return Population(weights, {"targets": weights.clone(), **moments, **counts})

@@ -20,7 +20,6 @@ Series = NDArray[np.float64]
 
 
 def bars_of(*prices: Series) -> Bars:
-    """Bars of open, high, low, close and volume on days in succession."""
     opened, high, low, close, volume = prices
     return Bars(opened, high, low, close, volume, np.datetime64("2020-01-01") + np.arange(len(close)))
 

@@ -32,7 +32,6 @@ def random_actions(seed: int, *shape: int) -> tuple[Tensor, Tensor]:
 
 
 def play(environment: TradingEnvironment, first_days: Tensor, coefficients: Tensor, targets: Tensor) -> Tensor:
-    """Trade whole episodes with actions `[E, T, A]`; return the rewards `[E, T]`."""
     environment.reset(first_days)
     for step in range(coefficients.shape[1]):
         environment.step(coefficients[:, step], targets[:, step])
@@ -40,7 +39,6 @@ def play(environment: TradingEnvironment, first_days: Tensor, coefficients: Tens
 
 
 def classic_rules(bookkeeping: str = "classic") -> TradingConfig:
-    """The rules of the classic preset, in a week."""
     trading = Config(preset="eigen2-classic").trading
     week = {"trading_days": 4, "settlement_days": 3, "holding_days": 3, "delisting_days": 3, "delisting_loss": 0.3}
     return trading.model_copy(update={**week, "bookkeeping": bookkeeping})

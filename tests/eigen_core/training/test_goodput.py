@@ -168,7 +168,6 @@ OTHER_LIMITS = HostLimits((HostLimit(5_000_000_000, "memory.limit_gb", "run"),))
 
 @pytest.fixture(params=["folder", "bucket"])
 def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
-    """The configuration of a run on this machine, and of one elsewhere."""
     store = tmp_path / "store" if request.param == "folder" else f"{request.getfixturevalue('gcs_bucket')}/prefix"
     return run_config(store, tmp_path / "runs")
 

@@ -271,7 +271,6 @@ def store(tmp_path: Path) -> Path:
 
 
 def write_run(store: Path, name: str, values: dict[str, Any]) -> None:
-    """Write a run of one generation whose configuration is stored as `values`."""
     RunDirectory.create(store, name, values)
     documents: dict[str, JsonValue | bytes] = {
         "history": [record(1).model_dump(mode="json")],

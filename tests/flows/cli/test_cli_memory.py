@@ -73,7 +73,6 @@ def memory_of(*arguments: str) -> dict[str, Any]:
 
 
 def report_in(location: RunLocation, reason: str, generation: int) -> Path:
-    """Write a report, as the guard would."""
     return write_memory_report(location, bare_report(reason), generation, "train")
 
 
@@ -215,8 +214,6 @@ def stopped_run(user_folder: Path) -> RunLocation:  # noqa: ARG001 - in that fol
 
 
 def ended_by(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) -> Any:
-    """Resume the run; its training raises that exception."""
-
     def train(*_: object, **__: object) -> bool:
         raise error()
 

@@ -42,7 +42,6 @@ FLOW_RUN_KEYS = [
 
 @pytest.fixture(autouse=True)
 def folder(user_folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty working folder of a user without a server."""
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr("flows.server.servers._prefects_api", lambda: None)
     return user_folder

@@ -77,7 +77,6 @@ def halted(process: subprocess.Popen[str]) -> Iterator[None]:
 
 
 def processes_of_group(group: int) -> list[int]:
-    """The living processes of a process group, zombies left out."""
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

@@ -65,7 +65,6 @@ from flows.server.up import DownResult, bring_down
 
 @pytest.fixture(scope="module")
 def api(request: pytest.FixtureRequest) -> str:
-    """A server that nothing was brought to yet."""
     request.getfixturevalue("prefect_api")
     url = PREFECT_API_URL.value()
     assert url is not None
@@ -74,7 +73,6 @@ def api(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def deployed(api: str) -> str:
-    """A server that has all."""
     with client_of(api) as client:
         assert not is_deployed(client)
         with pytest.raises(InputError, match="has no deployment train/gpu: bring it there with `eigen deploy`"):

@@ -20,7 +20,6 @@ from flows.server.training import with_own_settings
 
 @pytest.fixture(scope="module")
 def schema() -> dict[str, Any]:
-    """What the server is told of the parameters."""
     return parameter_schema(train_flow.fn).model_dump()
 
 

@@ -272,8 +272,6 @@ def test_a_silent_server_is_asked_once_a_minute(api: socket.socket, monkeypatch:
 
 
 class _Overloaded(BaseHTTPRequestHandler):
-    """A server that says that it is well, and answers nothing else."""
-
     def do_GET(self) -> None:
         self.send_response(200)
         self.end_headers()

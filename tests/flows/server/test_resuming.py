@@ -54,7 +54,6 @@ class Deployed:
 
     @property
     def is_on(self) -> bool:
-        """Whether the schedule is on, in which case it must resume rather than begin."""
         schedule = schedule_of(self.client.read_deployment(self.number))
         assert schedule is not None
         assert not schedule.active or schedule.parameters == {"resume": True}
@@ -67,7 +66,6 @@ class Deployed:
         self.client.update_deployment_schedule(self.number, schedule.id, active=True)
 
     def asked(self, state: State[Any], *, by_schedule: bool = True) -> UUID:
-        """A flow run that was asked for, and is in this state."""
         found = self.client.create_flow_run_from_deployment(
             self.number, state=state, tags=["auto-scheduled"] if by_schedule else []
         )
@@ -111,7 +109,6 @@ def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deploy
 
 
 def asked(config: Config, run: str | None = None, **parameters: Any) -> Any:
-    """What a worker does that is asked for this training."""
     return train_flow(config.model_copy(update={"checkpoint": CheckpointConfig()}), run, **parameters)
 
 

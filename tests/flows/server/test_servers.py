@@ -301,7 +301,6 @@ def other(path: Path) -> str:
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A user's environment, with an empty home of Prefect."""
     (tmp_path / "prefect").mkdir()
     return eigen_environment(tmp_path / "prefect", EIGEN_HOME=str(tmp_path / "state"))
 

@@ -32,7 +32,6 @@ def home(tmp_path: Path) -> Iterator[StateDirectory]:
 
 
 def ended(home: StateDirectory, *parts: str) -> None:
-    """Let parts have been started and have ended by themselves."""
     with sleeping() as process:
         for part in parts:
             record = record_of(home, process.pid, API)

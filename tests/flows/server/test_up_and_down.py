@@ -19,7 +19,6 @@ from flows.server.state_directory import StateDirectory
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A working folder; whatever was started in it has ended afterwards."""
     yield tmp_path
     home = StateDirectory(tmp_path / ".eigen")
     left = [record for part in ("supervisor", "worker", "server") if (record := home.read(part)) is not None]
