@@ -60,24 +60,17 @@ def test_the_readme_is_short() -> None:
 
 
 @each_page
-def test_links_lead_to_files_and_headings_that_exist(page: Path) -> None:
+def test_links_lead_to_files_and_headings_that_exist_here_and_on_the_site(page: Path) -> None:
     def check(path: str) -> str:
-        assert (page.parent / path).exists(), path
+        linked = (page.parent / path).resolve()
+        assert linked.exists(), path
+        # The site has it, too.
+        assert DOCS in linked.parents or linked.relative_to(ROOT).as_posix() in OUTSIDE, path
         return path
 
     with_links(text_of(page), check)
     for path, anchor in re.findall(r"\]\((?![a-z]+:)([^)#\s]*)#([^)\s]+)\)", text_of(page)):
         assert anchor in anchors(page.parent / path if path else page), f"{path}#{anchor}"
-
-
-@each_page
-def test_the_site_has_every_file_that_its_pages_link_to(page: Path) -> None:
-    def check(path: str) -> str:
-        linked = (page.parent / path).resolve()
-        assert DOCS in linked.parents or linked.relative_to(ROOT).as_posix() in OUTSIDE, path
-        return path
-
-    with_links(text_of(page), check)
 
 
 def test_the_site_publishes_no_code_and_can_be_searched_without_a_network() -> None:

@@ -300,7 +300,7 @@ def test_the_newest_champion_is_exported_wherever_it_is(elsewhere: Config, tmp_p
     assert torch.equal(read_champion(path).weights, champion_weights(1))
 
 
-@pytest.mark.parametrize("part", ["manifest", "champion.safetensors"])
+@pytest.mark.parametrize("part", ["manifest", "champion.safetensors", "champion.json"])
 def test_what_is_taken_in_place_of_a_damaged_generation_is_said(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:

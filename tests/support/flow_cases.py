@@ -54,11 +54,19 @@ def eigen_command(arguments: Sequence[str]) -> list[str]:
 
 
 def run_eigen(
-    arguments: Sequence[str], *, environment: Mapping[str, str], folder: Path, timeout: float = 120.0
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str],
+    folder: Path,
+    timeout: float = 120.0,
+    code: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
+    """Run a command to its end, which must be with this exit code if one is given."""
+    ended = subprocess.run(
         eigen_command(arguments), env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout
     )
+    assert code in (None, ended.returncode), ended.stdout + ended.stderr
+    return ended
 
 
 class NoDrawing:

@@ -1,6 +1,6 @@
 """Training states in small: run some generations, and everything that a state knows as values to compare."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,11 +10,21 @@ from numpy.typing import NDArray
 from science_cases import random_panel, small_config
 from torch import Tensor
 
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.generation import TrainingState, evaluate, evolve, snapshot, start_training, train
+from eigen_core.generation import (
+    TrainingState,
+    evaluate,
+    evolve,
+    restore,
+    snapshot,
+    snapshot_form,
+    start_training,
+    train,
+)
 from eigen_core.task.market import MarketTask
 from eigen_core.task.transitions import EpisodeBatch
 
@@ -34,6 +44,15 @@ def advance(state: TrainingState, generations: int) -> TrainingState:
         evaluate(state)
         train(state)
         evolve(state)
+    return state
+
+
+def resumed_from(directory: RunDirectory, begin: Callable[[Config], TrainingState], config: Config) -> TrainingState:
+    """Begin a run anew, and restore the newest generation of its directory."""
+    state = begin(config)
+    loaded = directory.load_newest(snapshot_form(state))
+    assert loaded is not None
+    restore(state, loaded.snapshot)
     return state
 
 

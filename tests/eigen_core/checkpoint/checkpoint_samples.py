@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.ring import Ring, slot_ranges
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot
 from eigen_core.common.randomness import keyed_generator
 
 CONFIG: dict[str, JsonValue] = {"seed": 7, "generations": 25, "learner": {"batch_size": 64}}
@@ -88,6 +88,19 @@ def assert_same(one: Snapshot, other: Snapshot) -> None:
         assert one.ring is other.ring
     else:
         assert_same_ring(one.ring, other.ring)
+
+
+def saved_run(store: Path, *generations: int) -> RunDirectory:
+    run = new_run(store)
+    for generation in generations:
+        run.save(sample(generation))
+    return run
+
+
+def newest_of(run: RunDirectory) -> LoadedGeneration:
+    loaded = run.load_newest()
+    assert loaded is not None
+    return loaded
 
 
 def assert_same_ring(one: Ring, other: Ring) -> None:

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from checkpoint_samples import CONFIG, assert_same, blob_of, files_of, generations_of, manifest_of, new_run, sample
+from checkpoint_samples import (
+    CONFIG,
+    assert_same,
+    blob_of,
+    files_of,
+    generations_of,
+    manifest_of,
+    new_run,
+    newest_of,
+    sample,
+    saved_run,
+)
 from obstacles import OBSTACLES, replace_by
 
 from eigen_core.checkpoint.contents import KeepRule, RunContents
@@ -137,9 +148,7 @@ def test_a_damaged_generation_is_skipped_and_can_be_saved_again(
 
 
 def _newest(run: RunDirectory) -> LoadedGeneration:
-    loaded = RunDirectory.open(run.root, "run").load_newest()
-    assert loaded is not None
-    return loaded
+    return newest_of(RunDirectory.open(run.root, "run"))
 
 
 @pytest.mark.parametrize("positions", [100, pytest.param(400, marks=pytest.mark.thorough)])
@@ -310,15 +319,12 @@ def test_nothing_is_parsed_before_everything_is_verified(run: RunDirectory, monk
 
 
 @pytest.fixture
-def run_of_two(tmp_path: Path) -> RunDirectory:
-    run_of_two = new_run(tmp_path)
-    for generation in (1, 2, 3):
-        run_of_two.save(sample(generation))
-    return run_of_two
+def saved(tmp_path: Path) -> RunDirectory:
+    return saved_run(tmp_path, 1, 2, 3)
 
 
-def attach(run_of_two: RunDirectory) -> RunContents:
-    contents = run_of_two.contents
+def attach(saved: RunDirectory) -> RunContents:
+    contents = saved.contents
     contents.put_attachment(holdout_name(3), checksummed({"generation": 3, "champion_rewards": [1.0, 2.5]}))
     contents.put_attachment("plots/fitness.png", b"picture: fitness")
     return contents
@@ -326,33 +332,29 @@ def attach(run_of_two: RunDirectory) -> RunContents:
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 @pytest.mark.parametrize("part", ["population.safetensors", "state.json", "2", "manifest"])
-def test_an_older_generation_is_used_and_the_newest_made_again(
-    run_of_two: RunDirectory, obstacle: str, part: str
-) -> None:
-    path = run_of_two.path / manifest_of(run_of_two, 3).name if part == "manifest" else blob_of(run_of_two, 3, part)
+def test_an_older_generation_is_used_and_the_newest_made_again(saved: RunDirectory, obstacle: str, part: str) -> None:
+    path = saved.path / manifest_of(saved, 3).name if part == "manifest" else blob_of(saved, 3, part)
     replace_by(path, obstacle)
-    reopened = RunDirectory.open(run_of_two.root, "run")
-    loaded = reopened.load_newest()
-    assert loaded is not None
+    reopened = RunDirectory.open(saved.root, "run")
+    loaded = newest_of(reopened)
     assert loaded.snapshot.generation == 2
     if part != "manifest":
-        assert {damage.path for damage in reopened.contents.verify()} == {path.relative_to(run_of_two.path).as_posix()}
+        assert {damage.path for damage in reopened.contents.verify()} == {path.relative_to(saved.path).as_posix()}
     with reopened.lock():
         reopened.save(sample(3))
         reopened.clean(keep_last=1, keep_every=0, champion_generation=1)
-    loaded = RunDirectory.open(run_of_two.root, "run").load_newest()
-    assert loaded is not None
+    loaded = newest_of(RunDirectory.open(saved.root, "run"))
     assert loaded.snapshot.generation == 3
-    assert 3 in generations_of(run_of_two)
+    assert 3 in generations_of(saved)
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_the_configuration_is_taken_from_the_newest_generation(
-    run_of_two: RunDirectory, obstacle: str, caplog: pytest.LogCaptureFixture
+    saved: RunDirectory, obstacle: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    replace_by(run_of_two.path / "config.json", obstacle)
+    replace_by(saved.path / "config.json", obstacle)
     with caplog.at_level(logging.WARNING):
-        reopened = RunDirectory.open(run_of_two.root, "run")
+        reopened = RunDirectory.open(saved.root, "run")
     assert reopened.config == CONFIG
     assert "the configuration of generation 3 is used" in caplog.text
     assert [damage.path for damage in reopened.contents.verify()] == ["config.json"]
@@ -360,26 +362,26 @@ def test_the_configuration_is_taken_from_the_newest_generation(
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_a_lock_that_is_no_file_is_refused_at_once(run_of_two: RunDirectory, obstacle: str) -> None:
-    (run_of_two.path / "lock").unlink(missing_ok=True)
-    OBSTACLES[obstacle](run_of_two.path / "lock")
+def test_a_lock_that_is_no_file_is_refused_at_once(saved: RunDirectory, obstacle: str) -> None:
+    (saved.path / "lock").unlink(missing_ok=True)
+    OBSTACLES[obstacle](saved.path / "lock")
     if obstacle in ("link to nothing", "terabyte of zeros"):
-        with run_of_two.lock():
-            assert run_of_two.is_locked()
+        with saved.lock():
+            assert saved.is_locked()
         return
-    with pytest.raises(InputError, match="lock"), run_of_two.lock():
+    with pytest.raises(InputError, match="lock"), saved.lock():
         pass
     with pytest.raises(InputError, match="lock"):
-        run_of_two.is_locked()
+        saved.is_locked()
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 @pytest.mark.parametrize("name", [holdout_name(3), "plots/fitness.png"])
-def test_an_attachment_that_is_no_file_is_named(run_of_two: RunDirectory, obstacle: str, name: str) -> None:
-    attach(run_of_two)
-    assert run_of_two.contents.verify() == []
-    replace_by(run_of_two.path / name, obstacle)
-    assert [damage.path for damage in run_of_two.contents.verify()] == [name]
+def test_an_attachment_that_is_no_file_is_named(saved: RunDirectory, obstacle: str, name: str) -> None:
+    attach(saved)
+    assert saved.contents.verify() == []
+    replace_by(saved.path / name, obstacle)
+    assert [damage.path for damage in saved.contents.verify()] == [name]
 
 
 OTHERS: Mapping[str, bytes] = {
@@ -389,28 +391,28 @@ OTHERS: Mapping[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_a_whole_file_in_the_place_of_another_is_named(run_of_two: RunDirectory, name: str) -> None:
-    contents = attach(run_of_two)
-    (run_of_two.path / name).write_bytes(OTHERS[name])
-    (damage,) = run_of_two.contents.verify()
+def test_a_whole_file_in_the_place_of_another_is_named(saved: RunDirectory, name: str) -> None:
+    contents = attach(saved)
+    (saved.path / name).write_bytes(OTHERS[name])
+    (damage,) = saved.contents.verify()
     assert str(damage) == f"{name} is not the file that {ATTACHMENTS_NAME} lists"
     with pytest.raises(DamagedFileError, match=f"is not the file that {ATTACHMENTS_NAME} lists"):
         contents.read_attachment(name)
-    (run_of_two.path / name).unlink()
-    (damage,) = run_of_two.contents.verify()
+    (saved.path / name).unlink()
+    (damage,) = saved.contents.verify()
     assert str(damage) == f"{name} is missing"
     contents.put_attachment(name, OTHERS[name])
-    assert run_of_two.contents.verify() == []
+    assert saved.contents.verify() == []
 
 
-def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_damage(run_of_two: RunDirectory) -> None:
-    contents = attach(run_of_two)
+def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_damage(saved: RunDirectory) -> None:
+    contents = attach(saved)
     contents.unlist_attachments("plots/")
-    (run_of_two.path / "plots" / "fitness.png").write_bytes(b"picture: newer")
-    assert run_of_two.contents.verify() == []
+    (saved.path / "plots" / "fitness.png").write_bytes(b"picture: newer")
+    assert saved.contents.verify() == []
     contents.list_attachments(["plots/fitness.png"])
-    (run_of_two.path / "plots" / "fitness.png").write_bytes(b"picture: another")
-    assert len(run_of_two.contents.verify()) == 1
+    (saved.path / "plots" / "fitness.png").write_bytes(b"picture: another")
+    assert len(saved.contents.verify()) == 1
 
 
 @pytest.mark.parametrize(
@@ -422,20 +424,20 @@ def test_a_process_that_is_killed_between_the_files_and_their_list_leaves_no_dam
         (checksummed({"format_version": 2, "files": []}), "has an unexpected form"),
     ],
 )
-def test_a_damaged_list_is_named_and_made_anew(run_of_two: RunDirectory, content: bytes, what: str) -> None:
-    contents = attach(run_of_two)
-    (run_of_two.path / ATTACHMENTS_NAME).write_bytes(content)
-    (damage,) = run_of_two.contents.verify()
+def test_a_damaged_list_is_named_and_made_anew(saved: RunDirectory, content: bytes, what: str) -> None:
+    contents = attach(saved)
+    (saved.path / ATTACHMENTS_NAME).write_bytes(content)
+    (damage,) = saved.contents.verify()
     assert str(damage).startswith(f"{ATTACHMENTS_NAME} {what}")
     contents.put_attachment("plots/fitness.png", b"picture: fitness")
-    assert run_of_two.contents.verify() == []
+    assert saved.contents.verify() == []
 
 
-def test_a_run_of_which_nothing_is_whole_says_so(run_of_two: RunDirectory) -> None:
+def test_a_run_of_which_nothing_is_whole_says_so(saved: RunDirectory) -> None:
     for generation in (1, 2, 3):
-        replace_by(blob_of(run_of_two, generation, "state.json"), "circle of links")
+        replace_by(blob_of(saved, generation, "state.json"), "circle of links")
     with pytest.raises(DamagedGenerationError, match="All saved generations of run"):
-        run_of_two.load_newest()
+        saved.load_newest()
 
 
 def test_a_store_has_no_object_where_there_is_no_file(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
-from checkpoint_samples import CONFIG, blob_of, new_run, sample
+from checkpoint_samples import CONFIG, new_run, sample, saved_run
 from safetensors import safe_open
 
 from eigen_core.checkpoint.export import read_champion, write_champion
-from eigen_core.checkpoint.integrity import DamagedGenerationError
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.errors import InputError
 from eigen_core.config.stored import current_values
@@ -34,20 +33,6 @@ def test_the_newest_champion_is_exported_with_its_configuration(tmp_path: Path) 
     assert three_lines[1] == later
 
 
-@pytest.mark.parametrize("part", ["champion.safetensors", "champion.json"])
-def test_a_damaged_champion_is_gone_around(tmp_path: Path, part: str) -> None:
-    run, path = new_run(tmp_path), tmp_path / "champion.safetensors"
-    for generation in (1, 2):
-        run.save(sample(generation))
-    blob_of(run, 2, part).write_bytes(b"x")
-    assert write_champion(run.contents, path).generation == 1
-    blob_of(run, 1, part).unlink()
-    path.unlink()
-    with pytest.raises(DamagedGenerationError, match="no whole champion"):
-        write_champion(run.contents, path)
-    assert not path.exists()
-
-
 def test_a_run_without_a_champion_says_so(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     with pytest.raises(InputError, match="has no champion yet"):
@@ -58,8 +43,7 @@ def test_a_run_without_a_champion_says_so(tmp_path: Path) -> None:
 
 
 def test_what_is_no_champion_is_passed_over(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     run.save(replace(sample(2), tensors={"champion": {"other": torch.zeros(1)}}))
     run.save(replace(sample(3), documents={"champion": [1]}))
     assert write_champion(run.contents, tmp_path / "champion.safetensors").generation == 1

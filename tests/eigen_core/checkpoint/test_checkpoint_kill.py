@@ -20,7 +20,9 @@ from checkpoint_samples import (
     generations_of,
     in_fork,
     new_run,
+    newest_of,
     sample,
+    saved_run,
     seconds_of,
     work_in_progress,
 )
@@ -136,8 +138,7 @@ def _check_after_kill(store: Path, done: list[str]) -> None:
         elif expected >= 1:
             assert set(range(2, expected + 1)) <= set(generations_of(run))
         run.save(sample(found + 1))
-        loaded = RunDirectory.open(store, "run").load_newest()
-        assert loaded is not None
+        loaded = newest_of(RunDirectory.open(store, "run"))
         assert_same(loaded.snapshot, sample(found + 1))
         run.clean(1, 0, 0)
         assert files_of(run) == {"config.json", "lock", loaded.manifest.name, *loaded.manifest.blobs}
@@ -168,8 +169,7 @@ def test_killed_at_random_instants_of_a_long_run(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
         assert exit_code(child) == -signal.SIGKILL
         newest = int([*first, *_lines(reading)][-1])
-        loaded = run.load_newest()
-        assert loaded is not None
+        loaded = newest_of(run)
         found = loaded.snapshot.generation
         assert found in (newest, newest + 1)
         assert loaded.damages == []
@@ -216,8 +216,7 @@ def test_a_generation_gets_its_name_when_all_of_it_will_last(tmp_path: Path, mon
 def test_a_save_that_fails_at_any_call_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, reason: str
 ) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     run.save(sample(2, seconds=1.0))
     original = getattr(os, call)
     failures = 0
@@ -242,8 +241,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_was_there(
                 assert run.contents.verify() == []
                 assert generations_of(run) in ([1, 2], [1, 2, 3])
                 if generations_of(run) == [1, 2]:
-                    newest = RunDirectory.open(tmp_path, "run").load_newest()
-                    assert newest is not None
+                    newest = newest_of(RunDirectory.open(tmp_path, "run"))
                     assert_same(newest.snapshot, sample(2, seconds=1.0))
                 assert work_in_progress(run) == []
                 run.clean(2, 0, 0, protected={1, 2})
@@ -255,8 +253,7 @@ def test_a_save_that_fails_at_any_call_leaves_what_was_there(
                 monkeypatch.undo()
                 break
     assert failures >= 1
-    newest = RunDirectory.open(tmp_path, "run").load_newest()
-    assert newest is not None
+    newest = newest_of(RunDirectory.open(tmp_path, "run"))
     assert_same(newest.snapshot, sample(3, seconds=2.0))
 
 
@@ -277,8 +274,7 @@ def test_a_disk_that_takes_no_more_at_any_byte_leaves_what_was_there(tmp_path: P
             assert run.contents.verify() == []
         run.save(sample(2, size=5_000))
     assert before < files_of(run)
-    newest = RunDirectory.open(tmp_path, "run").load_newest()
-    assert newest is not None
+    newest = newest_of(RunDirectory.open(tmp_path, "run"))
     assert_same(newest.snapshot, sample(2, size=5_000))
 
 

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from checkpoint_samples import exit_code, generations_of, in_fork, new_run, sample, work_in_progress
+from checkpoint_samples import (
+    exit_code,
+    generations_of,
+    in_fork,
+    new_run,
+    newest_of,
+    sample,
+    saved_run,
+    work_in_progress,
+)
 
 from eigen_core.checkpoint import run_directory as run_module
 from eigen_core.checkpoint.file_lock import RunLockedError
@@ -96,8 +105,7 @@ def test_a_question_at_that_instant_does_not_disturb(tmp_path: Path, monkeypatch
 
 
 def test_reading_needs_no_lock(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     child = _process_holding_the_lock(tmp_path)
     try:
         assert generations_of(run) == [1]
@@ -109,8 +117,7 @@ def test_reading_needs_no_lock(tmp_path: Path) -> None:
 
 
 def test_locking_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     blob = next(path for path in (run.path / "blobs").rglob("*") if path.is_file())
     left = [run.path / ".saving" / "0123", blob.parent / ".writing-0123", run.path / "manifests" / ".writing-4567"]
     others = [run.path / ".notes", run.path / "plots" / "notes.txt"]
@@ -129,8 +136,7 @@ def test_a_save_and_a_removal_by_another_thread_wait_for_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between its blobs and its manifest a generation looks like garbage: it must not be cleaned then."""
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     blobs_are_there, reports = threading.Event(), []
 
     def composed_later(*arguments: Any) -> Manifest:
@@ -149,7 +155,6 @@ def test_a_save_and_a_removal_by_another_thread_wait_for_each_other(
         run.save(sample(2))
         thread.join()
     assert [report.generations for report in reports] == [(1,)]
-    newest = run.load_newest()
-    assert newest is not None
+    newest = newest_of(run)
     assert newest.snapshot.generation == 2
     assert newest.damages == []

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from checkpoint_samples import assert_same, manifest_of, new_run, sample
+from checkpoint_samples import assert_same, manifest_of, newest_of, sample, saved_run
 
 from benchmarks.fuzz import manifests, run_files
 from benchmarks.fuzz.cases import findings, fuzz
@@ -66,8 +66,7 @@ PARTS = ["population.safetensors", "champion.safetensors", "state.json", "0"]
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunDirectory:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     run.save(sample(2))
     return run
 
@@ -103,8 +102,7 @@ def test_planted_content_is_refused_and_never_run(
 ) -> None:
     trace = tmp_path / "executed"
     plant(run, part, kind(_Planted(trace)), listed)
-    newest = RunDirectory.open(tmp_path, "run").load_newest()
-    assert newest is not None
+    newest = newest_of(RunDirectory.open(tmp_path, "run"))
     assert_same(newest.snapshot, sample(1))
     title = "replay shard 17" if part == "0" else part
     assert [found.file for found in newest.damages] == [title]
@@ -136,8 +134,7 @@ def test_planted_documents_are_refused_and_never_run(
         with pytest.raises(InputError, match="is no champion that Eigen exported"):
             read_champion(path)
     else:
-        newest = RunDirectory.open(tmp_path, "run").load_newest()
-        assert newest is not None
+        newest = newest_of(RunDirectory.open(tmp_path, "run"))
         assert newest.snapshot.generation == (1 if place == "manifest" else 2)
         assert len(run.contents.verify()) == 1
     assert not trace.exists()
@@ -171,8 +168,7 @@ def test_a_manifest_of_another_form_is_damage_even_with_a_right_checksum(
     replace_manifest(run, {**manifest_of(run, 2).model_dump(mode="json", exclude={"checksum"}), **change})
     (damage,) = run.contents.verify()
     assert "unexpected form" in str(damage)
-    newest = run.load_newest()
-    assert newest is not None
+    newest = newest_of(run)
     assert newest.snapshot.generation == 1
 
 
@@ -201,8 +197,7 @@ def test_tensors_other_than_those_listed_are_damage(run: RunDirectory) -> None:
     (entry,) = [entry for entry in fields["files"] if entry["name"] == "population.safetensors"]
     entry["tensors"][1]["shape"] = [50, 4]
     replace_manifest(run, fields)
-    newest = run.load_newest()
-    assert newest is not None
+    newest = newest_of(run)
     assert str(newest.damages[0]).startswith("generation 2: population.safetensors does not hold the tensors")
 
 
@@ -236,8 +231,7 @@ def test_a_ring_that_cannot_be_is_damage(run: RunDirectory, ring: dict[str, Any]
 )
 def test_documents_that_are_no_json_are_damage_even_with_a_right_checksum(run: RunDirectory, text: bytes) -> None:
     plant(run, "state.json", text, listed=True)
-    newest = run.load_newest()
-    assert newest is not None
+    newest = newest_of(run)
     assert str(newest.damages[0]).startswith("generation 2: state.json is not JSON")
 
 

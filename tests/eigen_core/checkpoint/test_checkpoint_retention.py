@@ -6,7 +6,17 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import blob_of, files_of, generations_of, manifest_of, new_run, ring_of, sample
+from checkpoint_samples import (
+    blob_of,
+    files_of,
+    generations_of,
+    manifest_of,
+    new_run,
+    newest_of,
+    ring_of,
+    sample,
+    saved_run,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore
@@ -60,8 +70,7 @@ def test_damaged_generations_do_not_count(tmp_path: Path, part: str) -> None:
         else:
             os.truncate(blob_of(run, generation, part), 0)
     assert removed(run, keep_last=2, keep_every=0, champion_generation=0) == [1, 2, 4]
-    newest = run.load_newest()
-    assert newest is not None
+    newest = newest_of(run)
     assert newest.snapshot.generation == 5
 
 
@@ -76,8 +85,7 @@ def test_without_a_good_generation_nothing_goes(tmp_path: Path) -> None:
 
 
 def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     for seconds in (1.0, 2.0):
         run.save(sample(2, seconds=seconds))
     run.save(sample(3))
@@ -96,16 +104,13 @@ def test_shards_that_newer_generations_need_stay(tmp_path: Path) -> None:
     for generation in range(1, 30):
         run.save(Snapshot(generation, {}, {}, 0, ring_of(7 * generation)))
         run.clean(1, 0)
-        newest = RunDirectory.open(tmp_path, "run").load_newest()
-        assert newest is not None
+        newest = newest_of(RunDirectory.open(tmp_path, "run"))
         assert newest.damages == []
         assert len(list((run.path / "blobs").rglob("?" * 64))) == len(newest.manifest.shards)
 
 
 def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    for generation in (1, 2, 3):
-        run.save(sample(generation))
+    run = saved_run(tmp_path, 1, 2, 3)
     before = files_of(run)
     sizes = {name: (run.path / name).stat().st_size for name in before}
     planned = run.contents.clean(1, 0, 0, dry_run=True)
@@ -119,8 +124,7 @@ def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path
 
 
 def test_blobs_without_a_manifest_stay_for_the_grace_period(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     young, old = run.blob_path("a" * 64), run.blob_path("b" * 64)
     for path in (young, old):
         path.parent.mkdir(exist_ok=True)
@@ -146,8 +150,7 @@ def elsewhere(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
 
 
 def test_the_grace_period_goes_by_the_stores_own_clock(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     store, contents = elsewhere(run)
     store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
     store.now += timedelta(hours=2)
@@ -158,9 +161,7 @@ def test_the_grace_period_goes_by_the_stores_own_clock(tmp_path: Path) -> None:
 
 
 def test_a_grace_period_of_its_own_is_for_what_no_manifest_named(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    for generation in (1, 2):
-        run.save(sample(generation))
+    run = saved_run(tmp_path, 1, 2)
     store, contents = elsewhere(run)
     store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
     newer, older = contents.manifests()
@@ -170,9 +171,7 @@ def test_a_grace_period_of_its_own_is_for_what_no_manifest_named(tmp_path: Path)
 
 
 def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    for generation in (1, 2):
-        run.save(sample(generation))
+    run = saved_run(tmp_path, 1, 2)
     store, contents = elsewhere(run)
     before = dict(store.content)
     store.done.clear()
@@ -188,9 +187,7 @@ def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_p
 
 
 def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    for generation in (1, 2, 3):
-        run.save(sample(generation))
+    run = saved_run(tmp_path, 1, 2, 3)
     store, contents = elsewhere(run)
     store.done.clear()
     report = contents.clean(1, 0, 0)

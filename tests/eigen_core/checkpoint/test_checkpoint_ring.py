@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 import zstandard
-from checkpoint_samples import assert_same_ring, blob_of, new_run, ring_of, sample
+from checkpoint_samples import assert_same_ring, blob_of, new_run, newest_of, ring_of, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,8 +40,7 @@ def ring_entry(saved: Saved) -> RingEntry:
 
 
 def loaded_ring(run: RunDirectory) -> Ring:
-    loaded = run.load_newest()
-    assert loaded is not None
+    loaded = newest_of(run)
     assert loaded.damages == []
     assert loaded.snapshot.ring is not None
     return loaded.snapshot.ring
@@ -99,8 +98,7 @@ def test_any_history_of_a_ring_ends_in_the_ring_itself(capacity: int, events: li
                 run.clean(2, 0)
                 saved = {number: saved[number] for number in sorted(saved)[-2:]}
             if saved:
-                ring = RunDirectory.open(Path(folder), "run").load_newest()
-                assert ring is not None
+                ring = newest_of(RunDirectory.open(Path(folder), "run"))
                 assert ring.snapshot.ring is not None
                 assert_same_ring(ring.snapshot.ring, ring_of(saved[max(saved)], capacity))
 
@@ -234,8 +232,7 @@ def test_a_lost_or_cut_shard_is_made_good_by_the_next_save(tmp_path: Path) -> No
         else:
             shard.write_bytes(shard.read_bytes()[:-1])
         run.save(sample(2))
-        newest = RunDirectory.open(tmp_path, damage).load_newest()
-        assert newest is not None
+        newest = newest_of(RunDirectory.open(tmp_path, damage))
         assert newest.damages == []
         assert newest.snapshot.generation == 2
 

@@ -11,7 +11,18 @@ import jsonschema
 import pytest
 import safetensors.torch
 import torch
-from checkpoint_samples import CONFIG, assert_same, blob_of, files_of, generations_of, manifest_of, new_run, sample
+from checkpoint_samples import (
+    CONFIG,
+    assert_same,
+    blob_of,
+    files_of,
+    generations_of,
+    manifest_of,
+    new_run,
+    newest_of,
+    sample,
+    saved_run,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,15 +57,12 @@ TYPES = [
 
 
 def test_a_saved_generation_comes_back(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    for generation in (1, 2, 3):
-        run.save(sample(generation))
+    saved_run(tmp_path, 1, 2, 3)
 
     reopened = RunDirectory.open(tmp_path, "run")
     assert reopened.config == CONFIG
     assert generations_of(reopened) == [1, 2, 3]
-    newest = reopened.load_newest()
-    assert newest is not None
+    newest = newest_of(reopened)
     assert_same(newest.snapshot, sample(3))
     assert newest.damages == []
     assert newest.manifest == reopened.contents.newest_manifest() == manifest_of(reopened, 3)
@@ -120,8 +128,7 @@ def test_loaded_tensors_have_memory_of_their_own(tmp_path: Path) -> None:
 
 
 def test_tensor_files_are_plain_safetensors(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(2))
+    run = saved_run(tmp_path, 2)
     loaded = safetensors.torch.load_file(blob_of(run, 2, "population.safetensors"))
     for name, tensor in sample(2).tensors["population"].items():
         assert torch.equal(loaded[name], tensor)
@@ -179,8 +186,7 @@ def test_saving_the_same_again_gives_the_manifest_that_is_there(tmp_path: Path) 
 
 
 def test_of_several_manifests_of_a_generation_the_last_one_counts(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    run.save(sample(1))
+    run = saved_run(tmp_path, 1)
     seconds = [1.0, 3.0, 2.0]
     for value in seconds:
         saved = run.save(sample(2, seconds=value), epoch=1)
@@ -188,13 +194,11 @@ def test_of_several_manifests_of_a_generation_the_last_one_counts(tmp_path: Path
     run.save(sample(2, seconds=9.0), epoch=0)
     found = [manifest for manifest in run.contents.manifests() if manifest.generation == 2]
     assert [manifest.epoch for manifest in found] == [1, 1, 1, 0]
-    newest = run.load_newest()
-    assert newest is not None
+    newest = newest_of(run)
     assert_same(newest.snapshot, sample(2, seconds=2.0))
     # The one that counts is damaged: the one before it serves.
     run.blob_path(newest.manifest.entry("telemetry.json").sha256).unlink()
-    newest = run.load_newest()
-    assert newest is not None
+    newest = newest_of(run)
     assert_same(newest.snapshot, sample(2, seconds=3.0))
     assert [damage.file for damage in newest.damages] == ["telemetry.json"]
 

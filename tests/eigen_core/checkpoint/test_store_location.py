@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import CONFIG, new_run, sample
+from checkpoint_samples import CONFIG, new_run, sample, saved_run
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -194,8 +194,7 @@ def test_a_run_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> 
 def test_files_can_be_read_by_those_whom_the_umask_allows(tmp_path: Path) -> None:
     before = os.umask(0o022)
     try:
-        run = new_run(tmp_path)
-        run.save(sample(1))
+        run = saved_run(tmp_path, 1)
     finally:
         os.umask(before)
     everything = list(run.path.rglob("*"))

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from eigen_core.config import PRESET_NAMES, VARIANTS, Config
+from eigen_core.config import VARIANTS, Config
 from eigen_core.config.explain import Setting, explain, flatten, settings
 from eigen_core.config.loading import load_config
 
@@ -43,24 +43,6 @@ def test_a_configuration_is_explained_by_the_settings_of_its_algorithm() -> None
     assert settings()["evolution.mutation_rate"].variants == ("genetic", "erl")
     assert "evolution.mutation_rate" not in settings("cem")
     assert [settings(name)["learner.policy_delay"].default for name in ("ddpg", "td3")] == [1, 2]
-
-
-@pytest.mark.parametrize(
-    ("key", "accepts"),
-    [
-        ("preset", f"one of {', '.join(PRESET_NAMES)}"),
-        ("learner.batch_size", "a whole number from 1 to 65,536"),
-        ("trading.max_coefficient", "a number above 0 and of at most 1,000,000,000, or null"),
-        ("learner.gamma", "a number of at least 0 and below 1"),
-        ("learner.twin_critics", "true or false"),
-        ("trading.fill", "one of next_open, next_close, same_close"),
-        ("network.scales", "a list of whole numbers from 1 to 1,000,000, for example [1, 5]"),
-        ("market.context", "a list of names"),
-        ("market.data", "text, or null"),
-    ],
-)
-def test_what_a_setting_accepts_is_said_in_words(key: str, accepts: str) -> None:
-    assert settings()[key].accepts == accepts
 
 
 NAMES = [name for variants in VARIANTS.values() for name in variants.models]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from science_cases import learner_with, method_with, random_panel, small_config
-from training_cases import advance, content_of, saved_of
+from training_cases import advance, content_of, resumed_from, saved_of
 
 from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, random_reward
 from benchmarks.synthetic import planted_edge_market
@@ -24,7 +24,6 @@ from eigen_core.generation import (
     hold_out,
     restore,
     snapshot,
-    snapshot_form,
     start_training,
     train,
 )
@@ -59,10 +58,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> 
     assert {curve.name for curve in state.learner.curves} <= learned.keys()
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(state))
-    resumed = begin(config)
-    loaded = directory.load_newest(snapshot_form(resumed))
-    assert loaded is not None
-    restore(resumed, loaded.snapshot)
+    resumed = resumed_from(directory, begin, config)
     assert content_of(resumed) == content_of(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
     assert hold_out(state) is not None

@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of
+from training_cases import advance, content_of, resumed_from
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, registry
-from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+from eigen_core.generation import TrainingState, hold_out, snapshot, start_training
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.planning.plan import plan_of
@@ -52,10 +52,7 @@ def test_what_was_added_trains_and_resumes_to_the_same_bits(chosen: dict[str, st
     assert state.history[-1].learning is not None
     directory = RunDirectory.create(tmp_path, "added", {})
     directory.save(snapshot(state))
-    resumed = begin(config)
-    loaded = directory.load_newest(snapshot_form(resumed))
-    assert loaded is not None
-    restore(resumed, loaded.snapshot)
+    resumed = resumed_from(directory, begin, config)
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
     assert hold_out(state) is not None
     assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 7

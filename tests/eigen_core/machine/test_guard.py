@@ -18,6 +18,16 @@ from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuard, MemoryGuardError, Usage
 
 
+@pytest.fixture
+def meter() -> HandMeter:
+    return HandMeter()
+
+
+@pytest.fixture
+def guard(meter: HandMeter) -> MemoryGuard:
+    return hand_guard(meter)
+
+
 def _steps(meter: HandMeter, sizes: list[int], guard: MemoryGuard, done: list[int]) -> None:
     """A phase whose memory goes through `sizes` (MB), seen by a watcher after each step."""
     for number, megabytes in enumerate(sizes):
@@ -42,9 +52,7 @@ def test_the_hard_line_ends_the_phase_between_two_steps() -> None:
     assert [(p.phase, p.generation, p.peak_bytes) for p in guard.phases] == [("train", 7, 931 * MB)]
 
 
-def test_a_crossing_that_has_passed_still_ends_its_phase_but_not_the_next() -> None:
-    meter = HandMeter()
-    guard = hand_guard(meter)
+def test_a_crossing_that_has_passed_still_ends_its_phase_but_not_the_next(meter: HandMeter, guard: MemoryGuard) -> None:
 
     def evolve() -> None:
         with guard.phase("evolve", 1):
@@ -68,9 +76,7 @@ def test_a_phase_does_not_begin_above_the_hard_line() -> None:
     assert not entered
 
 
-def test_an_error_of_the_phase_itself_is_not_replaced() -> None:
-    meter = HandMeter()
-    guard = hand_guard(meter)
+def test_an_error_of_the_phase_itself_is_not_replaced(meter: HandMeter, guard: MemoryGuard) -> None:
 
     def fail() -> None:
         meter.own = 990 * MB
@@ -82,9 +88,7 @@ def test_an_error_of_the_phase_itself_is_not_replaced() -> None:
     assert guard.phases[-1].peak_bytes == 990 * MB
 
 
-def test_outside_of_the_guard_nothing_is_checked() -> None:
-    meter = HandMeter()
-    guard = hand_guard(meter)
+def test_outside_of_the_guard_nothing_is_checked(meter: HandMeter, guard: MemoryGuard) -> None:
     with guard:
         meter.own = 990 * MB
         guard.sample()
@@ -126,9 +130,9 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
     )
 
 
-def test_what_freeing_brings_back_below_the_hard_line_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = HandMeter()
-    guard = hand_guard(meter)
+def test_what_freeing_brings_back_below_the_hard_line_ends_nothing(
+    meter: HandMeter, guard: MemoryGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("eigen_core.machine.memory_guard.release_free_memory", lambda: setattr(meter, "own", 500 * MB))
     with guard, guard.phase("train", 1):
         meter.own = 990 * MB
@@ -287,16 +291,14 @@ def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPat
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:40],
 )
-def test_an_allocation_that_failed_ends_the_phase_like_the_hard_line(error: Exception) -> None:
-    guard = hand_guard(HandMeter())
+def test_an_allocation_that_failed_ends_the_phase_like_the_hard_line(guard: MemoryGuard, error: Exception) -> None:
     match = r"an allocation failed .*in train of generation 2"
     with guard, pytest.raises(MemoryGuardError, match=match) as caught, guard.phase("train", 2):
         raise error
     assert caught.value.__cause__ is error
 
 
-def test_an_error_of_an_inner_phase_passes_the_outer_one_as_it_is() -> None:
-    guard = hand_guard(HandMeter())
+def test_an_error_of_an_inner_phase_passes_the_outer_one_as_it_is(guard: MemoryGuard) -> None:
 
     def save() -> None:
         with guard.phase("compress", 2):
@@ -318,15 +320,13 @@ def test_an_error_of_an_inner_phase_passes_the_outer_one_as_it_is() -> None:
     ],
     ids=lambda error: f"{type(error).__name__} {error}"[:40],
 )
-def test_other_errors_stay_what_they_are(error: Exception) -> None:
-    guard = hand_guard(HandMeter())
+def test_other_errors_stay_what_they_are(guard: MemoryGuard, error: Exception) -> None:
     with guard, pytest.raises(type(error)) as caught, guard.phase("train", 2):
         raise error
     assert caught.value is error
 
 
-def test_real_allocations_that_fail_are_recognised() -> None:
-    guard = hand_guard(HandMeter())
+def test_real_allocations_that_fail_are_recognised(guard: MemoryGuard) -> None:
     for allocate in (
         lambda: torch.empty(1 << 60, dtype=torch.uint8),
         lambda: np.ones(1 << 60, dtype=np.uint8),
@@ -336,9 +336,7 @@ def test_real_allocations_that_fail_are_recognised() -> None:
             allocate()
 
 
-def test_threads_that_meet_the_same_crossing_share_one_report() -> None:
-    meter = HandMeter()
-    guard = hand_guard(meter)
+def test_threads_that_meet_the_same_crossing_share_one_report(meter: HandMeter, guard: MemoryGuard) -> None:
     reports = []
 
     def check() -> None:

@@ -205,17 +205,15 @@ def test_a_worker_of_a_scheduler_takes_less_where_more_share_the_agents() -> Non
     assert here.host_bytes("evaluate") < planned().host_bytes("evaluate")
 
 
-@pytest.mark.parametrize(("cores", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
-def test_auto_takes_the_cores_and_at_most_one_an_agent(cores: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.planning.plan.usable_cores", lambda: cores)
-    assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), "cpu") == count
-    assert local_worker_count(CONFIG, "cpu") == 0
-
-
-@pytest.mark.parametrize(("gpus", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
-def test_auto_takes_all_gpus_where_there_are_several(gpus: int, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), "cuda") == count
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(("found", "count"), [(1, 0), (2, 2), (6, 6), (64, 8)])
+def test_auto_takes_all_cores_or_gpus_and_at_most_one_an_agent(
+    device: Literal["cpu", "cuda"], found: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("eigen_core.planning.plan.usable_cores", lambda: found if device == "cpu" else 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: found)
+    assert local_worker_count(CONFIG.model_copy(update={"workers": "auto"}), device) == count
+    assert local_worker_count(CONFIG, device) == 0
 
 
 def _blob_bytes(folder: Path) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from science_cases import LEARNERS_OF_ANY_TASK, small_config
-from training_cases import advance, content_of
+from training_cases import advance, content_of, resumed_from
 from uneven_environment import UnevenEnvironment
 
 from eigen_core.checkpoint.ring import Ring
@@ -26,7 +26,6 @@ from eigen_core.generation import (
     hold_out,
     restore,
     snapshot,
-    snapshot_form,
     start_training,
     train,
 )
@@ -92,10 +91,7 @@ def test_a_resumed_run_goes_on_to_the_same_bits(environment: dict[str, bool], tm
     saved = snapshot(state)
     assert ("task" in saved.tensors) == bool(environment)
     directory.save(saved)
-    resumed = begin(config)
-    loaded = directory.load_newest(snapshot_form(resumed))
-    assert loaded is not None
-    restore(resumed, loaded.snapshot)
+    resumed = resumed_from(directory, begin, config)
     assert content_of(resumed) == content_of(state)
     assert hold_out(resumed) == hold_out(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))

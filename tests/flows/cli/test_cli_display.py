@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from io import StringIO
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -286,31 +287,39 @@ def test_lines_and_their_indents_stay() -> None:
     assert output.getvalue().splitlines() == ["first", "", "  second, which is longer than", "  that"]
 
 
-def profile_lines(*operators: OperatorTime) -> list[str]:
-    shown = StringIO()
+OF_GPU = (
+    OperatorTime("train", "aten::bmm", 1_000, 1.0, 0.25, 6.0),
+    OperatorTime("train", "aten::mul", 10, 3.0, 0.75, 2.0),
+    OperatorTime("evolve", "aten::sort", 1, 0.5, 1.0, 0.0),
+)
+
+
+@pytest.mark.parametrize(
+    ("operators", "lines"),
+    [
+        (
+            OF_GPU,
+            [
+                "Profile of generation 2, GPU seconds of operators: folder",
+                "  train       75 %    6.000 s    1,000 x aten::bmm",
+                "  train       25 %    2.000 s       10 x aten::mul",
+                "  evolve       0 %    0.000 s        1 x aten::sort",
+            ],
+        ),
+        (
+            [replace(operator, gpu_seconds=0.0) for operator in OF_GPU[1::-1]],
+            [
+                "Profile of generation 2, CPU seconds of operators: folder",
+                "  train       75 %    3.000 s       10 x aten::mul",
+                "  train       25 %    1.000 s    1,000 x aten::bmm",
+            ],
+        ),
+    ],
+    ids=["gpu", "processor"],
+)
+def test_a_profile_shows_seconds_of_the_gpu_and_else_of_the_processor(
+    operators: Sequence[OperatorTime], lines: list[str]
+) -> None:
+    shown = io.StringIO()
     print_profile(Console(file=shown), Profile(Path("folder"), 2, list(operators)))
-    return shown.getvalue().splitlines()
-
-
-def test_seconds_of_the_gpu_are_printed_where_there_is_one() -> None:
-    assert profile_lines(
-        OperatorTime("train", "aten::bmm", 1_000, 1.0, 0.25, 6.0),
-        OperatorTime("train", "aten::mul", 10, 3.0, 0.75, 2.0),
-        OperatorTime("evolve", "aten::sort", 1, 0.5, 1.0, 0.0),
-    ) == [
-        "Profile of generation 2, GPU seconds of operators: folder",
-        "  train       75 %    6.000 s    1,000 x aten::bmm",
-        "  train       25 %    2.000 s       10 x aten::mul",
-        "  evolve       0 %    0.000 s        1 x aten::sort",
-    ]
-
-
-def test_else_those_of_the_processor() -> None:
-    assert profile_lines(
-        OperatorTime("train", "aten::mul", 10, 3.0, 0.75, 0.0),
-        OperatorTime("train", "aten::bmm", 1_000, 1.0, 0.25, 0.0),
-    ) == [
-        "Profile of generation 2, CPU seconds of operators: folder",
-        "  train       75 %    3.000 s       10 x aten::mul",
-        "  train       25 %    1.000 s    1,000 x aten::bmm",
-    ]
+    assert shown.getvalue().splitlines() == lines

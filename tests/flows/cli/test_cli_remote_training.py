@@ -85,8 +85,7 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     assert status_of(store, "cloudy").state == "unfinished"
 
     shutil.rmtree(tmp_path / "runs" / ".remote")
-    resumed = run_eigen(["resume", "cloudy", "--store", store], environment=environment, folder=tmp_path)
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = run_eigen(["resume", "cloudy", "--store", store], environment=environment, folder=tmp_path, code=0)
     assert f"continuing after generation {interrupted.generation}/{GENERATIONS}" in resumed.stdout
 
     monkeypatch.chdir(tmp_path)

@@ -48,8 +48,7 @@ def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
         os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=30)
     first = status_of(str(store), "mine-000-s1").history
-    ended = run_eigen([*command, "--json"], environment=with_server, folder=tmp_path, timeout=400.0)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_eigen([*command, "--json"], environment=with_server, folder=tmp_path, timeout=400.0, code=0)
     document = json.loads(ended.stdout)
     assert runs_in(str(store)) == [f"mine-00{number}-s{seed}" for number in range(trials) for seed in (1, 2)]
     assert status_of(str(store), "mine-000-s1").history == first
@@ -67,8 +66,7 @@ def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
     values = [trial["value"] for trial in document["trials"]]
     assert values == sorted(values, reverse=True)
     # Once more: nothing is left to do, and the table says what each has reached.
-    table = run_eigen(command, environment=with_server, folder=tmp_path)
-    assert table.returncode == 0, table.stderr
+    table = run_eigen(command, environment=with_server, folder=tmp_path, code=0)
     assert " ± " in table.stdout
     assert "begins" not in table.stdout
 
@@ -76,8 +74,9 @@ def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
 def test_what_a_trial_prints_as_it_is_refused_is_shown(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     command = ["sweep", "mine", "--vary", "learner.tau=0.01", "--trials", "1", *small_settings()]
-    refused = run_eigen([*command, "--data", "nowhere.csv"], environment=with_server, folder=tmp_path, timeout=300.0)
-    assert refused.returncode == 0, refused.stderr
+    refused = run_eigen(
+        [*command, "--data", "nowhere.csv"], environment=with_server, folder=tmp_path, timeout=300.0, code=0
+    )
     assert "Trial 0 was refused: " in refused.stdout
     assert "nowhere.csv" in refused.stdout
     assert runs_in(str(tmp_path / "runs")) == []
@@ -189,8 +188,7 @@ def test_a_walk_that_was_killed_goes_on_and_trains_nothing_twice(
         process.wait(timeout=30)
     first = status_of(str(store), "mine-fold-1-seed-1")
     assert first.state == "finished"
-    ended = run_eigen(WALK, environment=with_server, folder=tmp_path, timeout=400.0)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_eigen(WALK, environment=with_server, folder=tmp_path, timeout=400.0, code=0)
     document = json.loads(ended.stdout)
     assert runs_in(str(store)) == ["mine-fold-1-seed-1", "mine-fold-2-seed-1"]
     assert status_of(str(store), "mine-fold-1-seed-1").history == first.history
@@ -235,7 +233,6 @@ def test_what_cannot_be_walked_is_refused_in_a_sentence(with_server: dict[str, s
         (["--folds", "900"], "days are enough for 30"),
         (["--train-days", "some"], "give a number of days, or growing"),
     ):
-        ended = run_eigen(["walk", "mine", *arguments], environment=with_server, folder=tmp_path)
-        assert ended.returncode == 2, ended.stderr
+        ended = run_eigen(["walk", "mine", *arguments], environment=with_server, folder=tmp_path, code=2)
         assert sentence in ended.stderr
     assert not (tmp_path / "runs").exists()

@@ -44,8 +44,7 @@ def test_a_run_that_was_killed_and_continued_has_each_value_once(with_server: di
     with started(command, with_server, tmp_path) as process:
         wait_for_generation(process, tmp_path / "runs", "killed", 2)
         os.killpg(process.pid, signal.SIGKILL)
-    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=0)
     assert "warning" not in ended.stderr
     (path,) = (tmp_path / "runs" / "killed" / "tensorboard").iterdir()
     found = [
@@ -58,8 +57,7 @@ def test_a_run_that_was_killed_and_continued_has_each_value_once(with_server: di
     require_each_once(steps, tmp_path, "killed")
     assert run.info.status == "FINISHED"
     # The run's files are still only its own.
-    verified = run_eigen(["verify", "killed", "--deep"], environment=with_server, folder=tmp_path, timeout=300.0)
-    assert verified.returncode == 0, verified.stdout
+    run_eigen(["verify", "killed", "--deep"], environment=with_server, folder=tmp_path, timeout=300.0, code=0)
 
 
 @pytest.mark.slow
@@ -70,14 +68,12 @@ def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_conti
     obstacle = tmp_path / "logs"
     obstacle.write_text("no folder")
     command = arguments("missed", trackers="tensorboard", tensorboard_folder=str(obstacle))
-    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=0)
     assert ended.stderr.count("reporting.trackers: tensorboard cannot be written to") == 1
     obstacle.unlink()
     # A stored run names no tracker: they are this machine's own, and given again.
     given = ["--set", "reporting.trackers=tensorboard", "--set", f"reporting.tensorboard_folder={obstacle}"]
-    again = run_eigen(["resume", "missed", *given], environment=with_server, folder=tmp_path, timeout=300.0)
-    assert again.returncode == 0, again.stderr
+    again = run_eigen(["resume", "missed", *given], environment=with_server, folder=tmp_path, timeout=300.0, code=0)
     assert "reporting.trackers" not in again.stderr
     (path,) = (obstacle / "missed").iterdir()
     found = [
@@ -90,8 +86,7 @@ def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_conti
 def test_a_server_that_does_not_answer_stops_nothing(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("mlflow")
     command = arguments("unreachable", trackers="mlflow", mlflow_uri="http://127.0.0.1:9")
-    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=0)
     assert ended.stderr.count("reporting.trackers: mlflow") == 1
     assert "Traceback" not in ended.stderr
     assert status_of(str(tmp_path / "runs"), "unreachable").generation == GENERATIONS

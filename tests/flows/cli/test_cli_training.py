@@ -61,9 +61,7 @@ def outcome(document: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    ended = run_eigen(train_arguments("whole"), environment=environment, folder=folder)
-    assert ended.returncode == 0, ended.stderr
-    return ended
+    return run_eigen(train_arguments("whole"), environment=environment, folder=folder, code=0)
 
 
 @contextmanager
@@ -113,8 +111,7 @@ def test_a_profile_shows_the_operators_of_each_phase_and_changes_no_bit(
 ) -> None:
     arguments = [*train_arguments("profiled", 2), "--profile"]
     served = {**environment, "PREFECT_API_URL": prefect_api_url}
-    ended = run_eigen(arguments, environment=served, folder=folder)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_eigen(arguments, environment=served, folder=folder, code=0)
     assert "USDT" not in ended.stderr
     assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))[:2]
     written = folder / "profiled-profile"
@@ -142,8 +139,7 @@ def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: P
 
 @pytest.mark.usefixtures("whole")
 def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) -> None:
-    ended = run_eigen(["show", "whole", "--json"], environment=environment, folder=folder)
-    assert ended.returncode == 0, ended.stderr
+    ended = run_eigen(["show", "whole", "--json"], environment=environment, folder=folder, code=0)
     document = json.loads(ended.stdout)
     assert document["history"] == shown("whole", folder)["history"]
     assert list(document) == SHOWN_KEYS
@@ -205,8 +201,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
 
     # On a server of the user's own, for a change.
     served = {**environment, "PREFECT_API_URL": prefect_api_url}
-    resumed = run_eigen(["resume", "stopped"], environment=served, folder=folder)
-    assert resumed.returncode == 0, resumed.stderr
+    resumed = run_eigen(["resume", "stopped"], environment=served, folder=folder, code=0)
     assert "continuing after generation" in resumed.stdout
     ended = shown("stopped", folder)
     assert ended["state"] == "finished"
