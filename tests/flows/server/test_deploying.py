@@ -25,28 +25,6 @@ from prefect.states import Cancelled, Cancelling, Pending, Running
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from flows.server import deploying, launching
-from flows.server.deploying import (
-    ALERT_NAME,
-    CLEANUP,
-    RESUME_NAME,
-    SILENT_SECONDS,
-    ZOMBIE_NAME,
-    automations_of,
-    bring_automations,
-    client_of,
-    deploy,
-    find_deployment,
-    is_deployed,
-    is_up_to_date,
-    remove,
-    remove_alert,
-    require_pool,
-    resume_automation,
-    resume_schedule,
-    set_alert,
-    set_resuming,
-    zombie_automation,
-)
 from flows.server.environment import DEPLOYMENT, POOL, SUSPENDED_EVENT, Stopped
 from flows.server.flow_runs import (
     begun_by_hand,
@@ -73,30 +51,30 @@ def api(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def deployed(api: str) -> str:
-    with client_of(api) as client:
-        assert not is_deployed(client)
+    with deploying.client_of(api) as client:
+        assert not deploying.is_deployed(client)
         with pytest.raises(InputError, match="has no deployment train/gpu: bring it there with `eigen deploy`"):
-            find_deployment(client)
-    deploy(api)
+            deploying.find_deployment(client)
+    deploying.deploy(api)
     return api
 
 
 @pytest.fixture
 def client(deployed: str) -> Iterator[SyncPrefectClient]:
     """A client of that server; flow runs end with the test."""
-    with client_of(deployed) as client:
+    with deploying.client_of(deployed) as client:
         yield client
         while (left := running_flow_run(client) or next_flow_run(client)) is not None:
             client.set_flow_run_state(left.id, Cancelled(), force=True)
 
 
 def create(client: SyncPrefectClient, parameters: dict[str, Any], **more: Any) -> FlowRun:
-    return client.create_flow_run_from_deployment(find_deployment(client).id, parameters=parameters, **more)
+    return client.create_flow_run_from_deployment(deploying.find_deployment(client).id, parameters=parameters, **more)
 
 
 def assert_resuming(client: SyncPrefectClient) -> None:
     """The schedule is on, and resumes rather than begins."""
-    schedule = resume_schedule(client)
+    schedule = deploying.resume_schedule(client)
     assert schedule is not None
     assert schedule.active
     assert schedule.parameters == {"resume": True}
@@ -104,7 +82,7 @@ def assert_resuming(client: SyncPrefectClient) -> None:
 
 @pytest.mark.thorough
 def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
-    assert is_deployed(client)
+    assert deploying.is_deployed(client)
     assert client.read_work_pool(POOL).type == "process"
     # A limit of the pool would be held for ever by a run whose process has vanished.
     assert client.read_work_pool(POOL).concurrency_limit is None
@@ -120,39 +98,42 @@ def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     (schedule,) = train.schedules
     assert (schedule.slug, schedule.active, schedule.parameters) == ("resume", False, {"resume": True})
     assert schedule.schedule.interval.total_seconds() == 600  # type: ignore[union-attr] # the kind that has one
-    cleanup = client.read_deployment_by_name(CLEANUP)
+    cleanup = client.read_deployment_by_name(deploying.CLEANUP)
     assert [found.active for found in cleanup.schedules] == [True]
     assert cleanup.entrypoint == "flows.server.flows.cleanup_flow"
 
 
 def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -> None:
-    deployment = find_deployment(client)
+    deployment = deploying.find_deployment(client)
     found = {automation.name: automation for automation in client.read_automations()}
-    assert set(found) == {RESUME_NAME, ZOMBIE_NAME}
-    trigger = found[ZOMBIE_NAME].trigger
+    assert set(found) == {deploying.RESUME_NAME, deploying.ZOMBIE_NAME}
+    trigger = found[deploying.ZOMBIE_NAME].trigger
     assert isinstance(trigger, EventTrigger)
     assert trigger.posture == Posture.Proactive
-    assert trigger.within.total_seconds() == SILENT_SECONDS
+    assert trigger.within.total_seconds() == deploying.SILENT_SECONDS
     assert trigger.for_each == {"prefect.resource.id"}
     assert str(deployment.id) in str(trigger.match_related)
     assert trigger.expect == {"prefect.flow-run.*", SUSPENDED_EVENT}
     # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
     heartbeat = float(deployment.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
-    assert 3 * heartbeat <= SILENT_SECONDS < 300
-    resuming = found[RESUME_NAME]
+    assert 3 * heartbeat <= deploying.SILENT_SECONDS < 300
+    resuming = found[deploying.RESUME_NAME]
     assert [action.type for action in resuming.actions] == ["run-deployment"]
     assert resuming.actions[0].parameters == {"resume": True}  # type: ignore[union-attr] # of this type
 
 
 @pytest.mark.parametrize(
     ("make", "event"),
-    [(resume_automation, "prefect.flow-run.Crashed"), (zombie_automation, "prefect.flow-run.heartbeat")],
+    [
+        (deploying.resume_automation, "prefect.flow-run.Crashed"),
+        (deploying.zombie_automation, "prefect.flow-run.heartbeat"),
+    ],
 )
 @pytest.mark.parametrize("ours", [True, False])
 def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
     client: SyncPrefectClient, make: Callable[[UUID], AutomationCore], event: str, ours: bool
 ) -> None:
-    deployment = find_deployment(client).id
+    deployment = deploying.find_deployment(client).id
     found = server_automations.AutomationCore.model_validate(make(deployment).model_dump(mode="json"))
     number = deployment if ours else uuid4()
     role, name = {"prefect.resource.role": "deployment"}, {"prefect.resource.name": "gpu"}
@@ -171,19 +152,22 @@ def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
 
 
 def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClient) -> None:
-    deployment = find_deployment(client).id
-    assert not bring_automations(client, deployment)
-    for name, make in ((ZOMBIE_NAME, zombie_automation), (RESUME_NAME, resume_automation)):
+    deployment = deploying.find_deployment(client).id
+    assert not deploying.bring_automations(client, deployment)
+    for name, make in (
+        (deploying.ZOMBIE_NAME, deploying.zombie_automation),
+        (deploying.RESUME_NAME, deploying.resume_automation),
+    ):
         changed = make(deployment).model_copy(update={"enabled": False})
         client.update_automation(client.read_automations_by_name(name)[0].id, changed)
         client.create_automation(make(deployment))
-    others = client.create_automation(resume_automation(uuid4()))
-    assert bring_automations(client, deployment)
-    assert bring_automations(client, deployment) is False
-    for found in automations_of(client, deployment).values():
+    others = client.create_automation(deploying.resume_automation(uuid4()))
+    assert deploying.bring_automations(client, deployment)
+    assert deploying.bring_automations(client, deployment) is False
+    for found in deploying.automations_of(client, deployment).values():
         assert [automation.enabled for automation in found] == [True]
         assert all(automation.description for automation in found)
-    assert others in [automation.id for automation in client.read_automations_by_name(RESUME_NAME)]
+    assert others in [automation.id for automation in client.read_automations_by_name(deploying.RESUME_NAME)]
     client.delete_automation(others)
 
 
@@ -191,12 +175,12 @@ def test_what_waits_in_the_pool_of_an_earlier_version_holds_nothing_up(
     client: SyncPrefectClient, deployed: str
 ) -> None:
     client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
-    deployment = find_deployment(client).id
+    deployment = deploying.find_deployment(client).id
     client.update_deployment(deployment, DeploymentUpdate(work_pool_name="gpu"))
     earlier = create(client, {"run": "earlier"})
     client.update_deployment(deployment, DeploymentUpdate(work_pool_name=POOL))
     assert next_flow_run(client) is None
-    set_resuming(client, True)
+    deploying.set_resuming(client, True)
     assert resume(deployed) is not None
     client.delete_flow_run(earlier.id)
 
@@ -205,16 +189,16 @@ def test_what_waits_in_the_pool_of_an_earlier_version_holds_nothing_up(
 def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
     client: SyncPrefectClient, deployed: str
 ) -> None:
-    set_resuming(client, True)
-    cleanup = client.read_deployment_by_name(CLEANUP)
+    deploying.set_resuming(client, True)
+    cleanup = client.read_deployment_by_name(deploying.CLEANUP)
     client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
     before = {automation.name for automation in client.read_automations()}
-    client.delete_automation(client.read_automations_by_name(RESUME_NAME)[0].id)
-    assert (is_deployed(client), is_up_to_date(client)) == (False, False)
-    deploy(deployed)
-    assert is_up_to_date(client)
+    client.delete_automation(client.read_automations_by_name(deploying.RESUME_NAME)[0].id)
+    assert (deploying.is_deployed(client), deploying.is_up_to_date(client)) == (False, False)
+    deploying.deploy(deployed)
+    assert deploying.is_up_to_date(client)
     assert_resuming(client)
-    assert [found.active for found in client.read_deployment_by_name(CLEANUP).schedules] == [False]
+    assert [found.active for found in client.read_deployment_by_name(deploying.CLEANUP).schedules] == [False]
     assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
 
 
@@ -247,32 +231,32 @@ def test_the_version_of_the_code_is_another_after_any_change_of_it(
 
 def test_switched_off_and_on_the_schedule_still_resumes(client: SyncPrefectClient) -> None:
     for active in (False, True, False, True):
-        set_resuming(client, active)
-        schedule = resume_schedule(client)
+        deploying.set_resuming(client, active)
+        schedule = deploying.resume_schedule(client)
         assert schedule is not None
         assert schedule.active is active
     assert_resuming(client)
     # The switch on Prefect's own page removes the parameters; the next launch sets them right.
-    deployment = find_deployment(client)
+    deployment = deploying.find_deployment(client)
     client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
-    assert find_deployment(client).schedules[0].parameters == {}
-    set_resuming(client, True)
+    assert deploying.find_deployment(client).schedules[0].parameters == {}
+    deploying.set_resuming(client, True)
     assert_resuming(client)
 
 
 def test_a_deploy_that_fails_half_way_changes_no_switch(
     client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    set_resuming(client, True)
+    deploying.set_resuming(client, True)
 
     def half(api: str) -> None:
         assert api == deployed
-        set_resuming(client, False)
+        deploying.set_resuming(client, False)
         raise Stopped("half-way")
 
     monkeypatch.setattr(deploying, "_run_prefect_deploy", half)
     with pytest.raises(Stopped, match="half-way"):
-        deploy(deployed)
+        deploying.deploy(deployed)
     assert_resuming(client)
 
 
@@ -280,18 +264,18 @@ def test_a_deploy_that_fails_half_way_changes_no_switch(
 def test_what_prefect_says_is_passed_on(deployed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deploying, "files", lambda _: Path(deploying.__file__).parent / "nowhere")
     with pytest.raises(Stopped, match=r"Prefect cannot deploy .*prefect\.yaml"):
-        deploy(deployed)
+        deploying.deploy(deployed)
 
 
 def test_a_pool_of_another_type_is_a_sentence(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
     client.create_work_pool(WorkPoolCreate(name="other", type="kubernetes"))
     monkeypatch.setattr(deploying, "POOL", "other")
     with pytest.raises(InputError, match="has the type kubernetes"):
-        require_pool(client)
+        deploying.require_pool(client)
 
 
 def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
-    set_resuming(client, False)
+    deploying.set_resuming(client, False)
     values = {**SMALL, "generations": 2}
     page = launch(deployed, values, "mine", print)
     pages, _, number = page.rpartition("/")
@@ -399,7 +383,7 @@ def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_trainin
 
 
 def test_going_on_asks_for_the_newest_unfinished_run(client: SyncPrefectClient, deployed: str) -> None:
-    set_resuming(client, False)
+    deploying.set_resuming(client, False)
     page = resume(deployed)
     assert page is not None
     found = client.read_flow_run(page.rsplit("/", 1)[1])  # type: ignore[arg-type] # it takes the text of one too
@@ -409,9 +393,9 @@ def test_going_on_asks_for_the_newest_unfinished_run(client: SyncPrefectClient, 
 
 
 def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefectClient, deployed: str) -> None:
-    set_resuming(client, False)
+    deploying.set_resuming(client, False)
     assert resume(deployed, always=False) is None
-    set_resuming(client, True)
+    deploying.set_resuming(client, True)
     assert resume(deployed, always=False) is not None
     assert resume(deployed, always=False) is None
 
@@ -504,44 +488,44 @@ def test_a_run_has_the_newest_of_its_pages(client: SyncPrefectClient, deployed: 
 
 
 def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectClient) -> None:
-    deployment = find_deployment(client).id
+    deployment = deploying.find_deployment(client).id
     for url in ("http://127.0.0.1:1/first", "http://127.0.0.1:1/second"):
-        set_alert(client, deployment, url)
-    (found,) = client.read_automations_by_name(ALERT_NAME)
+        deploying.set_alert(client, deployment, url)
+    (found,) = client.read_automations_by_name(deploying.ALERT_NAME)
     assert isinstance(found.trigger, EventTrigger)
     assert str(deployment) in str(found.trigger.match_related)
     block = client.read_block_document_by_name("eigen-alert", "webhook", include_secrets=True)
     assert block.data["url"] == "http://127.0.0.1:1/second"
     with pytest.raises(InputError, match="'nonsense' cannot be called"):
-        set_alert(client, deployment, "nonsense")
+        deploying.set_alert(client, deployment, "nonsense")
     for _ in range(2):
-        remove_alert(client, deployment)
-        assert client.read_automations_by_name(ALERT_NAME) == []
+        deploying.remove_alert(client, deployment)
+        assert client.read_automations_by_name(deploying.ALERT_NAME) == []
         with pytest.raises(ObjectNotFound):
             client.read_block_document_by_name("eigen-alert", "webhook")
 
 
 @pytest.mark.thorough
 def test_all_that_was_brought_can_be_removed(client: SyncPrefectClient, deployed: str) -> None:
-    others = client.create_automation(resume_automation(uuid4()))
-    set_alert(client, find_deployment(client).id, "http://127.0.0.1:1/")
+    others = client.create_automation(deploying.resume_automation(uuid4()))
+    deploying.set_alert(client, deploying.find_deployment(client).id, "http://127.0.0.1:1/")
     for _ in range(2):
-        remove(client)
-        assert not is_deployed(client)
+        deploying.remove(client)
+        assert not deploying.is_deployed(client)
         assert [found.id for found in client.read_automations()] == [others]
-        for name in (DEPLOYMENT, CLEANUP):
+        for name in (DEPLOYMENT, deploying.CLEANUP):
             with pytest.raises(ObjectNotFound):
                 client.read_deployment_by_name(name)
         with pytest.raises(ObjectNotFound):
             client.read_work_pool(POOL)
     client.delete_automation(others)
-    deploy(deployed)
-    assert is_up_to_date(client)
+    deploying.deploy(deployed)
+    assert deploying.is_up_to_date(client)
 
 
 def test_a_server_that_does_not_answer_is_a_sentence() -> None:
     with (
         pytest.raises(Stopped, match=r"The server at http://127\.0\.0\.1:1/api does not answer"),
-        client_of("http://127.0.0.1:1/api") as client,
+        deploying.client_of("http://127.0.0.1:1/api") as client,
     ):
         client.read_work_pools()
