@@ -8,19 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.learning import judgement
 from benchmarks.learning import trial as kept
 from benchmarks.learning.bench import Part, make_missing, write
-from benchmarks.learning.judgement import (
-    Oracle,
-    WeightsOracle,
-    best_schedules,
-    hindsight_bound,
-    play_oracles,
-    random_reward,
-    tuned_oracle,
-    tuned_weights_oracle,
-    yearly_excess,
-)
 from benchmarks.learning.markets import LEADER, MARKETS, MEMORY_DAYS, REGIME, KnownMarket, known_market
 from benchmarks.learning.trial import METHODS, Trial, trial_config
 from eigen_core.common.errors import InputError
@@ -212,18 +202,18 @@ def market() -> KnownMarket:
 
 def test_the_oracle_earns_more_than_random_traders_and_less_than_hindsight(market: KnownMarket) -> None:
     starts = spread_starts(market.panel.holdout_starts(_CONFIG), 10)
-    account = play_oracles([tuned_oracle(market, _CONFIG)], market, _CONFIG, starts)
+    account = judgement.play_oracles([judgement.tuned_oracle(market, _CONFIG)], market, _CONFIG, starts)
     oracle = float(account.reward.mean())
     trades = account.trades.double().numpy()
-    assert 2.0 * max(random_reward(market, _CONFIG, starts, trades), 0.0) < oracle
-    assert oracle < hindsight_bound(market, _CONFIG, starts)
+    assert 2.0 * max(judgement.random_reward(market, _CONFIG, starts, trades), 0.0) < oracle
+    assert oracle < judgement.hindsight_bound(market, _CONFIG, starts)
 
 
 def test_the_tuned_threshold_is_worth_something(market: KnownMarket) -> None:
-    oracle = tuned_oracle(market, _CONFIG)
+    oracle = judgement.tuned_oracle(market, _CONFIG)
     starts = spread_starts(market.panel.training_starts(_CONFIG), 30)
-    every_day = Oracle(-np.inf, oracle.target)
-    rewards = play_oracles([oracle, every_day], market, _CONFIG, starts).reward.reshape(2, -1).mean(dim=1)
+    every_day = judgement.Oracle(-np.inf, oracle.target)
+    rewards = judgement.play_oracles([oracle, every_day], market, _CONFIG, starts).reward.reshape(2, -1).mean(dim=1)
     assert rewards[0] > 1.2 * rewards[1]
 
 
@@ -242,16 +232,16 @@ def test_the_best_schedule_is_that_of_all_schedules() -> None:
                 free, earned = day + int(exits[0, day, 0, target]), earned + float(worth[0, day, 0, target])
         else:
             best = max(best, earned)
-    assert float(best_schedules(worth, exits)) == pytest.approx(best)
+    assert float(judgement.best_schedules(worth, exits)) == pytest.approx(best)
 
 
 def test_equal_weights_have_no_excess_and_the_oracle_has() -> None:
     market = known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
     span = market.panel.splits.holdout
-    oracle = WeightsOracle(2.0, 0.2)
-    equal = WeightsOracle(0.0, 1.0)
+    oracle = judgement.WeightsOracle(2.0, 0.2)
+    equal = judgement.WeightsOracle(0.0, 1.0)
     weights = torch.stack([one.weights(market, span) for one in (oracle, equal)])
-    excess = yearly_excess(market, _CONFIG, span, weights)
+    excess = judgement.yearly_excess(market, _CONFIG, span, weights)
     assert excess[0] > 10.0
     assert excess[1] == pytest.approx(0.0, abs=1e-2)
 
@@ -266,13 +256,13 @@ def test_equal_weights_have_no_excess_and_the_oracle_has() -> None:
     ],
 )
 def test_the_more_the_signal_knows_the_sharper_the_oracle_is(edge: float, lowest: float, highest: float) -> None:
-    assert lowest <= tuned_weights_oracle("plain", edge, _CONFIG).sharpness <= highest
+    assert lowest <= judgement.tuned_weights_oracle("plain", edge, _CONFIG).sharpness <= highest
 
 
 def test_the_excess_is_that_of_a_slow_account() -> None:
     market = known_market("factor", _CONFIG, 0.3, seed=2, days=1_300, assets=4)
     span = range(1_000, 1_060)
-    weights = WeightsOracle(2.0, 0.2).weights(market, span)
+    weights = judgement.WeightsOracle(2.0, 0.2).weights(market, span)
     equal = torch.full_like(weights, 0.25)
     trading = _CONFIG.trading
     side = (1.0 + trading.slippage_bps / 1e4) * (1.0 + trading.cost_bps / 1e4) - 1.0
@@ -288,4 +278,4 @@ def test_the_excess_is_that_of_a_slow_account() -> None:
         return 100.0 * logarithm / len(targets)
 
     expected = 252 * (growth(weights.numpy()) - growth(equal.numpy()))
-    assert yearly_excess(market, _CONFIG, span, weights[None])[0] == pytest.approx(expected, rel=1e-3)
+    assert judgement.yearly_excess(market, _CONFIG, span, weights[None])[0] == pytest.approx(expected, rel=1e-3)

@@ -26,6 +26,7 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from eigen_core.common.errors import InputError
+from flows.server import servers
 from flows.server.environment import (
     client_environment,
     flow_environment,
@@ -37,18 +38,6 @@ from flows.server.environment import (
 )
 from flows.server.launching import folder_of
 from flows.server.prefect_internals import RELEASE, keep_training_without_slot, known_revisions
-from flows.server.servers import (
-    ListenOptions,
-    answers,
-    guard,
-    is_taken,
-    is_up,
-    known_server,
-    server_for_training,
-    start_server,
-    version,
-    wanted_port,
-)
 from flows.server.state_directory import StateDirectory
 
 NOWHERE = "http://127.0.0.1:1/api"
@@ -137,39 +126,42 @@ def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkey
     monkeypatch.setattr("flows.server.servers._prefects_api", lambda: None)
     home = StateDirectory(tmp_path)
     with pytest.raises(InputError, match=r"start one with `eigen up`, or set PREFECT_API_URL"):
-        known_server(home, {})
+        servers.known_server(home, {})
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
-        assert known_server(home, {}) == api
-        assert known_server(home, {"PREFECT_API_URL": api.replace("127.0.0.1", "localhost")}) == api
+        assert servers.known_server(home, {}) == api
+        assert servers.known_server(home, {"PREFECT_API_URL": api.replace("127.0.0.1", "localhost")}) == api
         with pytest.raises(InputError, match=r"http://127.0.0.1:1/api does not answer"):
-            known_server(home, {"PREFECT_API_URL": NOWHERE})
+            servers.known_server(home, {"PREFECT_API_URL": NOWHERE})
         home.write("server", record_of(home, process.pid, NOWHERE))
-        assert known_server(home, {"PREFECT_API_URL": f"{api}/"}) == known_server(
+        assert servers.known_server(home, {"PREFECT_API_URL": f"{api}/"}) == servers.known_server(
             StateDirectory(tmp_path / "other"), {"PREFECT_API_URL": api}
         )
         with pytest.raises(InputError, match=r"does not answer. Its log is .*some\.log"):
-            known_server(home, {})
+            servers.known_server(home, {})
 
 
 def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_another(tmp_path: Path) -> None:
     home = StateDirectory(tmp_path)
     environ = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": "me:secret"}
-    assert server_for_training(home, environ) == {}
+    assert servers.server_for_training(home, environ) == {}
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
-        found = server_for_training(home, environ)
+        found = servers.server_for_training(home, environ)
         assert found["PREFECT_API_URL"] == api
         assert found["PREFECT_API_AUTH_STRING"] == "me:secret"
-        assert server_for_training(home, {**environ, "PREFECT_API_URL": NOWHERE}) == {}
+        assert servers.server_for_training(home, {**environ, "PREFECT_API_URL": NOWHERE}) == {}
         (tmp_path / "prefect").mkdir()
         (tmp_path / "prefect" / "profiles.toml").write_text(f'[profiles.far]\nPREFECT_API_URL = "{NOWHERE}"\n')
-        assert server_for_training(home, environ) == {}
-        assert server_for_training(home, {"PREFECT_PROFILES_PATH": str(tmp_path / "none")})["PREFECT_API_URL"] == api
+        assert servers.server_for_training(home, environ) == {}
+        assert (
+            servers.server_for_training(home, {"PREFECT_PROFILES_PATH": str(tmp_path / "none")})["PREFECT_API_URL"]
+            == api
+        )
         home.write("server", record_of(home, process.pid, NOWHERE))
-        assert server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
+        assert servers.server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
     home.write("server", record_of(home, os.getpid(), NOWHERE).model_copy(update={"api": api}))
-    assert server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
+    assert servers.server_for_training(home, {"PREFECT_HOME": str(tmp_path)}) == {}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +179,7 @@ def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_anot
 def test_where_a_server_of_our_own_belongs(
     given: int | None, configured: str | None, environ: dict[str, str], last: int | None, wanted: int | None
 ) -> None:
-    assert wanted_port(given, configured, environ, last) == wanted
+    assert servers.wanted_port(given, configured, environ, last) == wanted
 
 
 def test_a_server_does_not_move_while_a_training_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +201,7 @@ def test_a_server_does_not_move_while_a_training_asks_it(tmp_path: Path, monkeyp
         ),
         pytest.raises(InputError, match="A training still runs that asks the server at port 4300: start it there"),
     ):
-        start_server(home, {}, 4301)
+        servers.start_server(home, {}, 4301)
     assert home.port() == 4300
     assert home.read("server") is None
 
@@ -221,59 +213,59 @@ def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
     with pytest.raises(
         InputError, match=r"set PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password"
     ):
-        start_server(StateDirectory(tmp_path), {}, 4300, ListenOptions(host))
+        servers.start_server(StateDirectory(tmp_path), {}, 4300, servers.ListenOptions(host))
     assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
     for environ, listening in (
-        ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, ListenOptions(host)),
-        ({}, ListenOptions(host, without_password=True)),
+        ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, servers.ListenOptions(host)),
+        ({}, servers.ListenOptions(host, without_password=True)),
     ):
         with pytest.raises(InputError, match="Port 4300 is taken"):
-            start_server(StateDirectory(tmp_path), environ, 4300, listening)
+            servers.start_server(StateDirectory(tmp_path), environ, 4300, listening)
 
 
 def test_a_server_of_this_machine_that_answers_is_elsewhere_to_us() -> None:
     with answering() as api:
-        assert wanted_port(None, api, {}) is None
-        assert answers(api)
-        assert version(api) == "3.8.8"
+        assert servers.wanted_port(None, api, {}) is None
+        assert servers.answers(api)
+        assert servers.version(api) == "3.8.8"
 
 
 @pytest.mark.parametrize("configured", ["http://127.0.0.1:4200/api", "http://elsewhere.example/api"])
 def test_a_port_that_contradicts_the_environment_is_a_sentence(configured: str) -> None:
     with pytest.raises(InputError, match="leave out --port, or unset PREFECT_API_URL"):
-        wanted_port(4300, configured, {})
+        servers.wanted_port(4300, configured, {})
 
 
 def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
     with answering() as api:
         port = int(api.split(":")[2].removesuffix("/api"))
-        assert is_taken("127.0.0.1", port)
+        assert servers.is_taken("127.0.0.1", port)
         with pytest.raises(
             InputError, match=f"Port {port} is taken by another process: choose another one with --port"
         ):
-            start_server(StateDirectory(tmp_path), {}, port)
-    assert not is_taken("127.0.0.1", port)
+            servers.start_server(StateDirectory(tmp_path), {}, port)
+    assert not servers.is_taken("127.0.0.1", port)
     assert not (tmp_path / "server.json").exists()
 
 
 def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:
     home = StateDirectory(tmp_path)
-    assert not is_up(home)
+    assert not servers.is_up(home)
     with answering() as api, sleeping() as process:
         home.write("worker", record_of(home, process.pid, api))
-        assert is_up(home)
+        assert servers.is_up(home)
         home.write("worker", record_of(home, process.pid, NOWHERE))
-        assert not is_up(home)
+        assert not servers.is_up(home)
         home.write("worker", record_of(home, process.pid, api))
         with sleeping() as supervisor:
             home.write("supervisor", record_of(home, supervisor.pid, api))
-            assert is_up(home)
-        assert not is_up(home)
+            assert servers.is_up(home)
+        assert not servers.is_up(home)
         home.forget("supervisor")
         process.kill()
         process.wait()
-        assert not is_up(home)
+        assert not servers.is_up(home)
 
 
 def text(path: Path) -> str:
@@ -353,7 +345,7 @@ def client() -> TestClient:
     """Prefect's own server as `eigen up` starts it; nothing that it would serve needs a database."""
     with temporary_settings({PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own_origins({}, 4200)}):
         app = create_app(final=True, ignore_cache=True)
-        guard(app)
+        servers.guard(app)
     return TestClient(app)
 
 
@@ -416,7 +408,7 @@ def test_a_server_with_a_password_is_called_by_any_name_but_not_from_any_page() 
     with temporary_settings(
         {PREFECT_SERVER_API_AUTH_STRING: "user:password", PREFECT_SERVER_CORS_ALLOWED_ORIGINS: "http://pages.example"}
     ):
-        guard(app)
+        servers.guard(app)
     asked = TestClient(app)
     assert status(asked, {"Host": "anything.example"}) == 200
     assert status(asked, {"Host": "anything.example", "Origin": "http://pages.example"}) == 200
