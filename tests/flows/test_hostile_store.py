@@ -14,9 +14,9 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from cli_cases import eigen
 from flow_cases import eigen_environment, run_eigen, small_flow_config
 from hostile_settings import nested
-from typer.testing import CliRunner
 
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
@@ -27,7 +27,6 @@ from eigen_core.config.model import merge
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, hold_out, snapshot, start_training, train
 from eigen_core.market import build_panel
-from flows.cli.app import app
 
 _SECRET = "hunter2"
 _MODULE = "planted_module"
@@ -130,7 +129,7 @@ def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: 
 def said_by(hostile: Hostile, command: str, *options: str) -> str:
     """What a command says, which ends with a result or a sentence."""
     named = [] if command == "runs" else ["run"]
-    found = CliRunner().invoke(app, [command, *named, "--store", str(hostile.store), *options])
+    found = eigen(command, *named, "--store", str(hostile.store), *options)
     assert found.exception is None or isinstance(found.exception, SystemExit), (command, found.exception)
     assert found.exit_code in (0, 1, 2), (command, found.output)
     return found.output

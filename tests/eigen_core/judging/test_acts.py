@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from cli_cases import eigen
 from trained_run_cases import RUN, trained
 from typer.testing import CliRunner
 
@@ -215,10 +216,9 @@ def test_what_is_no_date_is_refused(store: Path, tmp_path: Path, text: str) -> N
 
 def test_the_command_prints_orders_and_the_ledger_is_no_damage(store: Path) -> None:
     arguments = ["act", RUN, "--store", str(store / "runs")]
-    shown = CliRunner().invoke(app, arguments)
-    assert shown.exit_code == 0, shown.output
+    shown = eigen(*arguments, code=0)
     assert f"after the close of {date_of(_DAYS - 1)}" in shown.output
-    document = json.loads(CliRunner().invoke(app, [*arguments, "--json"]).stdout)
+    document = json.loads(eigen(*arguments, "--json").stdout)
     assert {"run", "date", "orders", "positions", "equity", "cash", "began", "reconciliation"} <= set(document)
     for order in document["orders"]:
         assert {"symbol", "side", "size", "target", "latest_exit"} <= set(order)

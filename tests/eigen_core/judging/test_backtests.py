@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from cli_cases import eigen
 from flow_cases import small_flow_config
 from trained_run_cases import RUN, trained
-from typer.testing import CliRunner
 
 from eigen_core.common.errors import InputError
 from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.training.runs import Run
-from flows.cli.app import app
 
 DRAWS = 20
 CONTRACT = {
@@ -93,10 +92,10 @@ def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_ag
     assert trained_on.claim == "none"
     assert "were trained on" in trained_on.sentence
     given = ["backtest", RUN, "--store", str(tmp_path)]
-    shown = CliRunner().invoke(app, [*given, "--slice", "2015-01-01:2015-06-30"])
+    shown = eigen(*given, "--slice", "2015-01-01:2015-06-30")
     assert all(text in shown.stdout for text in ("initial population", "random traders", "No skill shown: the agents"))
     assert list((tmp_path / RUN / "backtests").glob("champion-2015-01-*/equity.csv"))
-    refused = CliRunner().invoke(app, [*given, "--agent", "unknown"])
+    refused = eigen(*given, "--agent", "unknown")
     assert (refused.exit_code, "There is no agent 'unknown'" in refused.output) == (2, True)
 
 
@@ -157,8 +156,7 @@ def test_prices_that_the_run_was_not_trained_on_are_refused(tmp_path: Path, monk
 def test_the_command_prints_the_contract_and_writes_tables(store: str, tmp_path: Path) -> None:
     folder = tmp_path / "tables"
     given = ["backtest", RUN, "--store", store, "--out", str(folder)]
-    result = CliRunner().invoke(app, [*given, "--json"])
-    assert result.exit_code == 0, result.output
+    result = eigen(*given, "--json", code=0)
     document = json.loads(result.stdout)
     assert set(document) == CONTRACT
     assert set(document["baselines"]) == BASELINES
@@ -188,20 +186,18 @@ def test_an_edited_look_is_said_and_counts(tmp_path: Path) -> None:
     look, deleted, *_ = others
     look.write_text(look.read_text().replace('"agent":"', '"agent":"0'))
     deleted.unlink()
-    result = CliRunner().invoke(app, ["backtest", RUN, "--store", store, "--json"])
+    result = eigen("backtest", RUN, "--store", store, "--json")
     document = json.loads(result.stdout)
     assert (document["looks"], document["deflated_sharpe"]) == (before.verdict.looks, before.verdict.deflated_sharpe)
     assert all(path.name in document["warnings"][0] for path in (look, deleted))
     for options in ((), ("--deep",)):
-        result = CliRunner().invoke(app, ["verify", RUN, "--store", store, *options])
-        assert result.exit_code == 1
+        result = eigen("verify", RUN, "--store", store, *options, code=1)
         assert "was deleted and counts as a look" in " ".join(result.stdout.split())
 
 
 def test_the_holdouts_verdict_is_that_of_its_backtest(store: str, tmp_path: Path) -> None:
-    shown = CliRunner().invoke(app, ["show", RUN, "--store", store, "--json"])
-    assert shown.exit_code == 0, shown.output
+    shown = eigen("show", RUN, "--store", store, "--json", code=0)
     assert json.loads(shown.stdout)["verdict"]["claim"] in ("none", "undecided", "skill")
     trained(tmp_path, of=2)
-    unfinished = CliRunner().invoke(app, ["show", RUN, "--store", str(tmp_path), "--json"])
+    unfinished = eigen("show", RUN, "--store", str(tmp_path), "--json")
     assert json.loads(unfinished.stdout)["verdict"] is None

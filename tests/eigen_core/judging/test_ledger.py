@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from cli_cases import eigen
 from rich.console import Console
-from typer.testing import CliRunner, Result
+from typer.testing import Result
 
 from eigen_core.checkpoint.location import open_store
 from eigen_core.checkpoint.store import LEDGER_HEAD, LOOKS, LOOKS_CHAIN, Store, check_run_name
@@ -17,7 +18,6 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.progress import report_progress
 from eigen_core.judging.evaluation_log import Look, Looks, ledger_damages, looks_at, record_look
 from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials, trust_of
-from flows.cli.app import app
 from flows.cli.display import BarDisplay
 from flows.cli.judging import edges_in
 
@@ -294,10 +294,10 @@ _SMALL = (
 )
 
 
-def eigen(*arguments: str) -> Result:
+def trust(*arguments: str, code: int | None = None) -> Result:
     """Run `eigen trust` with small trials in this process."""
     settings = [part for setting in _SMALL for part in ("--set", setting)]
-    return CliRunner().invoke(app, ["trust", "us5", "--trials", "1", *arguments, *settings])
+    return eigen("trust", "us5", "--trials", "1", *arguments, *settings, code=code)
 
 
 def test_the_interval_of_a_share_is_that_of_clopper_and_pearson() -> None:
@@ -334,7 +334,7 @@ def test_trials_are_counted_by_their_edge() -> None:
 
 @pytest.mark.parametrize("text", ["1.5", "-0.1", "nan", "much", "0.1;0.2"])
 def test_edges_that_are_no_coefficients_are_refused(text: str, tmp_path: Path) -> None:
-    ended = eigen("--edges", text, "--out", str(tmp_path / "trials"))
+    ended = trust("--edges", text, "--out", str(tmp_path / "trials"))
     assert (ended.exit_code, ended.stderr.count("\n")) == (2, 1)
     assert "from 0 to 1" in ended.stderr
     assert not (tmp_path / "trials").exists()
@@ -343,8 +343,7 @@ def test_edges_that_are_no_coefficients_are_refused(text: str, tmp_path: Path) -
 
 def test_a_run_without_a_holdout_or_market_is_refused(tmp_path: Path) -> None:
     for setting in ("market.holdout_days=0", "task=gym:Pendulum-v1"):
-        ended = eigen("--out", str(tmp_path), "--set", setting)
-        assert ended.exit_code == 2, ended.output
+        ended = trust("--out", str(tmp_path), "--set", setting, code=2)
         assert "Trials need a market with holdout days" in ended.stderr
 
 
@@ -368,9 +367,9 @@ def test_a_terminal_is_told_which_trial_is_made_and_how_long_the_others_take(
         return displays[-1]
 
     monkeypatch.setattr(TrustTrials, "_made", made)
-    assert eigen("--edges", "", "--out", str(tmp_path)).exit_code == 0
+    assert trust("--edges", "", "--out", str(tmp_path)).exit_code == 0
     monkeypatch.setattr("flows.cli.display.display_on", display)
-    assert eigen("--edges", "0.1,0.2", "--out", str(tmp_path)).exit_code == 0
+    assert trust("--edges", "0.1,0.2", "--out", str(tmp_path)).exit_code == 0
     for number, screen in zip((2, 3), screens[1:], strict=True):
         assert f"trial {number} of 3" in screen
         assert f"{number - 1}/3" in screen
@@ -383,8 +382,7 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ("--edges", "0.3", "--out", str(tmp_path))
-    first = eigen(*arguments, "--json")
-    assert first.exit_code == 0, first.output
+    first = trust(*arguments, "--json", code=0)
     assert [line.partition(":")[0] for line in first.stderr.splitlines()] == [
         "trial 1/2  nothing to predict, seed 1",
         "trial 2/2  planted edge 0.3, seed 1",
@@ -396,11 +394,10 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
     assert set(files) == {"definition.json", "noise-1.json", "edge-0.3-1.json"}
 
     (tmp_path / "edge-0.3-1.json").unlink()
-    assert json.loads(eigen(*arguments, "--json").stdout) == document
+    assert json.loads(trust(*arguments, "--json").stdout) == document
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == files
 
-    other = eigen(*arguments, "--set", "trading.cost_bps=9")
-    assert other.exit_code == 2
+    other = trust(*arguments, "--set", "trading.cost_bps=9", code=2)
     assert "were made with other settings or prices" in other.stderr
 
     # As an older version wrote it, with a setting that its learner did not read.
@@ -408,9 +405,8 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
     definition["config"] |= {"format_version": 10, "learner": {**definition["config"]["learner"], "clip_range": 0.1}}
     (tmp_path / "definition.json").write_text(json.dumps(definition))
     monkeypatch.setattr(TrustTrials, "_made", None)
-    again = eigen(*arguments)
-    assert again.exit_code == 0, again.output
+    again = trust(*arguments, code=0)
     assert "False alarms: skill was claimed on " in again.stdout
 
     (tmp_path / "noise-1.json").write_text("{}")
-    assert "holds no trial: remove it" in eigen(*arguments).stderr
+    assert "holds no trial: remove it" in trust(*arguments).stderr

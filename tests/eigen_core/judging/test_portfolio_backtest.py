@@ -177,8 +177,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def asked(*command: str) -> str:
-    found = eigen(*command)
-    assert found.exit_code == 0, found.output
+    found = eigen(*command, code=0)
     return found.output
 
 
@@ -262,8 +261,7 @@ def test_trials_of_the_verdict_are_made_with_portfolios(tmp_path: Path) -> None:
     ]
     settings = [part for setting in small for part in ("--set", setting)]
     given = ["trust", "us5", "--preset", "portfolio", "--trials", "1", "--edges", "0.3", "--out", str(tmp_path)]
-    found = eigen(*given, "--json", *settings)
-    assert found.exit_code == 0, found.output
+    found = eigen(*given, "--json", *settings, code=0)
     trust = json.loads(found.stdout)
     assert (trust["false_alarms"]["trials"], trust["power"][0]["trials"]) == (1, 1)
     trial = json.loads((tmp_path / "edge-0.3-1.json").read_text())

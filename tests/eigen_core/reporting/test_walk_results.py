@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from cli_cases import eigen
 from flow_cases import small_flow_config
 from rich.console import Console
 from trained_run_cases import trained_as
-from typer.testing import CliRunner
 
 from eigen_core.checkpoint.location import open_store
 from eigen_core.common.errors import InputError
@@ -20,7 +20,6 @@ from eigen_core.market import build_panel
 from eigen_core.reporting.report_page import is_report_of_walk, report_of_walk, report_page
 from eigen_core.reporting.walk_report import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk
 from eigen_core.training.runs import Run
-from flows.cli.app import app
 from flows.cli.walk import print_walk, walk_document
 from flows.server import reporter as publishing
 
@@ -111,8 +110,7 @@ def test_the_command_report_makes_the_report_of_a_walk(
     remember_walk(walk)
     assert is_report_of_walk(store, "years", span=None, agent="champion")
     given = ["report", "years", "--store", store, "--out", str(file), "--json"]
-    shown = CliRunner().invoke(app, given, catch_exceptions=False)
-    assert shown.exit_code == 0, shown.output
+    shown = eigen(*given, code=0)
     document = json.loads(shown.stdout)
     assert (document["run"], document["slice"], document["days"]) == ("years", "walk", 120)
     assert document["folds"] == [

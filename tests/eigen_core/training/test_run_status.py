@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from cli_cases import eigen
 from fault_proxy import Fault, FaultProxy
 from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
 from pydantic import JsonValue
 from record_cases import record, telemetry
-from typer.testing import CliRunner
 
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.lease import Lease
@@ -29,7 +29,6 @@ from eigen_core.config import Config, stored
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.housekeeping import export_champion, verify_run
 from eigen_core.training.runs import Run, status_of
-from flows.cli.app import app
 from flows.cli.runs import command_for
 from flows.server.status import newest_run
 from flows.server.training import unfinished_runs
@@ -346,16 +345,16 @@ def test_a_run_that_cannot_be_read_hides_no_other(store: Path, change: dict[str,
     write_run(store, "unreadable", unfinished.model_dump(mode="json") | change)
     write_run(store, "another", unfinished.model_dump(mode="json"))
 
-    def eigen(*arguments: str) -> tuple[int, str]:
-        ended = CliRunner().invoke(app, [*arguments, "--store", str(store)])
+    def said_by(*arguments: str) -> tuple[int, str]:
+        ended = eigen(*arguments, "--store", str(store))
         assert "Traceback" not in ended.output
         return ended.exit_code, ended.output
 
-    code, said = eigen("runs")
+    code, said = said_by("runs")
     assert code == 0
     assert {"another", "version-1"} <= set(said.split())
     assert sentence in said
-    code, said = eigen("runs", "--json")
+    code, said = said_by("runs", "--json")
     rows = {row["run"]: row for row in json.loads(said)}
     assert (code, len(rows), rows["unreadable"]["state"], rows["another"]["state"]) == (
         0,
@@ -364,12 +363,12 @@ def test_a_run_that_cannot_be_read_hides_no_other(store: Path, change: dict[str,
         "unfinished",
     )
     assert sentence in rows["unreadable"]["error"]
-    code, said = eigen("show", "unreadable")
+    code, said = said_by("show", "unreadable")
     assert code == 2
     assert sentence in said
-    code, said = eigen("verify", "unreadable")
+    code, said = said_by("verify", "unreadable")
     assert code == 1
     assert said.count(sentence) == 1
-    assert eigen("verify", "another")[0] == 0
+    assert said_by("verify", "another")[0] == 0
     chosen = unfinished_runs(str(store))[0]
     assert chosen.name == "another"

@@ -9,8 +9,7 @@ from feature_cases import install_features
 
 
 def test_clean_prices_are_exit_code_0_with_what_was_tried() -> None:
-    ended = eigen("audit", "--data", "us5", "--days", "1")
-    assert ended.exit_code == 0, ended.output
+    ended = eigen("audit", "--data", "us5", "--days", "1", code=0)
     lines = ended.stdout.splitlines()
     assert lines[0].startswith("Read 12,154 rows from ")
     assert lines[-3].startswith("Tried 15 features of 5 symbols on 1 day (2011-03-01 to 2011-03-01): what comes after")
@@ -22,8 +21,7 @@ def test_clean_prices_are_exit_code_0_with_what_was_tried() -> None:
 def test_look_ahead_is_exit_code_1_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_features(monkeypatch, tmp_path, ["next_return"])
     arguments = ("audit", "--data", "us5", "--days", "1", "--set", "market.own_features=next_return")
-    ended = eigen(*arguments)
-    assert ended.exit_code == 1, ended.output
+    ended = eigen(*arguments, code=1)
     assert (
         "The next_return of AAPL (us5_ohlcv_2000_2013_long.csv.gz) on 2011-03-01 changes when the days" in ended.stdout
     )
@@ -50,7 +48,6 @@ def test_look_ahead_is_exit_code_1_and_named(tmp_path: Path, monkeypatch: pytest
 
 def test_what_cannot_be_used_is_exit_code_2_and_a_sentence(tmp_path: Path) -> None:
     for arguments in (["--data", str(tmp_path / "none.csv")], ["--set", "market.own_features=unknown"]):
-        ended = eigen("audit", *arguments)
-        assert ended.exit_code == 2
+        ended = eigen("audit", *arguments, code=2)
         assert ended.stderr.startswith("eigen: ")
         assert "Traceback" not in ended.output

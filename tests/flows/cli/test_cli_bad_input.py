@@ -5,12 +5,11 @@ import re
 from pathlib import Path
 
 import pytest
+from cli_cases import eigen
 from flow_cases import run_eigen, small_settings
-from typer.testing import CliRunner
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.config import PRESET_NAMES, Config
-from flows.cli.app import app
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +103,7 @@ SURROUNDINGS: dict[str, tuple[list[str], str]] = {
 def test_bad_settings_are_refused(monkeypatch: pytest.MonkeyPatch, folder: Path, options: list[str], part: str) -> None:
     monkeypatch.chdir(folder)
     before = contents(folder)
-    ended = CliRunner().invoke(app, ["train", *options])
+    ended = eigen("train", *options)
     assert_refused(ended.exit_code, ended.stderr, part)
     assert contents(folder) == before
 
@@ -115,7 +114,7 @@ def test_bad_surroundings_are_refused(
 ) -> None:
     monkeypatch.chdir(folder)
     before = contents(folder)
-    ended = CliRunner().invoke(app, arguments)
+    ended = eigen(*arguments)
     assert_refused(ended.exit_code, ended.stderr, part)
     assert contents(folder) == before
 

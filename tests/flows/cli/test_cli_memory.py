@@ -18,7 +18,6 @@ from pydantic import JsonValue
 from record_cases import record, telemetry
 from rich.console import Console
 from store_cases import locked_by_another_process, run_config, save_generations
-from typer.testing import CliRunner
 
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
@@ -30,7 +29,6 @@ from eigen_core.planning.run_plan import RunTooLargeError, plan_run
 from eigen_core.task import open_data
 from eigen_core.training.journals import BlockedError, write_memory_report
 from eigen_core.training.runs import status_of
-from flows.cli.app import app
 from flows.cli.common import EXIT_OTHER, sentences
 from flows.cli.display import LineDisplay
 from flows.cli.runs import print_memory
@@ -218,8 +216,7 @@ def ended_by(monkeypatch: pytest.MonkeyPatch, error: Callable[[], Exception]) ->
         raise error()
 
     monkeypatch.setattr("eigen_core.run.train_run", train)
-    ended = CliRunner().invoke(app, ["resume", "run"])
-    assert ended.exit_code == 3, ended.output
+    ended = eigen("resume", "run", code=3)
     assert ended.stderr.startswith("eigen: ")
     assert ended.stderr.count("\n") == 1
     return ended
@@ -282,8 +279,7 @@ def test_memory_that_cannot_be_had_to_prepare_a_run_is_a_sentence(
         raise error
 
     monkeypatch.setattr("eigen_core.generation.start_training", start_training)
-    ended = CliRunner().invoke(app, ["resume", "run"])
-    assert ended.exit_code == 3, ended.output
+    ended = eigen("resume", "run", code=3)
     assert ended.stderr.startswith("eigen: memory: an allocation failed (")
     assert "in start of generation 3." in ended.stderr
 

@@ -94,8 +94,7 @@ def test_launch_refuses_what_its_worker_here_could_not_train(
         assert "is being trained by another process" in refused(
             "launch", "--run", "busy", "--generations", "3", *small_settings()
         )
-        too_large = eigen("launch", "--set", "memory.limit_gb=0.1", *small_settings())
-        assert too_large.exit_code == 3
+        eigen("launch", "--set", "memory.limit_gb=0.1", *small_settings(), code=3)
 
 
 def test_a_launch_names_places_so_that_the_worker_means_the_same(
@@ -120,8 +119,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     monkeypatch.setattr(launching, "require_free", lambda *_: None)
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
-        ended = eigen("launch", "--preset", "eigen2", "--data", "prices", "--run", "long")
-        assert ended.exit_code == 0, ended.output
+        ended = eigen("launch", "--preset", "eigen2", "--data", "prices", "--run", "long", code=0)
         assert "The worker is elsewhere" in ended.stdout
         values = {"preset": "eigen2", "market": {"data": str(folder / "prices")}}
         assert launches.pop() == (api, values, "long", False)
@@ -132,8 +130,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         )
         assert launches == []
         home.write("worker", record_of(home, process.pid, api))
-        ended = eigen("launch", "--store", "gs://bucket/x", "--set", "generations=0")
-        assert ended.exit_code == 2
+        ended = eigen("launch", "--store", "gs://bucket/x", "--set", "generations=0", code=2)
         ended = eigen("launch", *small_settings())
         assert ended.exit_code == 0, ended.output
         assert "The run fits" in ended.stdout
@@ -142,8 +139,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         assert "checkpoint" not in values
         assert not (folder / "runs").exists()
         tracked = ("--set", "reporting.trackers=tensorboard")
-        ended = eigen("launch", "--store", "mine", "--run", "kept", *tracked, *small_settings())
-        assert ended.exit_code == 0, ended.output
+        ended = eigen("launch", "--store", "mine", "--run", "kept", *tracked, *small_settings(), code=0)
         (_, values, _, _) = launches.pop()
         assert ("checkpoint" in values, values["reporting"]) == (False, {"plot_every": 0})
         launched = {"checkpoint": {"store": str(folder / "mine")}, "reporting": {"trackers": ["tensorboard"]}}
@@ -181,8 +177,7 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(
 
 
 def test_nothing_to_stop_is_said(folder: Path) -> None:
-    ended = eigen("down")
-    assert ended.exit_code == 0
+    ended = eigen("down", code=0)
     assert ended.stdout.startswith("Nothing runs that was started here")
     assert list(folder.iterdir()) == []
 
@@ -204,8 +199,7 @@ def test_health_is_an_exit_code(home: StateDirectory) -> None:
 
 
 def test_status_without_anything() -> None:
-    ended = eigen("status")
-    assert ended.exit_code == 1
+    ended = eigen("status", code=1)
     assert "none: start one with `eigen up`" in ended.stdout
     document = json.loads(eigen("status", "--json").stdout)
     assert document["up"] is False
@@ -395,8 +389,7 @@ def test_without_a_server_the_logs_are_what_the_run_keeps(folder: Path) -> None:
         generation=1, phase="train", moment="2026-01-01T00:00:00Z", limit="", config_sha256="", reason="[why]"
     )
     ABORTS.append(location, abort)
-    ended = eigen("logs", "first")
-    assert ended.exit_code == 0
+    ended = eigen("logs", "first", code=0)
     assert ended.stdout.splitlines() == [
         "2026-01-01T00:00:00Z  stopped in generation 1: [why]",
         "2026-01-02T00:00:00Z  resumed by schedule, generation 2",

@@ -90,8 +90,7 @@ def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Pa
 
 
 def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder: Path) -> None:
-    ended = eigen("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH)
-    assert ended.exit_code == 0, ended.output
+    ended = eigen("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH, code=0)
     text = ended.stdout
     for part in ("data", "learning", "population", "replay", "checkpoint staging", "upload queue", "process"):
         assert f"\n {part} " in text
@@ -163,8 +162,7 @@ def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_a_shape_that_cannot_be_is_a_sentence(options: list[str], said: str) -> None:
-    ended = eigen("plan", *options)
-    assert ended.exit_code == 2, ended.output
+    ended = eigen("plan", *options, code=2)
     assert said in ended.stderr
     assert ended.stderr.count("\n") == 1
 
@@ -172,15 +170,15 @@ def test_a_shape_that_cannot_be_is_a_sentence(options: list[str], said: str) -> 
 @pytest.mark.cpu
 @pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
 def test_a_gpu_that_is_not_there_is_planned_for_and_does_not_fit() -> None:
-    ended = eigen("plan", "--device", "cuda", *ENOUGH)
-    assert ended.exit_code == 3
+    ended = eigen("plan", "--device", "cuda", *ENOUGH, code=3)
     assert "device at the peak" in ended.stdout
     assert "torch finds none here" in ended.stdout
 
 
 def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothing(folder: Path) -> None:
-    ended = eigen("train", "--run", "large", "--generations", "5000", "--set", "replay.capacity=60000000", *ENOUGH)
-    assert ended.exit_code == 3, ended.output
+    ended = eigen(
+        "train", "--run", "large", "--generations", "5000", "--set", "replay.capacity=60000000", *ENOUGH, code=3
+    )
     assert "\n population " in ended.stdout
     assert "4.00 GB (memory.limit_gb)" in ended.stdout
     assert ended.stderr.startswith("eigen: The run does not fit: it takes ")
@@ -193,8 +191,7 @@ def test_a_run_that_no_longer_fits_is_not_continued_and_stays_as_it_is(folder: P
     tight = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.5}), "generations": 9})
     save_generations(tight, "run", 1, 2)
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    ended = eigen("resume", "run")
-    assert ended.exit_code == 3, ended.output
+    ended = eigen("resume", "run", code=3)
     assert "The run does not fit" in ended.stderr
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
 

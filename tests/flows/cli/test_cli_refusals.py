@@ -4,12 +4,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from cli_cases import eigen
 from flow_cases import small_settings
 from folder_digest import digest
 from trained_run_cases import trained
-from typer.testing import CliRunner
-
-from flows.cli.app import app
 
 pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("without_api")]
 
@@ -136,7 +134,7 @@ def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(("arguments", "part"), REFUSED.values(), ids=REFUSED.keys())
 def test_a_refused_command_changes_nothing(folder: Path, arguments: list[str], part: str) -> None:
     before = digest(folder)
-    ended = CliRunner().invoke(app, arguments)
+    ended = eigen(*arguments)
     assert ended.exit_code in (2, 3), (ended.stdout, ended.stderr, ended.exception)
     assert part in ended.output, ended.output
     assert digest(folder) == before

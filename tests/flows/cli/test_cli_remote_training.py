@@ -8,14 +8,13 @@ import time
 from pathlib import Path
 
 import pytest
-from cli_cases import document
+from cli_cases import document, eigen
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_command, eigen_environment, run_eigen, small_flow_config, small_settings
 from gcs_emulator import GcsEmulator
 from pydantic import JsonValue
 from record_cases import record, telemetry
 from rich.console import Console
-from typer.testing import CliRunner
 
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.location import RunLocation, open_store
@@ -27,7 +26,6 @@ from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.training.runs import status_of
-from flows.cli.app import app
 from flows.cli.display import LineDisplay
 from flows.cli.training import explained
 from flows.server.environment import Stopped
@@ -149,12 +147,11 @@ def test_a_run_with_all_its_generations_here_alone_is_not_finished(
 
     monkeypatch.setattr("flows.cli.training.train_here", went_on)
     store = finished_here.checkpoint.store
-    ended = CliRunner().invoke(app, ["resume", "run", "--store", store])
+    ended = eigen("resume", "run", "--store", store)
     assert isinstance(ended.exception, WentOnError), ended.output
     with open_session(finished_here.checkpoint, "run") as session:
         session.finish()
-    ended = CliRunner().invoke(app, ["resume", "run", "--store", store])
-    assert ended.exit_code == 0
+    ended = eigen("resume", "run", "--store", store, code=0)
     assert "is finished: generation 2 of 2" in ended.stdout
 
 

@@ -39,8 +39,7 @@ def damage(location: RunLocation, generation: int, file: str) -> str:
 @pytest.mark.usefixtures("location")
 def test_a_whole_run_is_verified_with_exit_code_0() -> None:
     for options, how in (([], "--deep compares SHA-256 too"), (["--deep"], "sizes and SHA-256")):
-        ended = eigen("verify", "run", *options)
-        assert ended.exit_code == 0
+        ended = eigen("verify", "run", *options, code=0)
         assert ended.stdout.startswith("Run run is whole: 5 generations (")
         assert how in ended.stdout
     found = document("verify", "run", "--deep")
@@ -66,8 +65,7 @@ def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(locatio
     cut = min((location.root / "run" / "manifests").iterdir())
     cut.write_bytes(cut.read_bytes()[:-10])
     (location.root / "run" / "config.json").unlink()
-    ended = eigen("verify", "run", "--deep")
-    assert ended.exit_code == 1
+    ended = eigen("verify", "run", "--deep", code=1)
     assert ended.stdout.startswith("Run run is damaged (sizes and SHA-256):\n")
     paths = {flipped, f"manifests/{cut.name}", "config.json"}
     for path in paths:
@@ -118,8 +116,7 @@ def test_a_run_in_use_is_left_alone_and_named(location: RunLocation) -> None:
         assert f"Run 'run' is in use by process {number} on " in sentence
         assert sentence.endswith("Nothing of it was removed.")
         assert "Run 'run' is in use by another process" in refused("clean", "run", "--dry-run")
-        ended = eigen("clean", "--older-than", "0s")
-        assert ended.exit_code == 0
+        ended = eigen("clean", "--older-than", "0s", code=0)
         first, second, freed = ended.stdout.splitlines()
         assert first.startswith(f"run: Run 'run' is in use by process {number} on ")
         assert second.startswith("second: generation 1 and ")
@@ -131,8 +128,7 @@ def test_a_run_in_use_is_left_alone_and_named(location: RunLocation) -> None:
 
 
 def test_export_writes_a_file_that_can_be_read(location: RunLocation, tmp_path: Path) -> None:
-    ended = eigen("export", "run", "--champion", "out/champion.safetensors")
-    assert ended.exit_code == 0, ended.output
+    ended = eigen("export", "run", "--champion", "out/champion.safetensors", code=0)
     assert ended.stdout.startswith("out/champion.safetensors holds the champion of run 'run'")
     champion = read_champion(tmp_path / "out" / "champion.safetensors")
     assert torch.equal(champion.weights, champion_weights(5))

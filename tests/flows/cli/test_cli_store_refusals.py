@@ -4,12 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from cli_cases import eigen
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_environment, run_eigen, small_settings
 from gcs_emulator import GcsEmulator
-from typer.testing import CliRunner
-
-from flows.cli.app import app
 
 NAMES = (
     "STORAGE_EMULATOR_HOST",
@@ -110,7 +108,7 @@ def test_every_command_says_what_is_wrong_with_the_environment(
         monkeypatch.setenv("EIGEN_STORE", "gs://bucket/runs")
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    ended = CliRunner().invoke(app, arguments)
+    ended = eigen(*arguments)
     assert_sentence(ended.exit_code, ended.stderr.splitlines(), 2, part)
     assert list(folder.iterdir()) == []
 
@@ -118,6 +116,6 @@ def test_every_command_says_what_is_wrong_with_the_environment(
 @pytest.mark.parametrize("arguments", COMMANDS.values(), ids=COMMANDS.keys())
 def test_every_command_says_that_a_bucket_is_missing(folder: Path, gcs_bucket: str, arguments: list[str]) -> None:
     store = f"{gcs_bucket}-other"
-    ended = CliRunner().invoke(app, [*arguments, "--store", store])
+    ended = eigen(*arguments, "--store", store)
     assert_sentence(ended.exit_code, ended.stderr.splitlines(), 2, f"there is no bucket '{store[5:]}'")
     assert list(folder.iterdir()) == []

@@ -14,8 +14,8 @@ from typing import Any
 import pandas as pd
 import pytest
 import torch
+from cli_cases import eigen
 from flow_cases import run_eigen, small_settings, started, wait_for_generation
-from typer.testing import CliRunner
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.tensors import tensors_sha256
@@ -24,7 +24,6 @@ from eigen_core.task.replay import Replay
 from eigen_core.task.transitions import market_columns
 from eigen_core.trading import PORTFOLIO_VALUES
 from eigen_core.training.runs import status_of
-from flows.cli.app import app
 from flows.cli.runs import run_document
 
 pytestmark = pytest.mark.thorough
@@ -215,19 +214,18 @@ def test_a_finished_run_is_shown_again_at_once(
 ) -> None:
     monkeypatch.chdir(folder)
     monkeypatch.setattr("flows.cli.training.train_here", lambda *_: pytest.fail("It was trained"))
-    again = CliRunner().invoke(app, arguments)
-    assert again.exit_code == 0
+    again = eigen(*arguments, code=0)
     assert f"is finished: generation {GENERATIONS} of {GENERATIONS}" in again.stdout
 
 
 @pytest.mark.usefixtures("whole")
 def test_runs_lists_every_run_of_a_store(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(folder)
-    listed = json.loads(CliRunner().invoke(app, ["runs", "--json"]).stdout)
+    listed = json.loads(eigen("runs", "--json").stdout)
     row = next(row for row in listed if row["run"] == "whole")
     assert (row["state"], row["generation"], row["generations"]) == ("finished", GENERATIONS, GENERATIONS)
-    assert "whole" in CliRunner().invoke(app, ["runs"]).stdout
-    assert "There are no runs in none" in CliRunner().invoke(app, ["runs", "--store", "none"]).stdout
+    assert "whole" in eigen("runs").stdout
+    assert "There are no runs in none" in eigen("runs", "--store", "none").stdout
     assert not (folder / "none").exists()
 
 

@@ -9,18 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_cases import eigen
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started, wait_for_generation
 from gcs_emulator import GcsEmulator
 from science_cases import LEARNER_OF_TASK
-from typer.testing import CliRunner
 
 from benchmarks.kill_training import facts_of
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.location import open_store
 from eigen_core.config import registry
 from eigen_core.training.runs import status_of
-from flows.cli.app import app
 
 GENERATIONS = 6
 
@@ -85,8 +84,7 @@ def outcome(store: str, run: str) -> list[Mapping[str, Any]]:
 
 
 def shown(arguments: list[str]) -> str:
-    ended = CliRunner().invoke(app, arguments)
-    assert ended.exit_code == 0, ended.stderr
+    ended = eigen(*arguments, code=0)
     return ended.stdout
 
 

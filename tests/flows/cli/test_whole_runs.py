@@ -5,12 +5,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from cli_cases import eigen
 from flow_cases import eigen_environment
-from typer.testing import CliRunner
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
-from flows.cli.app import app
 from flows.cli.run_processes import RunEnd, WholeRun, require_trained, train_whole, whole_run
 from flows.server.environment import Stopped, StoppedByMemory
 
@@ -45,8 +44,7 @@ def test_runs_of_workers_whose_agents_workers_compute_are_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     address = "tcp://127.0.0.1:1"
-    ended = CliRunner().invoke(app, [*command, "--runs-on", address, "--set", f"scheduler={address}"])
-    assert ended.exit_code == 2
+    ended = eigen(*command, "--runs-on", address, "--set", f"scheduler={address}", code=2)
     assert "with both a run would wait for a thread that it takes itself" in " ".join(ended.output.split())
     assert not list(tmp_path.iterdir())
 
