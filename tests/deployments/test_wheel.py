@@ -27,12 +27,7 @@ for package in (deployments, eigen_core, flows, tasks):
 
 
 class Installed(Operated):
-    """A user's folder, where the commands of an installed wheel run.
-
-    Args:
-        folder: of the user.
-        environment: folder of the virtual environment.
-    """
+    """A user's folder, where the commands of an installed wheel run."""
 
     def __init__(self, folder: Path, environment: Path) -> None:
         super().__init__(folder)

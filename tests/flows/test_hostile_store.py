@@ -43,11 +43,7 @@ _NAMES_IN_FILES = ("market.date_format", "market.symbols")
 
 
 class Hostile:
-    """What a stored configuration points at, and whether it was followed.
-
-    Args:
-        folder: of the user: the store and what must not be touched are in it.
-    """
+    """What a stored configuration points at, and whether it was followed."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder / "runs"

@@ -51,12 +51,7 @@ def missing_browser() -> str | None:
 
 
 class Browser:
-    """Opens pages, waits for what they show, keeps pictures of them.
-
-    Args:
-        driver: of the browser.
-        pictures: a folder.
-    """
+    """Opens pages, waits for what they show, keeps pictures of them."""
 
     def __init__(self, driver: webdriver.Chrome, pictures: Path) -> None:
         self.driver = driver

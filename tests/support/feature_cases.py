@@ -47,15 +47,7 @@ def install_features(
     source: str = FUNCTIONS,
     module: str = "my_features",
 ) -> None:
-    """Let a package with `functions` be installed until the test ends.
-
-    Args:
-        monkeypatch: undoes it.
-        folder: where to; a new one for other code.
-        functions: names of the entry points and of the functions in `source`.
-        source: the module.
-        module: its name.
-    """
+    """Let a package with `functions` of `source` be installed until the test ends, in a new folder for other code."""
     metadata = folder / f"{module}-1.0.dist-info"
     metadata.mkdir(parents=True, exist_ok=True)
     (folder / f"{module}.py").write_text(source, encoding="utf-8")

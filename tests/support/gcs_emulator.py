@@ -28,9 +28,6 @@ class GcsEmulator:
 
     Its resumable uploads have two faults of which the service is free: a block that is sent twice is stored twice, and
     asking how far an upload is ends it.
-
-    Attributes:
-        url: where it listens.
     """
 
     def __init__(self, folder: Path) -> None:

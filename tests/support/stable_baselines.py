@@ -164,13 +164,7 @@ class _Batches:
 
 
 class _Episodes(RolloutBuffer):  # type: ignore[misc] # its types are not read
-    """A rollout that is dealt out to minibatches as ours are.
-
-    Args:
-        model: whose rollout it is.
-        generator: draws the order of the steps.
-        minibatches: of an epoch.
-    """
+    """A rollout that is dealt out to minibatches as ours are."""
 
     advantages: NDArray[np.float32]
 

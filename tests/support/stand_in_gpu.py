@@ -196,12 +196,7 @@ def _held(value: Any) -> Any:
 
 
 class StandInGraph:
-    """Operators that were computed while it was captured, to be computed again on the same memory.
-
-    Attributes:
-        operators: each with its arguments and its result.
-        replays: how often it was replayed.
-    """
+    """Operators that were computed while it was captured, to be computed again on the same memory."""
 
     capturing: ClassVar["StandInGraph | None"] = None
     made: ClassVar[list["StandInGraph"]] = []

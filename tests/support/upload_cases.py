@@ -47,15 +47,7 @@ def new_directory(root: Path) -> RunDirectory:
 
 
 class Machine:
-    """A machine that trains a run whose store is elsewhere; its uploads are done step by step.
-
-    Attributes:
-        store: where uploads go.
-        clock: the machine's, which stands still.
-        lease: on the run.
-        directory: the run on this machine.
-        uploader: never started, unless a test does.
-    """
+    """A machine that trains a run whose store is elsewhere; its uploads are done step by step, by no thread."""
 
     def __init__(
         self, root: Path, store: Store | None = None, config: CheckpointConfig | None = None, *, again: bool = False

@@ -64,12 +64,7 @@ class KilledError(BaseException):
 
 
 class LateHolder:
-    """Two machines and a store. The first is stopped before one of its requests, and the second takes over meanwhile.
-
-    Attributes:
-        memory: the store.
-        first, second: the machines; the second from its takeover on.
-    """
+    """Two machines and a store: the first is stopped before a request, and the second takes over meanwhile."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
