@@ -1,12 +1,16 @@
-"""The benchmark of control: it goes on where it was stopped, and its interval is that of the interquartile mean."""
+"""The benchmark of control: it goes on where it stopped, its interval is right, the marks in the docs are reached."""
 
+import csv
+import re
+import subprocess
+import sys
 from dataclasses import astuple
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.control import Reached, bootstrap_interval, curve, interquartile_mean
+from benchmarks.control import MARKS, Reached, bootstrap_interval, curve, interquartile_mean
 from benchmarks.sparse_pendulum import SparsePendulum
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
@@ -66,3 +70,20 @@ def test_the_interval_holds_the_mean_and_is_a_point_where_all_are_equal() -> Non
     assert 9.0 < low < interquartile_mean(scores) < high < 11.0
     assert bootstrap_interval(np.full((5, 1), 3.0)) == (3.0, 3.0)
     assert bootstrap_interval(scores) == (low, high)
+
+
+ROOT = Path(__file__).parents[1]
+COMMAND = re.compile(r"^python -m benchmarks\.control (\S+ .*)--seeds 3\b", flags=re.MULTILINE)
+COMMANDS = COMMAND.findall((ROOT / "docs" / "training.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_mark_is_reached(command: str, tmp_path: Path) -> None:
+    environment, *options = command.split()
+    arguments = [environment, *options, "--seeds", "1", "--out", str(tmp_path)]
+    subprocess.run([sys.executable, "-m", "benchmarks.control", *arguments], cwd=ROOT, check=True)
+    (reached,) = tmp_path.glob("*/*/seed1/reached.csv")
+    with reached.open(newline="") as file:
+        *_, last = csv.DictReader(file)
+    assert float(last["champion"]) >= MARKS[environment]
