@@ -295,7 +295,8 @@ def planner(train_bytes: Callable[[Config], int], limit: int = LIMIT) -> Callabl
         phases = {**MEASURED.phases, "train": Peak(train_bytes(config))}
         sizes = Sizes.of(config, TaskData(LARGE_PANEL))
         measured = replace(MEASURED, phases=phases, playing=8)
-        return plan_of(config, sizes, measured, device="cpu", limits={"host": Limit(limit, "here")})
+        on_cpu = config.model_copy(update={"device": "cpu"})
+        return plan_of(on_cpu, sizes, measured, limits={"host": Limit(limit, "here")})
 
     return plan_with
 
