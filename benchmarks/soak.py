@@ -44,7 +44,7 @@ from eigen_core.generation import TrainingState
 from eigen_core.machine import release_free_memory
 from eigen_core.networks.population import Population
 from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, value_axis
-from eigen_core.task.market import Evaluator
+from eigen_core.task.market import MarketTask
 from eigen_core.trading import TradingEnvironment
 from eigen_core.training.listener import Listener, observed_by
 from flows.server.environment import prepare_environment
@@ -54,7 +54,7 @@ LIMIT_MB = 1.0
 
 COUNTED: Mapping[str, type] = {
     "environments": TradingEnvironment,
-    "evaluators": Evaluator,
+    "tasks": MarketTask,
     "populations": Population,
     "training states": TrainingState,
     "loaded generations": LoadedGeneration,

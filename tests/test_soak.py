@@ -60,8 +60,8 @@ def test_a_training_with_everything_on_does_not_grow(tmp_path: Path, generations
     assert changing_counts(sampler.counts) == []
     assert sorted(sampler.counts) == list(range(2, generations + 1, 2))
     assert all(set(counts) == set(COUNTED) for counts in sampler.counts.values())
-    # One state with its evaluator was there each time, so that they are the ones that were counted.
-    for kind in ("training states", "evaluators"):
+    # One state with its task was there each time, so that they are the ones that were counted.
+    for kind in ("training states", "tasks"):
         assert {counts[kind] - before[kind] for counts in sampler.counts.values()} == {1}
     if generations > SHORT:
         assert Fit.of(sampler.megabytes).slope <= LIMIT_MB

@@ -13,7 +13,7 @@ from eigen_core.common.records import Excess
 from eigen_core.config import Config, TradingConfig
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.market.panel import Panel, PanelFacts
-from eigen_core.networks import AgentNetwork, Heads, market_actions
+from eigen_core.networks import Heads, market_actions
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.outcomes import ExpectedOutcomes
@@ -27,7 +27,6 @@ from eigen_core.trading import (
     HeldPrices,
     Prices,
     TradingEnvironment,
-    episode_times,
     market_gains,
     mean_excess,
     trade_whole_episodes,
@@ -67,131 +66,8 @@ class _Day(NamedTuple):
     decision: DecisionInputs | None
 
 
-class Evaluator:
-    """Plays episodes with groups of agents.
-
-    Args:
-        network: forward passes.
-        prices: of all days.
-        config: trading rules.
-        device: where everything is computed.
-    """
-
-    def __init__(self, network: AgentNetwork, prices: Prices, config: Config, device: torch.device) -> None:
-        self._network = network
-        self.prices = prices
-        self._trading = config.trading
-        self._device = device
-        self._held_prices = HeldPrices.of(prices, config.trading) if network.portfolio_values else None
-        self._steps = stored_steps(config)
-        self._captures = config.cuda_graphs
-        self._episode_times = episode_times(config.trading, device)[: self._steps]
-
-    @torch.no_grad()
-    def roll_out(
-        self,
-        weights: Tensor,
-        starts: NDArray[np.int64],
-        noise: Tensor | None = None,
-        record: bool = False,
-        fixed: int = 0,
-    ) -> MarketRollout:
-        """Play one episode for each agent and slice.
-
-        Args:
-            weights: float32 `[agents, parameters]`.
-            starts: first day of each episode, `[agents, slices]`.
-            noise: of the policy in episodes that are not fixed, float32 `[agents, slices, days, assets, values]`;
-                None: none.
-            record: keep the transitions of episodes that are not fixed.
-            fixed: number of each agent's last episodes that are fixed.
-        """
-        recorded = starts.shape[1] - fixed if record else 0
-        encoded = EncodedEpisodes(self._network, weights, starts, self._episode_times)
-        if self._network.portfolio_values:
-            return self._step_by_step(encoded, starts, noise, recorded)
-        return self._at_once(encoded, starts, noise, recorded)
-
-    def _step_by_step(
-        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
-    ) -> MarketRollout:
-        days, assets = self._steps, self.prices.assets
-        environment = TradingEnvironment(self.prices, self._trading, held_prices=self._held_prices)
-        environment.reset(torch.tensor(starts).flatten())
-        kept = (len(starts), recorded, days, assets)
-        portfolios = torch.empty((*kept, self._network.portfolio_values), dtype=torch.float16, device=self._device)
-        stored = torch.empty((*kept, self._network.box.values), device=self._device)
-
-        def decide(day: _Day) -> tuple[Tensor, Decision | None]:
-            prepared = encoded.prepared(day.rows, day.time)
-            policy = self._network.policy(encoded.actor, prepared, day.portfolio.float())
-            played = policy.play(day.noise)
-            actions = played.actions.flatten(0, 1).unbind(-1)
-            return played.stored, None if day.decision is None else environment.decide(day.decision, *actions)
-
-        repeated = CapturedStep(decide, self._device, captures=self._captures)
-        for step in range(days):
-            portfolio = environment.portfolio().reshape(*starts.shape, assets, -1)
-            of_noise = None if noise is None else noise[:, :, step]
-            day = _Day(*encoded.of_step(step), portfolio, of_noise, environment.decision_inputs())
-            chosen, decision = repeated(day)
-            if recorded:
-                portfolios[:, :, step] = portfolio[:, :recorded]
-                stored[:, :, step] = chosen[:, :recorded]
-            environment.end_day(decision)
-        # Its inputs are views that would keep all positions in memory while the account is made.
-        del day
-        nothing = torch.zeros((starts.size, assets), device=self._device)
-        while not environment.done:
-            environment.step(nothing, nothing)
-        return self._rollout(environment.rewards(), environment.summary(), starts, portfolios, stored)
-
-    def _at_once(
-        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
-    ) -> MarketRollout:
-        policy = self._network.policy(encoded.actor, encoded.of_all_steps().flatten(1, 2), None)
-        played = policy.play(None if noise is None else noise.flatten(1, 2))
-        taken, stored = (part.reshape(len(part), -1, self._steps, *part.shape[2:]) for part in played)
-        actions = taken.flatten(0, 1).unbind(-1)
-        first_days = torch.tensor(starts).flatten()
-        rewards, summary = trade_whole_episodes(self.prices, self._trading, first_days, *actions)
-        stored = stored[:, :recorded]
-        nothing_seen = torch.empty((*stored.shape[:-1], 0), dtype=torch.float16, device=self._device)
-        return self._rollout(rewards, summary, starts, nothing_seen, stored)
-
-    def _rollout(
-        self,
-        rewards: Tensor,
-        summary: EpisodeSummary,
-        starts: NDArray[np.int64],
-        portfolios: Tensor,
-        stored: Tensor,
-    ) -> MarketRollout:
-        """Return the rollout, with the transitions of the episodes that have portfolios and actions."""
-        agents, recorded = stored.shape[:2]
-        batch = None
-        if recorded:
-            of_recorded = stored_rewards(
-                rewards.reshape(agents, -1, rewards.shape[1])[:, :recorded].flatten(0, 1), self._steps
-            )
-            first_days = on_device(starts[:, :recorded].flatten(), self._device)
-            batch = EpisodeBatch(first_days, portfolios.flatten(0, 1), stored.flatten(0, 1), of_recorded)
-        return MarketRollout(_totals(rewards, agents), summary, batch)
-
-
-def _totals(rewards: Tensor, agents: int) -> NDArray[np.float64]:
-    """Sum float64 `[episodes, days]` over the days, on the host, to `[agents, slices]`."""
-    totals: NDArray[np.float64] = rewards.cpu().numpy().sum(axis=1).reshape(agents, -1)
-    return totals
-
-
 # Prices that the table is built from at a time: a few tens of megabytes.
 _CELLS_AT_A_TIME = 1 << 20
-
-
-def sale_targets(trading: TradingConfig, count: int, device: torch.device) -> Tensor:
-    """Return evenly spread sale targets: float64 `[count]`."""
-    return torch.linspace(trading.min_target, trading.max_target, count, dtype=torch.float64, device=device)
 
 
 @dataclass(frozen=True)
@@ -253,9 +129,10 @@ class MarketTask(PanelTask):
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
         super().__init__(config, panel, device, heads, market_actions(config, device))
-        self.evaluator = Evaluator(self.network, Prices.of_panel(panel, device), config, device)
+        self.prices = Prices.of_panel(panel, device)
+        self._held_prices = HeldPrices.of(self.prices, config.trading) if self.network.portfolio_values else None
         self._decisions = torch.arange(config.trading.trading_days, device=device)
-        self._market_gains = market_gains(self.evaluator.prices, config.trading)
+        self._market_gains = market_gains(self.prices, config.trading)
         self._outcomes = self._outcome_table(heads.outcomes) if heads.outcomes else None
 
     @staticmethod
@@ -287,17 +164,95 @@ class MarketTask(PanelTask):
         record: bool = False,
         fixed: int = 0,
     ) -> Rollout:
-        played = self.evaluator.roll_out(weights, starts, noise, record, fixed)
-        counts = self.counts(starts, played.summary)
-        return Rollout(
-            played.rewards,
-            counts,
-            None if played.episodes is None else rows_of(played.episodes, self.columns["action"].dtype),
-        )
+        played = self.play(weights, starts, noise, record, fixed)
+        rows = None if played.episodes is None else rows_of(played.episodes, self.columns["action"].dtype)
+        return Rollout(played.rewards, self.counts(starts, played.summary), rows)
+
+    @torch.no_grad()
+    def play(
+        self,
+        weights: Tensor,
+        starts: NDArray[np.int64],
+        noise: Tensor | None = None,
+        record: bool = False,
+        fixed: int = 0,
+    ) -> MarketRollout:
+        """Play one episode for each agent and slice; the arguments are those of `Task.roll_out`."""
+        recorded = starts.shape[1] - fixed if record else 0
+        encoded = EncodedEpisodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
+        if self.network.portfolio_values:
+            return self._step_by_step(encoded, starts, noise, recorded)
+        return self._at_once(encoded, starts, noise, recorded)
+
+    def _step_by_step(
+        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
+    ) -> MarketRollout:
+        days, assets = self.episode_steps, self.prices.assets
+        environment = TradingEnvironment(self.prices, self._config.trading, held_prices=self._held_prices)
+        environment.reset(torch.tensor(starts).flatten())
+        kept = (len(starts), recorded, days, assets)
+        portfolios = torch.empty((*kept, self.network.portfolio_values), dtype=torch.float16, device=self._device)
+        stored = torch.empty((*kept, self.network.box.values), device=self._device)
+
+        def decide(day: _Day) -> tuple[Tensor, Decision | None]:
+            prepared = encoded.prepared(day.rows, day.time)
+            policy = self.network.policy(encoded.actor, prepared, day.portfolio.float())
+            played = policy.play(day.noise)
+            actions = played.actions.flatten(0, 1).unbind(-1)
+            return played.stored, None if day.decision is None else environment.decide(day.decision, *actions)
+
+        repeated = CapturedStep(decide, self._device, captures=self._config.cuda_graphs)
+        for step in range(days):
+            portfolio = environment.portfolio().reshape(*starts.shape, assets, -1)
+            of_noise = None if noise is None else noise[:, :, step]
+            day = _Day(*encoded.of_step(step), portfolio, of_noise, environment.decision_inputs())
+            chosen, decision = repeated(day)
+            if recorded:
+                portfolios[:, :, step] = portfolio[:, :recorded]
+                stored[:, :, step] = chosen[:, :recorded]
+            environment.end_day(decision)
+        # Its inputs are views that would keep all positions in memory while the account is made.
+        del day
+        nothing = torch.zeros((starts.size, assets), device=self._device)
+        while not environment.done:
+            environment.step(nothing, nothing)
+        return self._rollout(environment.rewards(), environment.summary(), starts, portfolios, stored)
+
+    def _at_once(
+        self, encoded: EncodedEpisodes, starts: NDArray[np.int64], noise: Tensor | None, recorded: int
+    ) -> MarketRollout:
+        policy = self.network.policy(encoded.actor, encoded.of_all_steps().flatten(1, 2), None)
+        played = policy.play(None if noise is None else noise.flatten(1, 2))
+        taken, stored = (part.reshape(len(part), -1, self.episode_steps, *part.shape[2:]) for part in played)
+        actions = taken.flatten(0, 1).unbind(-1)
+        first_days = torch.tensor(starts).flatten()
+        rewards, summary = trade_whole_episodes(self.prices, self._config.trading, first_days, *actions)
+        stored = stored[:, :recorded]
+        nothing_seen = torch.empty((*stored.shape[:-1], 0), dtype=torch.float16, device=self._device)
+        return self._rollout(rewards, summary, starts, nothing_seen, stored)
+
+    def _rollout(
+        self,
+        rewards: Tensor,
+        summary: EpisodeSummary,
+        starts: NDArray[np.int64],
+        portfolios: Tensor,
+        stored: Tensor,
+    ) -> MarketRollout:
+        """Return the rollout, with the transitions of the episodes that have portfolios and actions."""
+        agents, recorded = stored.shape[:2]
+        batch = None
+        if recorded:
+            of_recorded = stored_rewards(
+                rewards.reshape(agents, -1, rewards.shape[1])[:, :recorded].flatten(0, 1), self.episode_steps
+            )
+            first_days = on_device(starts[:, :recorded].flatten(), self._device)
+            batch = EpisodeBatch(first_days, portfolios.flatten(0, 1), stored.flatten(0, 1), of_recorded)
+        return MarketRollout(rewards.cpu().numpy().sum(axis=1).reshape(agents, -1), summary, batch)
 
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
         """Return the assets of each decision, with equal shares; see `PanelTask.decisions`."""
-        summary = self.evaluator.roll_out(weights, starts).summary
+        summary = self.play(weights, starts).summary
         bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
         shares = bought.sum(dim=2) / self._config.trading.purchases_per_day
         return shares, self._excess_of(self.counts(starts, summary))
@@ -305,7 +260,7 @@ class MarketTask(PanelTask):
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
         """Return the counts of episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
-        day, fills = days.unsqueeze(-1), self.evaluator.prices.fills(self._config.trading)
+        day, fills = days.unsqueeze(-1), self.prices.fills(self._config.trading)
         market = self._market_gains[day, fills.due_after(day, summary.asset.clamp(min=0), summary.exit_offset)]
         beyond = sum_of_day(torch.where(summary.bought, summary.gain - market, 0.0))
         counted = {name: getattr(summary, name) for name in _COUNTED}
@@ -329,10 +284,12 @@ class MarketTask(PanelTask):
         first, gained, traded = (counts[name] for name in ("first_day", "excess_of_days", "trades_of_days"))
         return mean_excess(gained, traded, first.astype(np.int64), self._config.trading.holding_days)
 
-    def _outcome_table(self, targets: int) -> OutcomeTable:
-        days = range(self.training_starts.start, self.panel.splits.train.stop)
-        trading, prices = self._config.trading, self.evaluator.prices
-        return OutcomeTable.of(prices, trading, days, sale_targets(trading, targets, prices.close.device))
+    def _outcome_table(self, count: int) -> OutcomeTable:
+        """Return the table of `count` evenly spread sale targets on the training days."""
+        days, trading = range(self.training_starts.start, self.panel.splits.train.stop), self._config.trading
+        between = (trading.min_target, trading.max_target)
+        targets = torch.linspace(*between, count, dtype=torch.float64, device=self._device)
+        return OutcomeTable.of(self.prices, trading, days, targets)
 
     def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
         """Return a sampler of rows of the table of outcomes."""

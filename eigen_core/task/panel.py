@@ -31,7 +31,6 @@ from eigen_core.task.transitions import (
     BlockSampler,
     check_rows,
     market_columns,
-    pick_transitions,
     stored_days,
 )
 from eigen_core.trading import episode_times
@@ -89,7 +88,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         self.fingerprint = panel.fingerprint
         self.block_bytes = self._block_bytes(config, device)
         self.play_bytes = self._play_bytes(config)
-        self._config = config
+        self._config, self._device = config, device
         self._return_steps = heads.return_steps
         self._episode_times = episode_times(config.trading, device)
 
@@ -213,22 +212,21 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return sampler if len(sampler.block_starts) else None
 
     def transitions(self, replay: Replay, slots: Tensor, block: FirstDay) -> Transitions[MarketObservation]:
-        rows = pick_transitions(replay, slots, self._return_steps)
-        observes = bool(self.network.portfolio_values)
+        first = replay.pick(slots, "day", "step", "portfolio", "action")
+        stretches = replay.stretches(slots, self._return_steps, EPISODE_END)
+        steps, last = stretches.steps, stretches.last
+        days, episode_steps, times = first["day"].long(), first["step"].long(), self._episode_times
+        portfolio = next_portfolio = None
+        if self.network.portfolio_values:
+            portfolio = first["portfolio"].float()
+            next_portfolio = replay.pick((last + 1) % replay.capacity, "portfolio")["portfolio"].float()
         return Transitions(
-            observations=MarketObservation(
-                rows.days, rows.portfolios if observes else None, self._episode_times[rows.episode_steps], block
-            ),
-            next_observations=MarketObservation(
-                rows.days + rows.steps,
-                rows.next_portfolios if observes else None,
-                self._episode_times[rows.episode_steps + rows.steps],
-                block + 1,
-            ),
-            actions=rows.actions,
-            rewards=rows.rewards,
-            steps=rows.steps,
-            terminal=rows.terminal,
+            observations=MarketObservation(days, portfolio, times[episode_steps], block),
+            next_observations=MarketObservation(days + steps, next_portfolio, times[episode_steps + steps], block + 1),
+            actions=first["action"].float(),
+            rewards=replay.pick(stretches.slots, "reward")["reward"] * stretches.taken,
+            steps=steps,
+            terminal=replay.pick(last, EPISODE_END)[EPISODE_END],
         )
 
     def encode(self, critic: Parameters, observations: MarketObservation) -> MarketEncoding:

@@ -121,7 +121,6 @@ class PortfolioTask(PanelTask):
                 "This run began under older rules for portfolios that sell short, and in these data some symbol begins "
                 "late or does not trade on some day: results would be wrong. Train a new run."
             )
-        self._device = device
 
     @staticmethod
     def steps(config: Config) -> int:

@@ -52,30 +52,6 @@ class EpisodeBatch:
     rewards: Tensor
 
 
-@dataclass(frozen=True)
-class TransitionBatch:
-    """Transitions picked from the replay; `[agents, batch, ...]`.
-
-    Attributes:
-        days: int64, the decision's day.
-        episode_steps: int64, the decision's step in the episode.
-        steps: int64, steps of the transition; the next observation is as many days later.
-        portfolios, next_portfolios: float32 `[agents, batch, assets, values]`.
-        actions: float32 `[agents, batch, assets, values]`.
-        rewards: float32 `[agents, batch, most steps]`; zeros after the last step.
-        terminal: bool, the episode ends with the last step.
-    """
-
-    days: Tensor
-    episode_steps: Tensor
-    steps: Tensor
-    portfolios: Tensor
-    next_portfolios: Tensor
-    actions: Tensor
-    rewards: Tensor
-    terminal: Tensor
-
-
 def stored_steps(config: Config) -> int:
     """Return the days of an episode of the task `market` that are stored: those of decisions, or all."""
     return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
@@ -107,23 +83,6 @@ def rows_of(episodes: EpisodeBatch, actions: torch.dtype = torch.float32) -> dic
         "reward": episodes.rewards.flatten(),
         "terminal": (steps == days - 1).repeat(count),
     }
-
-
-def pick_transitions(replay: Replay, slots: Tensor, most_steps: int = 1) -> TransitionBatch:
-    """Return the transitions from `slots` on, int64 `[agents, batch]`, over at most `most_steps` steps."""
-    rows = replay.pick(slots, "day", "step", "portfolio", "action")
-    stretches = replay.stretches(slots, most_steps, EPISODE_END)
-    last = stretches.last
-    return TransitionBatch(
-        days=rows["day"].long(),
-        episode_steps=rows["step"].long(),
-        steps=stretches.steps,
-        portfolios=rows["portfolio"].float(),
-        next_portfolios=replay.pick((last + 1) % replay.capacity, "portfolio")["portfolio"].float(),
-        actions=rows["action"].float(),
-        rewards=replay.pick(stretches.slots, "reward")["reward"] * stretches.taken,
-        terminal=replay.pick(last, EPISODE_END)[EPISODE_END],
-    )
 
 
 def stored_days(replay: Replay) -> NDArray[np.int32]:

@@ -168,12 +168,10 @@ def test_rewards_are_those_of_direct_rollouts() -> None:
     assert result.slices[-1] + 17 == holdout.stop
     assert state.champion is not None
     starts = np.array([result.slices])
-    champion = market_of(state).evaluator.roll_out(state.champion.weights[None], starts, record=True)
+    champion = market_of(state).play(state.champion.weights[None], starts, record=True)
     assert list(result.champion_rewards) == champion.rewards[0].tolist()
     random = initial_weights(market_of(state).network.layouts, 5, state.config.seed, state.device)
-    expected = [
-        market_of(state).evaluator.roll_out(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)
-    ]
+    expected = [market_of(state).play(random[agent : agent + 1], starts).rewards[0].mean() for agent in range(5)]
     assert list(result.random_rewards) == expected
     assert result.champion_reward == pytest.approx(float(np.mean(result.champion_rewards)))
     assert result.random_reward == pytest.approx(float(np.mean(expected)))

@@ -16,10 +16,10 @@ from science_cases import random_panel, small_config
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel, panel_of_prices
-from eigen_core.networks import AgentNetwork, Heads
+from eigen_core.networks import Heads
 from eigen_core.networks.population import initial_weights
-from eigen_core.task.market import Evaluator
-from eigen_core.trading import Prices, TradingEnvironment
+from eigen_core.task.market import MarketTask
+from eigen_core.trading import TradingEnvironment
 
 CPU = torch.device("cpu")
 DAYS = 330
@@ -57,13 +57,12 @@ def assert_equal(first: Trace, second: Trace) -> None:
 
 
 def trace(panel: Panel, config: Config, start: int) -> Trace:
-    network = AgentNetwork(panel, config, CPU, Heads())
-    weights = initial_weights(network.layouts, 3, config.seed, CPU)
-    prices = Prices.of_panel(panel, CPU)
+    task = MarketTask(config, panel, CPU, Heads())
+    weights = initial_weights(task.network.layouts, 3, config.seed, CPU)
     starts = np.full((3, 1), start, dtype=np.int64)
-    episodes = Evaluator(network, prices, config, CPU).roll_out(weights, starts, record=True).episodes
+    episodes = task.play(weights, starts, record=True).episodes
     assert episodes is not None
-    environment = TradingEnvironment(prices, config.trading, record_trades=True)
+    environment = TradingEnvironment(task.prices, config.trading, record_trades=True)
     environment.reset(torch.full((3,), start))
     while not environment.done:
         # No decision of a day of settlement counts.

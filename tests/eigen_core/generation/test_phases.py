@@ -105,7 +105,7 @@ def test_fitness_and_validation_are_those_of_direct_rollouts() -> None:
     validation = validation_slices(state)
     result = evaluate(state)
     for starts, found in ((slices, result.fitness), (np.tile(validation, (5, 1)), result.validations)):
-        rewards = market_of(state).evaluator.roll_out(state.population.weights, starts).rewards
+        rewards = market_of(state).play(state.population.weights, starts).rewards
         assert found.tolist() == mean_of_lowest(rewards, 2).tolist()
 
 

@@ -15,7 +15,7 @@ from eigen_core.judging.market import decide_trades
 from eigen_core.market import Panel, build_panel
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.population import initial_weights
-from eigen_core.task.market import Evaluator
+from eigen_core.task.market import MarketTask
 from eigen_core.trading import DecidedTrades, Prices, TradedAccounts, trade_accounts
 from eigen_core.trading.baselines import baseline_curves
 from eigen_core.trading.matched_traders import matched_traders
@@ -48,8 +48,7 @@ def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, pu
     trades, _, _ = played(panel, config, range(start, start + config.trading.episode_days))
     network = AgentNetwork(panel, config, CPU, Heads())
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
-    evaluator = Evaluator(network, Prices.of_panel(panel, CPU), config, CPU)
-    summary = evaluator.roll_out(weights, np.full((AGENTS, 1), start)).summary
+    summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start)).summary
     decided = trades.asset[:, :days] >= 0
     offsets = np.where(decided, trades.exit_day[:, :days] - np.arange(days)[:, None], 0)
     # In the order of columns: an order of a day that buys nothing leaves a gap in the summary alone.
@@ -161,8 +160,7 @@ def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts(purchases
     trades, _, accounts = played(panel, config, range(start, start + trading.episode_days))
     network = AgentNetwork(panel, config, CPU, Heads())
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
-    evaluator = Evaluator(network, Prices.of_panel(panel, CPU), config, CPU)
-    summary = evaluator.roll_out(weights, np.full((AGENTS, 1), start)).summary
+    summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start)).summary
     penalties = (
         summary.idle_days.numpy() * trading.idle_penalty + (summary.trades.numpy() == 0) * trading.no_trade_penalty
     )

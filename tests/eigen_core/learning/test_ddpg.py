@@ -17,10 +17,10 @@ from eigen_core.learning.ddpg import DdpgLearner
 from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.steps import BatchPlan
 from eigen_core.market import Panel
-from eigen_core.networks.population import Population, initial_weights
+from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.task.replay import Replay
-from eigen_core.task.transitions import BlockSampler, pick_transitions, rows_of, stored_days
+from eigen_core.task.transitions import BlockSampler, rows_of, stored_days
 
 CPU = torch.device("cpu")
 CURVES = [curve.name for curve in DdpgLearner.curves]
@@ -59,21 +59,25 @@ class Case:
         first_days = tuple((first_day,) * accumulation for _ in range(steps))
         return BatchPlan(torch.tensor(slots), first_days)
 
-    def learn(self, plan: BatchPlan, population: Population | None = None) -> dict[str, Tensor]:
-        return self.learner.learn(population or self.population, plan, self.replay, lambda: None).curves
+    def learn(self, plan: BatchPlan) -> dict[str, Tensor]:
+        return self.learner.learn(self.population, plan, self.replay, lambda: None).curves
+
+    def row(self, slot: int) -> dict[str, Tensor]:
+        rows = self.replay.pick(torch.tensor([slot % self.replay.capacity]))
+        return {name: column[0] for name, column in rows.items()}
 
     def plain_transition(self, slot: int) -> PlainTransition:
-        steps = [pick_transitions(self.replay, torch.tensor([[slot]]))]
-        while len(steps) < learner_settings(self.config, DdpgConfig).n_step and not steps[-1].terminal:
-            steps.append(pick_transitions(self.replay, torch.tensor([[(slot + len(steps)) % self.replay.capacity]])))
+        steps = [self.row(slot)]
+        while len(steps) < learner_settings(self.config, DdpgConfig).n_step and not steps[-1]["terminal"]:
+            steps.append(self.row(slot + len(steps)))
         return PlainTransition(
-            day=int(steps[0].days),
-            step=int(steps[0].episode_steps),
-            portfolio=steps[0].portfolios[0, 0].double(),
-            next_portfolio=steps[-1].next_portfolios[0, 0].double(),
-            action=steps[0].actions[0, 0].double(),
-            rewards=[float(step.rewards) for step in steps],
-            terminal=bool(steps[-1].terminal),
+            day=int(steps[0]["day"]),
+            step=int(steps[0]["step"]),
+            portfolio=steps[0]["portfolio"].double(),
+            next_portfolio=self.row(slot + len(steps))["portfolio"].double(),
+            action=steps[0]["action"].double(),
+            rewards=[float(step["reward"]) for step in steps],
+            terminal=bool(steps[-1]["terminal"]),
         )
 
     def plain_plan(self, plan: BatchPlan, agent: int) -> list[list[list[PlainTransition]]]:
@@ -173,4 +177,4 @@ def test_agents_start_with_their_own_targets_and_have_not_learned() -> None:
     for name in ("first_moment", "second_moment", "critic_steps", "actor_steps"):
         assert not population.state[name].any()
     assert len({tensor.data_ptr() for tensor in population.tensors().values()}) == 6
-    assert population.nbytes == 4 * (4 * case.network.parameters * 4 + 2 * 8)
+    assert population.nbytes == 4 * (4 * weights.shape[1] * 4 + 2 * 8)

@@ -16,11 +16,10 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.learning.method import mean_of_lowest, spread_starts
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork, Heads, ParameterLayout
+from eigen_core.networks import Heads
 from eigen_core.networks.population import initial_weights
-from eigen_core.task.market import Evaluator, MarketRollout
+from eigen_core.task.market import MarketRollout, MarketTask
 from eigen_core.task.transitions import EpisodeBatch, stored_steps
-from eigen_core.trading import Prices
 
 CPU = torch.device("cpu")
 AGENTS = 4
@@ -31,9 +30,8 @@ class Table:
     def __init__(self, **sections: Any) -> None:
         self.config: Config = small_config(**sections)
         self.panel: Panel = random_panel(self.config)
-        self.network = AgentNetwork(self.panel, self.config, CPU, Heads())
-        self.evaluator = Evaluator(self.network, Prices.of_panel(self.panel, CPU), self.config, CPU)
-        self.weights = 3.0 * initial_weights(self.network.layouts, AGENTS, 1, CPU)
+        self.task = MarketTask(self.config, self.panel, CPU, Heads())
+        self.weights = 3.0 * initial_weights(self.task.network.layouts, AGENTS, 1, CPU)
 
     def noise(self, agents: int = AGENTS, slices: int = len(STARTS), scale: float = 0.3) -> Tensor:
         shape = (agents, slices, stored_steps(self.config), self.panel.assets, 2)
@@ -45,7 +43,7 @@ class Table:
         agents: slice = slice(None),
         noise: Tensor | None = None,
     ) -> MarketRollout:
-        return self.evaluator.roll_out(
+        return self.task.play(
             self.weights[agents], starts[agents], None if noise is None else noise[agents], record=True
         )
 
@@ -115,54 +113,6 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
         else:
             assert episodes.portfolios[index].shape == (days, table.panel.assets, 0)
     assert traded > 20
-
-
-def copied(source: ParameterLayout, target: ParameterLayout, rows: Tensor, inputs: dict[str, slice]) -> Tensor:
-    """Rows of `target` with the parameters of `source`, zero where it has inputs that `source` lacks."""
-    new = torch.zeros(len(rows), target.size)
-    views, values = target.views(new), source.views(rows)
-    parts = []
-    for shape in target.shapes:
-        view = torch.zeros_like(views[shape.name])
-        if shape.name in values:
-            view[:, inputs.get(shape.name, slice(None))] = values[shape.name]
-        parts.append(view.flatten(1))
-    return torch.cat(parts, dim=1)
-
-
-@pytest.mark.parametrize("credit", ["decision", "realized", "marked"])
-def test_whole_episodes_at_once_equal_step_by_step(credit: str) -> None:
-    """An agent that sees its portfolio and gives it no weight trades as one that does not see it."""
-    blind = Table(trading={"observe_portfolio": False, "credit": credit})
-    seeing = Table(trading={"credit": credit})
-    context = blind.config.network.queries * blind.config.network.embedding
-    asset = blind.config.network.embedding + 2
-    size = blind.network.critic_layout.size
-    seeing.weights = torch.cat(
-        [
-            copied(
-                blind.network.critic_layout,
-                seeing.network.critic_layout,
-                blind.weights[:, :size],
-                {"critic0.context.weight": slice(context), "critic0.asset.weight": slice(asset)},
-            ),
-            copied(
-                blind.network.actor_layout,
-                seeing.network.actor_layout,
-                blind.weights[:, size:],
-                {"actor.context.weight": slice(context)},
-            ),
-        ],
-        dim=1,
-    )
-    for noise in (None, blind.noise()):
-        at_once, stepwise = blind.play(shared(), noise=noise), seeing.play(shared(), noise=noise)
-        assert recorded(stepwise).portfolios.any()
-        torch.testing.assert_close(recorded(at_once).actions, recorded(stepwise).actions, rtol=1e-5, atol=1e-6)
-        np.testing.assert_allclose(at_once.rewards, stepwise.rewards, rtol=1e-5)
-        torch.testing.assert_close(recorded(at_once).rewards, recorded(stepwise).rewards, rtol=1e-4, atol=1e-4)
-        for name in ("trades", "wins", "losses", "idle_days"):
-            assert torch.equal(getattr(at_once.summary, name), getattr(stepwise.summary, name))
 
 
 @pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
 from trading_cases import SlowEpisode, panel_of, slow_market_gain
-from training_cases import advance, content_of, market_of, small_state
+from training_cases import advance, content_of, market_of, resumed_from, small_state
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.generation import TrainingState, hold_out, restore, snapshot, snapshot_form, start_training
+from eigen_core.generation import TrainingState, hold_out, snapshot, start_training
 from eigen_core.judging.portfolio import decide_weights
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.market import Panel
@@ -45,7 +45,7 @@ def test_the_excess_is_that_of_all_trades(observe: bool) -> None:
     task = MarketTask(config, panel, CPU, Heads())
     weights = initial_weights((task.critic_layout, task.actor_layout), 4, 1, CPU)
     starts = np.tile(np.array([20, 41]), (4, 1))
-    summary = task.evaluator.roll_out(weights, starts).summary
+    summary = task.play(weights, starts).summary
     counts = task.counts(starts, summary)
     # Sessions are those of the tradable columns.
     rules = SlowEpisode(replace(panel, valid=panel.valid[:, : panel.assets]), config.trading, 0)
@@ -64,22 +64,6 @@ def test_the_excess_is_that_of_all_trades(observe: bool) -> None:
     assert (counts["first_day"] == starts.flatten()).all()
     shares, _ = task.decisions(weights, starts)
     np.testing.assert_allclose(shares.sum(dim=(1, 2)).numpy(), counts["trades"] / 3.0)
-
-
-@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
-def test_of_one_asset_the_excess_is_zero_also_where_its_sales_wait(fill: str) -> None:
-    config = small_config(trading={"fill": fill, "min_target": 5.0, "max_target": 6.0, "buy_threshold": 0.0})
-    panel = random_panel(config, assets=1, context=0)
-    for prices in (panel.open, panel.close):
-        prices[20:80:3] = np.nan
-    # The market is open on all days: the asset is suspended on some.
-    panel = replace(panel, valid=np.ones_like(panel.valid))
-    task = MarketTask(config, panel, CPU, Heads())
-    weights = initial_weights((task.critic_layout, task.actor_layout), 4, 1, CPU)
-    starts = np.tile(np.array([20, 41]), (4, 1))
-    summary = task.evaluator.roll_out(weights, starts).summary
-    assert int((summary.exit_offset > config.trading.holding_days).sum()) > 5
-    assert (task.counts(starts, summary)["excess_of_days"] == 0.0).all()
 
 
 def task_of(panel: Panel | None = None, **sections: Any) -> MarketTask:
@@ -176,10 +160,7 @@ def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None
     assert states[0].history[-1].learning is not None
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(states[0]))
-    resumed = begin(portfolio_config(population=populations[0], **sections))
-    loaded = directory.load_newest(snapshot_form(resumed))
-    assert loaded is not None
-    restore(resumed, loaded.snapshot)
+    resumed = resumed_from(directory, begin, portfolio_config(population=populations[0], **sections))
     assert content_of(advance(resumed, 1)) == content_of(advance(states[0], 1))
     assert hold_out(resumed) is not None
     assert resumed.history[-1].trading.keys() == {"turnover", "exposure", "largest_weight"}

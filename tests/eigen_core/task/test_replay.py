@@ -22,7 +22,6 @@ from eigen_core.task.transitions import (
     BlockSampler,
     EpisodeBatch,
     market_columns,
-    pick_transitions,
     rows_of,
     stored_days,
 )
@@ -63,7 +62,7 @@ def replay_of(*episodes: EpisodeBatch, capacity: int = 24, columns: Mapping[str,
 
 
 class SlowReplay:
-    """Every transition ever appended, with its next portfolio in it."""
+    """Every transition ever appended."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -73,16 +72,14 @@ class SlowReplay:
         count, days = episodes.rewards.shape
         for episode in range(count):
             for step in range(days):
-                last = step == days - 1
                 self.transitions.append(
                     {
-                        "days": int(episodes.first_days[episode]) + step,
-                        "episode_steps": step,
-                        "portfolios": episodes.portfolios[episode, step].tolist(),
-                        "next_portfolios": None if last else episodes.portfolios[episode, step + 1].tolist(),
-                        "actions": episodes.actions[episode, step].tolist(),
-                        "rewards": [episodes.rewards[episode, step].item()],
-                        "terminal": last,
+                        "day": int(episodes.first_days[episode]) + step,
+                        "step": step,
+                        "portfolio": episodes.portfolios[episode, step].tolist(),
+                        "action": episodes.actions[episode, step].tolist(),
+                        "reward": episodes.rewards[episode, step].item(),
+                        "terminal": step == days - 1,
                     }
                 )
 
@@ -95,14 +92,12 @@ def assert_equal(replay: Replay, slow: SlowReplay) -> None:
     expected = slow.by_slot
     assert replay.size == len(expected)
     assert sorted(expected) == list(range(replay.size))
-    assert stored_days(replay).tolist() == [expected[slot]["days"] for slot in range(replay.size)]
+    assert stored_days(replay).tolist() == [expected[slot]["day"] for slot in range(replay.size)]
     if not expected:
         return
-    batch = pick_transitions(replay, torch.arange(replay.size).reshape(1, -1))
+    rows = replay.pick(torch.arange(replay.size))
     for slot, transition in expected.items():
-        for name, value in transition.items():
-            if value is not None:
-                assert getattr(batch, name)[0, slot].tolist() == value, name
+        assert {name: column[slot].tolist() for name, column in rows.items()} == transition
 
 
 def saved_ring(replay: Replay) -> Ring:
@@ -226,14 +221,6 @@ def test_columns_of_something_else_are_refused(name: str) -> None:
         Replay.from_ring(Ring(columns, 0, 0), COLUMNS, CPU)
 
 
-def test_without_a_portfolio_in_sight_nothing_is_stored_of_it() -> None:
-    replay = replay_of(episodes_of(1, 2, 6, portfolio_values=0), columns=market_columns(ASSETS, 0))
-    batch = pick_transitions(replay, torch.arange(12).reshape(2, 6))
-    assert batch.portfolios.shape == batch.next_portfolios.shape == (2, 6, ASSETS, 0)
-    restored = Replay.from_ring(saved_ring(replay), market_columns(ASSETS, 0), CPU)
-    assert restored.ring().columns["portfolio"].shape == (24, ASSETS, 0)
-
-
 def test_a_transition_at_full_scale_takes_at_most_2000_bytes() -> None:
     replay = Replay(100, market_columns(108, 4), CPU)
     assert replay.bytes_per_transition <= 2_000
@@ -252,8 +239,7 @@ def test_actions_of_half_precision_take_half_the_bytes_and_are_rounded_once() ->
     rows = rows_of(episodes, torch.float16)
     replay.append(rows)
     restored = Replay.from_ring(replay.ring(), market_columns(ASSETS, 4, actions=torch.float16), CPU)
-    drawn = pick_transitions(restored, torch.arange(24)[None]).actions[0]
-    assert drawn.dtype == torch.float32
+    drawn = restored.pick(torch.arange(24), "action")["action"].float()
     assert torch.equal(drawn, episodes.actions.flatten(0, 1).half().float())
     assert torch.allclose(drawn, episodes.actions.flatten(0, 1), rtol=2.0**-11, atol=0.0)
 
@@ -347,20 +333,3 @@ def test_a_stretch_goes_up_to_the_end_of_its_episode_and_to_the_newest_transitio
         assert stretches.taken[0, slot, : len(expected)].all()
         assert stretches.steps[0, slot] == len(expected)
         assert numbers[0, stretches.last[0, slot]] == expected[-1]
-
-
-@pytest.mark.parametrize("steps", [2, 5, 9])
-def test_transitions_over_several_steps_have_their_rewards_and_what_is_observed_after_them(steps: int) -> None:
-    replay = replay_of(*(episodes_of(seed, 2, 6) for seed in range(3)))
-    slots = torch.arange(24)[None]
-    batch, alone = pick_transitions(replay, slots, steps), pick_transitions(replay, slots)
-    for slot in range(24):
-        left = min(6 - int(batch.episode_steps[0, slot]), steps)
-        following = [(slot + ahead) % 24 for ahead in range(left)]
-        rewards = [float(alone.rewards[0, other, 0]) for other in following]
-        assert batch.rewards[0, slot].tolist() == rewards + [0.0] * (steps - left)
-        assert batch.steps[0, slot] == left
-        assert batch.terminal[0, slot] == alone.terminal[0, following[-1]]
-        assert torch.equal(batch.next_portfolios[0, slot], alone.next_portfolios[0, following[-1]])
-        for name in ("days", "episode_steps", "portfolios", "actions"):
-            assert torch.equal(getattr(batch, name)[0, slot], getattr(alone, name)[0, slot])
