@@ -64,7 +64,7 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
         market, year = self.accounts(matched, span, own).together().returns, self._year(span)
         returns, held = accounts.together().returns, accounts.held_weights()
         return {
-            "excess": excess_of_days(torch.tensor(returns), torch.tensor(market), year),
+            "excess": excess_of_days(returns, market, year),
             "alpha": alpha_of_days(returns, equal.returns if by_timing else market, year),
             "holding_days": 1,
             "baskets": ("rebalanced", "equal_weight"),

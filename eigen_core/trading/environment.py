@@ -364,23 +364,12 @@ def trade_whole_episodes(
     orders = []
     # Some episodes at a time.
     for part in batch_slices(len(days), coefficients[0, :decisions].numel()):
-        acted = (values[part, :decisions] for values in (coefficients, targets, ranks) if values is not None)
-        orders.append(_place_orders(prices, trading, days[part], *acted))
+        wanted, ranked = coefficients[part, :decisions], None if ranks is None else ranks[part, :decisions]
+        asset, coefficient = choose_assets(prices, trading, days[part], wanted, ranked)
+        target = targets[part, :decisions].gather(-1, asset).to(torch.float64)
+        orders.append(orders_of(prices, trading, days[part], asset, coefficient, target))
     combined = combine_orders(orders, torch.cat)
     return book_episodes(prices, trading, days, combined, _leave_out_held(combined, steps, prices.assets))
-
-
-def _place_orders(
-    prices: Prices,
-    trading: TradingConfig,
-    days: Tensor,
-    coefficients: Tensor,
-    targets: Tensor,
-    ranks: Tensor | None = None,
-) -> Orders:
-    """Return the orders of decisions, `[..., assets]`, whether or not the asset is already held."""
-    asset, coefficient = choose_assets(prices, trading, days, coefficients, ranks)
-    return orders_of(prices, trading, days, asset, coefficient, targets.gather(-1, asset).to(torch.float64))
 
 
 def _leave_out_held(orders: Orders, steps: Tensor, assets: int) -> Tensor:

@@ -18,7 +18,6 @@ class EpisodeSummary:
     Attributes:
         trades: int64, orders that were filled.
         wins: int64, trades with a net gain above zero; with classic bookkeeping also those with one of zero.
-        losses: int64, trades with a net gain below zero.
         idle_days: int64, days of the whole episode that ended without an open position; with classic bookkeeping only
             those that also began without one.
         fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
@@ -31,7 +30,6 @@ class EpisodeSummary:
 
     trades: Tensor
     wins: Tensor
-    losses: Tensor
     idle_days: Tensor
     fees: Tensor
     reward: Tensor
@@ -39,11 +37,6 @@ class EpisodeSummary:
     asset: Tensor
     exit_offset: Tensor
     gain: Tensor
-
-    @property
-    def win_rate(self) -> Tensor:
-        """Share of the trades that won, float64 `[episodes]`; 0 where there was no trade."""
-        return self.wins.to(torch.float64) / self.trades.clamp(min=1)
 
 
 def book_episodes(
@@ -74,7 +67,6 @@ def book_episodes(
     return rewards, EpisodeSummary(
         trades=bought.sum(dim=(1, 2)),
         wins=(bought & wins).sum(dim=(1, 2)),
-        losses=(bought & (orders.gain < 0.0)).sum(dim=(1, 2)),
         idle_days=idle.sum(dim=1),
         fees=sum_of_day(torch.where(bought, fees, 0.0)).sum(dim=1),
         reward=reward,

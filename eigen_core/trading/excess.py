@@ -91,14 +91,9 @@ def _sum_of_pairs(daily: Values, lags: int) -> float:
     return float(moving @ moving / (lags + 1))
 
 
-def excess_of_days(returns: Tensor, benchmark: Tensor, periods_per_year: float) -> Excess | None:
-    """Return the excess of an account over another, a year; None with fewer than two days.
-
-    Args:
-        returns, benchmark: float64 `[days]`, as fractions.
-        periods_per_year: days of trading a year.
-    """
-    difference = (returns - benchmark).cpu().numpy()[None]
+def excess_of_days(returns: Values, benchmark: Values, periods_per_year: float) -> Excess | None:
+    """Return the excess of daily returns over a benchmark's, float64 `[days]` each, of a year; None of a single day."""
+    difference = (returns - benchmark)[None]
     first, lags = np.zeros(1, dtype=np.int64), newey_west_lags(len(returns))
     return mean_excess(difference, np.ones_like(difference), first, lags, periods_per_year)
 

@@ -24,11 +24,6 @@ _LEAST_GROWTH = 1e-3
 """An account loses at most all but this share in a day, so that the logarithm of its growth stays finite."""
 
 
-def _halted(stays: Tensor) -> NDArray[np.bool_]:
-    halted: NDArray[np.bool_] = stays.any(-1).cpu().numpy()
-    return halted
-
-
 def move_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
     """Move scores to `wanted` by the share `speeds`, from 0 to 1; all `[..., assets]`."""
     return scores + speeds * (wanted - scores)
@@ -171,7 +166,7 @@ class Rebalancing:
         # Before its first close an asset is not held, and has no weight.
         unfilled = fills.entry.isnan() & ~prices.last_close.isnan() & ~fills.ended
         stays, ended = (values[: len(returns)] for values in (unfilled, fills.ended))
-        return cls(returns, stays, ended, _halted(stays | ended), order_costs(trading))
+        return cls(returns, stays, ended, (stays | ended).any(-1).cpu().numpy(), order_costs(trading))
 
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
         """Return the table of some days; an index of any shape `[..., days]`, or a slice."""

@@ -125,7 +125,7 @@ class Prices:
         if rules not in self._fills:
             # A GPU has no deterministic cumulative sum.
             prices = (self.open, self.close, self.last_close, self.session, self.last_day)
-            opened, close, last_close, session, last_day = map(_on_host, prices)
+            opened, close, last_close, session, last_day = map(Tensor.cpu, prices)
             found = Fills.of(opened, close, last_close, session, last_day, trading)
             self._fills[rules] = found.to(self.close.device)
         return self._fills[rules]
@@ -163,7 +163,3 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         session=padded(prices.session, True),
         last_day=torch.full((len(span) + days_after,), len(span) - 1, device=prices.close.device),
     )
-
-
-def _on_host(values: Tensor) -> Tensor:
-    return values.cpu()

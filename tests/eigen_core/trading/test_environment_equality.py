@@ -16,11 +16,8 @@ from eigen_core.market import Panel
 from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
 from eigen_core.trading.episodes import EpisodeSummary
 
-FILLS = ("next_open", "next_close", "same_close")
-CREDITS = ("decision", "realized", "marked")
-EPISODES = 16
+EPISODES = 10
 ASSETS = 7
-DAYS = 420
 
 
 def random_actions(seed: int, episodes: int, steps: int, assets: int) -> tuple[np.ndarray, np.ndarray]:
@@ -33,71 +30,44 @@ def random_actions(seed: int, episodes: int, steps: int, assets: int) -> tuple[n
     return coefficients, random.uniform(-0.1, 0.4, coefficients.shape)
 
 
-CASES: list[tuple[int, dict[str, Any]]] = [
-    (index, {"fill": fill, "credit": credit})
-    for index, (fill, credit) in enumerate((fill, credit) for fill in FILLS for credit in CREDITS)
-]
-CASES += [
-    (20, {"trading_days": 30, "settlement_days": 1, "holding_days": 1, "fill": "next_open", "credit": "marked"}),
-    (21, {"trading_days": 30, "settlement_days": 1, "holding_days": 1, "fill": "next_close", "credit": "marked"}),
-    (22, {"trading_days": 30, "settlement_days": 1, "holding_days": 1, "fill": "same_close", "credit": "marked"}),
-    (23, {"trading_days": 40, "settlement_days": 12, "holding_days": 7, "buy_threshold": 0.0, "min_target": 0.01}),
-    (24, {"max_coefficient": None, "observe_portfolio": False, "cost_bps": 0.0, "slippage_bps": 0.0}),
-    (25, {"max_coefficient": None, "fill": "same_close", "credit": "realized", "buy_threshold": 1.7}),
-    (26, {"cost_bps": 80.0, "slippage_bps": 60.0, "loss_multiplier": 1.0, "credit": "marked", "min_target": 0.02}),
-    *((30 + index, {"purchases_per_day": 3, "fill": fill}) for index, fill in enumerate(FILLS)),
-    (33, {"purchases_per_day": ASSETS + 2, "credit": "marked", "buy_threshold": 0.0}),
-    (34, {"purchases_per_day": 2, "credit": "realized", "fill": "same_close", "idle_penalty": 3.0}),
-    *((40 + index, {"fill": fill, "delisting_days": 7, "delisting_loss": 0.4}) for index, fill in enumerate(FILLS)),
-    (43, {"delisting_days": 1, "credit": "marked", "holding_days": 3}),
-    (44, {"delisting_days": 2, "credit": "realized", "fill": "next_close"}),
-    (27, {"trading_days": 1, "settlement_days": 20, "idle_penalty": 0.0, "no_trade_penalty": 5.0}),
-]
+def random_rules(random: np.random.Generator) -> TradingConfig:
+    holding = int(random.integers(1, 13))
+    choices: dict[str, list[Any]] = {
+        "fill": ["next_open", "next_close", "same_close"],
+        "credit": ["decision", "realized", "marked"],
+        "purchases_per_day": [1, 1, 2, 3, 9],
+        "trading_days": [3, 15, 40, 70],
+        "settlement_days": [holding, holding + 5],
+        "buy_threshold": [0.0, 1.0, 1.7],
+        "max_coefficient": [3.0, None],
+        "min_target": [0.01, 0.1],
+        "delisting_days": [1, 2, 7, 60],
+        "delisting_loss": [0.0, 0.4],
+        "cost_bps": [0.0, 5.0, 80.0],
+        "slippage_bps": [0.0, 60.0],
+        "loss_multiplier": [1.0, 10.0],
+        "idle_penalty": [0.0, 3.0],
+        "no_trade_penalty": [5.0, 100.0],
+        "observe_portfolio": [True, True, False],
+    }
+    drawn = {name: values[random.integers(len(values))] for name, values in choices.items()}
+    return TradingConfig(holding_days=holding, **drawn)
 
 
-@pytest.mark.parametrize(("seed", "rules"), CASES)
-def test_both_forms_equal_the_obvious_implementation(seed: int, rules: dict[str, Any]) -> None:
-    trading = TradingConfig(**rules)
-    panel = random_panel(seed, DAYS, ASSETS)
-    steps = trading.episode_days
-    first_days = np.random.default_rng(seed).integers(0, DAYS - steps + 1, EPISODES)
-    first_days[:2] = DAYS - steps, 0
-    assert len(_trades_of_equal_forms(panel, trading, first_days, seed)) > EPISODES / 2
-
-
-@pytest.mark.thorough
-def test_both_forms_equal_it_on_random_markets_with_several_purchases_a_day() -> None:
+@pytest.mark.parametrize(
+    "seed", [*range(40), *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(40, 200))]
+)
+def test_both_forms_equal_the_obvious_implementation(seed: int) -> None:
     """On every other market the agent ranks the assets by a value of its own."""
-    several = 0
-    for seed in range(200):
-        random = np.random.default_rng(seed)
-        assets, holding = int(random.integers(1, 9)), int(random.integers(1, 7))
-        rules: dict[str, Any] = {
-            "purchases_per_day": int(random.integers(2, 6)),
-            "trading_days": int(random.integers(1, 16)),
-            "holding_days": holding,
-            "settlement_days": holding,
-            "fill": random.choice(FILLS).item(),
-            "credit": random.choice(CREDITS).item(),
-            "buy_threshold": float(random.choice([0.0, 1.0])),
-            "min_target": 0.02,
-        }
-        trading = TradingConfig(**rules)
-        first_days = random.integers(0, 60 - trading.episode_days + 1, 3)
-        table = _trades_of_equal_forms(random_panel(seed, 60, assets), trading, first_days, seed, ranked=seed % 2 == 1)
-        several += int(table.duplicated(["episode", "decision_day"]).sum())
-    assert several > 300
-
-
-def _trades_of_equal_forms(
-    panel: Panel, trading: TradingConfig, first_days: np.ndarray, seed: int, *, ranked: bool = False
-) -> pd.DataFrame:
-    """All trades, once both forms have been found to equal the obvious one."""
-    prices, steps, episodes = prices_of(panel), trading.episode_days, len(first_days)
-    actions = list(random_actions(seed, episodes, steps, panel.assets))
+    random = np.random.default_rng(seed)
+    trading, days, assets, ranked = random_rules(random), 120, int(random.integers(3, 9)), seed % 2 == 1
+    panel, steps = random_panel(seed, days, assets), trading.episode_days
+    first_days = np.array([days - steps, 0, *random.integers(0, days - steps + 1, EPISODES - 2)])
+    prices = prices_of(panel)
+    actions = list(random_actions(seed, EPISODES, steps, assets))
     if ranked:
         # With equals, and some outside of their bounds.
-        actions.append(np.random.default_rng(seed).uniform(-0.1, 1.1, actions[0].shape).round(1))
+        actions.append(random.uniform(-0.1, 1.1, actions[0].shape).round(1))
     environment = TradingEnvironment(prices, trading, record_trades=True)
     environment.reset(torch.tensor(first_days))
     portfolios = []
@@ -119,7 +89,7 @@ def _trades_of_equal_forms(
         SlowEpisode(panel, trading, int(first_days[index]), sessions=sessions).run(
             *(values[index] for values in actions)
         )
-        for index in range(episodes)
+        for index in range(EPISODES)
     ]
     slow_rewards = np.array([episode.rewards for episode in slow])
     tolerance = 1e-9 * np.maximum(1.0, np.abs(slow_rewards))
@@ -128,16 +98,14 @@ def _trades_of_equal_forms(
     for summary in (account, whole_account):
         assert summary.trades.tolist() == [len(episode.trades) for episode in slow]
         assert summary.wins.tolist() == [sum(t["gain"] > 0 for t in episode.trades) for episode in slow]
-        assert summary.losses.tolist() == [sum(t["gain"] < 0 for t in episode.trades) for episode in slow]
         assert summary.idle_days.tolist() == [episode.idle_days for episode in slow]
         np.testing.assert_allclose(summary.fees, [sum(t["fees"] for t in e.trades) for e in slow], rtol=1e-9)
         np.testing.assert_allclose(summary.reward, slow_rewards.sum(axis=1), rtol=1e-9, atol=1e-9)
-        assert ((summary.win_rate >= 0) & (summary.win_rate <= 1)).all()
     _assert_portfolios_equal(np.stack(portfolios, axis=1), slow)
     _assert_trades_equal(table, slow)
     falling = table.groupby(["episode", "decision_day"])["coefficient"].diff().fillna(0.0) <= 0.0
     assert falling.all() or ranked
-    return table
+    assert len(table)
 
 
 def _assert_portfolios_equal(portfolios: np.ndarray, slow: list[SlowEpisode]) -> None:
@@ -187,7 +155,6 @@ class ReplacedEpisode:
     positions: dict[int, ReplacedPosition] = field(default_factory=dict)
     trades: int = 0
     wins: int = 0
-    losses: int = 0
     idle_days: int = 0
     corners: set[str] = field(default_factory=set)
 
@@ -240,7 +207,6 @@ class ReplacedEpisode:
         if percent >= 0.0:
             self.wins += 1
             return position.coefficient * percent
-        self.losses += 1
         return -self.trading.loss_multiplier * position.coefficient * abs(percent)
 
     def buy(self, day: int, coefficients: Array, targets: Array) -> None:
@@ -325,18 +291,10 @@ def test_both_forms_equal_the_replaced_system(panel: Panel, corners: set[str]) -
     for rewards in all_rewards:
         np.testing.assert_allclose(rewards, expected, rtol=1e-9, atol=1e-9)
     for summary in summaries:
-        for name in ("trades", "wins", "losses", "idle_days"):
+        for name in ("trades", "wins", "idle_days"):
             assert getattr(summary, name).tolist() == [getattr(episode, name) for episode in slow], name
         assert not summary.fees.any()
         np.testing.assert_allclose(summary.reward, expected.sum(axis=1), rtol=1e-9, atol=1e-9)
-
-
-def test_exact_bookkeeping_is_another() -> None:
-    panel = panel_with_gaps(6)
-    _, (classic, _) = played(panel, CLASSIC, 7)
-    _, (exact, _) = played(panel, CLASSIC.model_copy(update={"bookkeeping": "exact"}), 7)
-    for name in ("trades", "wins", "idle_days", "reward"):
-        assert (getattr(classic, name) != getattr(exact, name)).any(), name
 
 
 def test_a_gain_of_zero_is_a_win_by_classic_bookkeeping_alone() -> None:
@@ -348,4 +306,3 @@ def test_a_gain_of_zero_is_a_win_by_classic_bookkeeping_alone() -> None:
         _, summary = trade_whole_episodes(prices_of(panel), trading, torch.tensor([0]), action, action)
         assert summary.trades > 0
         assert summary.wins == (summary.trades if wins else 0)
-        assert summary.losses == 0

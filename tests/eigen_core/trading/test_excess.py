@@ -4,12 +4,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from numpy.typing import NDArray
 from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel, slow_market_gain
 
 from eigen_core.config import Config, TradingConfig, merge
-from eigen_core.trading import market_gains, mean_excess, trade_whole_episodes
+from eigen_core.trading import market_gains, mean_excess
 from eigen_core.trading.baselines import baseline_curves
 
 
@@ -49,19 +48,6 @@ def test_mean_and_error_are_those_of_all_pairs_of_days(starts: list[int]) -> Non
     assert found.standard_error == pytest.approx(100.0 * slow_error(excess, bought, starts, 7), rel=1e-9)
 
 
-def test_an_episode_that_is_played_again_says_nothing_new() -> None:
-    random = np.random.default_rng(4)
-    excess, number = random.normal(0.01, 0.05, (1, 60)), np.ones((1, 60))
-    once = mean_excess(excess, number, np.array([30]), lags=5)
-    again = mean_excess(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 30, 30]), lags=5)
-    later = mean_excess(np.tile(excess, (3, 1)), np.tile(number, (3, 1)), np.array([30, 300, 900]), lags=5)
-    assert once is not None
-    assert again is not None
-    assert later is not None
-    assert again.interval == pytest.approx(once.interval)
-    assert later.standard_error == pytest.approx(once.standard_error / 3.0**0.5)
-
-
 def test_the_interval_is_wider_where_trades_are_of_few_stretches_of_days() -> None:
     excess, number = np.zeros((1, 120)), np.zeros((1, 120))
     traded = [0, 1, 2, 60, 61, 100]
@@ -76,23 +62,6 @@ def test_fewer_than_two_trades_say_nothing() -> None:
     number = np.zeros((2, 9))
     number[1, 3] = 1.0
     assert mean_excess(0.1 * number, number, np.array([3, 20]), lags=3) is None
-
-
-def test_an_asset_drawn_at_random_has_an_excess_near_zero() -> None:
-    trading = TradingConfig(holding_days=8, settlement_days=8, trading_days=40, min_target=5.0, max_target=6.0)
-    prices = prices_of(random_panel(2, days=400, assets=30))
-    starts = torch.arange(0, 350, 7)
-    coefficients = torch.tensor(np.random.default_rng(1).random((len(starts), trading.episode_days, 30))) * 3.0
-    targets = torch.full_like(coefficients, 5.5)
-    _, summary = trade_whole_episodes(prices, trading, starts, coefficients, targets)
-    market = market_gains(prices, trading)
-    days = starts.unsqueeze(1) + torch.arange(trading.trading_days)
-    day, assets = days.unsqueeze(2), summary.asset.clamp(min=0)
-    excess = summary.gain - market[day, prices.fills(trading).due_after(day, assets, summary.exit_offset)]
-    gained = torch.where(summary.bought, excess, 0.0).squeeze(2).numpy()
-    found = mean_excess(gained, summary.bought.squeeze(2).double().numpy(), starts.numpy(), trading.holding_days)
-    assert found is not None
-    assert abs(found.mean) < 3.0 * found.standard_error
 
 
 DAYS = 420
@@ -141,16 +110,6 @@ def test_a_rule_without_the_prices_that_it_needs_stays_in_cash() -> None:
     curves = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), early)
     assert (curves["momentum"].equity == curves["momentum"].capital).all()
     assert curves["reversal"].equity[-1] > curves["reversal"].capital
-
-
-def test_an_asset_that_starts_late_is_bought_once_it_can_be() -> None:
-    closes = steady_growth([0.0, 0.01])
-    closes[: SPAN.start + 10, 1] = np.nan
-    panel = panel_of(closes, closes, closes)
-    curves = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), SPAN)
-    assert curves["equal_weight"].equity[-1] == pytest.approx(curves["equal_weight"].capital)
-    assert curves["rebalanced"].equity[11] == pytest.approx(curves["rebalanced"].capital)
-    assert curves["rebalanced"].equity[12] > curves["rebalanced"].capital
 
 
 def test_equal_weight_waits_for_the_first_fill_of_each_asset() -> None:

@@ -1,6 +1,5 @@
 """Which assets a decision buys, and that a fill needs a market: beside a loop that walks the days."""
 
-import dataclasses
 from dataclasses import replace
 from typing import Any
 
@@ -13,9 +12,8 @@ from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel, s
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import AccountConfig, TradingConfig
-from eigen_core.market.panel import Panel
 from eigen_core.trading import Prices
-from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
+from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import prices_of_span
@@ -91,60 +89,6 @@ def test_account_and_excess_equal_a_loop_over_the_days(
     assert excess is None or excess.mean == pytest.approx(100.0 * np.mean(beyond), abs=1e-9)
 
 
-def ramps_with_halts() -> Panel:
-    """Four assets that rise by 0.9 % a day for 20 days, then are halted for 8 and begin again 15 % lower, in turn."""
-    days, assets = 400, 4
-    shift = np.arange(assets) * 7
-    day = np.arange(days)[:, None] + shift
-    halted, cycle = day % 28 >= 20, day // 28
-    close = 100.0 * np.exp(0.009 * (day % 28 + 20 * cycle - 20 * (shift // 28)) - 0.1625 * cycle)
-    open_ = close * np.exp(-0.004)
-    for prices in (open_, close):
-        prices[halted] = np.nan
-    return panel_of(open_, close, close)
-
-
-@pytest.mark.parametrize("observe", [True, False])
-def test_random_traders_earn_nothing_by_halts(observe: bool) -> None:
-    """Who could sell at the last price before a fall, while nothing trades, would gain with every trade."""
-    panel = ramps_with_halts()
-    trading = TradingConfig(loss_multiplier=1.0, observe_portfolio=observe, cost_bps=0.0, slippage_bps=0.0)
-    environment = TradingEnvironment(prices_of(panel), trading, record_trades=True)
-    environment.reset(torch.arange(0, 240, 10))
-    random = np.random.default_rng(1)
-    while not environment.done:
-        actions = random.uniform(0.0, 3.0, (2, 24, 4))
-        environment.step(torch.tensor(actions[0]), torch.tensor(actions[1] / 3.0))
-    table = environment.trades()
-    market = table["reason"] == "time"
-    close, exits = panel.close, table.loc[market, ["exit_day", "asset"]].to_numpy()
-    assert not np.isnan(close[tuple(exits.T)]).any()
-    late = market & (table["exit_day"] > table["decision_day"] + trading.holding_days)
-    assert late.sum() > 50
-    first = panel.open[table.loc[late, "exit_day"], table.loc[late, "asset"]]
-    np.testing.assert_allclose(table.loc[late, "exit"], first)
-    # A cycle is a gain of 2 %, and each trade of it takes a fall or sells at its target.
-    assert abs(table["gain"].mean()) < 0.03
-    assert (table["gain"] < 0.0).mean() > 0.2
-
-
-def test_stocks_beside_coins_are_held_for_their_own_sessions() -> None:
-    days = 120
-    close = np.exp(np.cumsum(np.random.default_rng(2).normal(0.0, 0.01, (days, 3)), axis=0))
-    weekend = np.arange(days) % 7 > 4
-    holiday = np.arange(days) == 60
-    close[weekend | holiday, :2] = np.nan
-    panel = panel_of(close, close, close)
-    fills = prices_of(panel).fills(TradingConfig(holding_days=10, settlement_days=10))
-    for day in range(30, 90):
-        stock, coin = (int(fills.exit_offset[day, asset]) for asset in (0, 2))
-        assert coin == 10
-        own = np.flatnonzero(~np.isnan(close[day + 1 :, 0]))
-        assert stock == own[9] + 1
-        assert float(fills.exit[day, 0]) == close[day + stock, 0]
-        assert bool(fills.entry[day, 0].isnan()) == bool(np.isnan(close[day, 0]) or np.isnan(close[day + 1, 0]))
-
-
 def test_the_end_of_a_split_is_as_far_as_a_sale_looks() -> None:
     """The reward of a training episode whose sale waits does not know the prices of validation."""
     close = np.full((100, 2), 10.0)
@@ -183,61 +127,24 @@ def test_a_run_from_before_is_refused_where_some_symbol_does_not_trade() -> None
 
 
 @pytest.mark.parametrize("among", [[0, 1], [2, 5, 6], list(range(7))])
-@pytest.mark.parametrize("apart", [1, 7])
-def test_no_column_is_favoured_where_coefficients_are_equal(among: list[int], apart: int) -> None:
-    """Each of n columns is chosen on one day in n, within four standard deviations, also of weekly dates."""
+@pytest.mark.parametrize(("apart", "purchases"), [(1, 1), (7, 1), (1, 2)])
+def test_no_column_is_favoured_where_coefficients_are_equal(among: list[int], apart: int, purchases: int) -> None:
+    """Each of n columns has each place on one day in n, within four standard deviations, also of weekly dates."""
     close = np.full((2_000, 7), 10.0)
     panel = panel_of(close, close, close)
-    panel = dataclasses.replace(panel, dates=np.datetime64("1990-01-01") + apart * np.arange(panel.days))
+    panel = replace(panel, dates=np.datetime64("1990-01-01") + apart * np.arange(panel.days))
     wanted = torch.full((panel.days, 7), 1.0)
     wanted[:, among] = 2.0
-    asset, coefficient = choose_assets(prices_of(panel), TradingConfig(), torch.arange(panel.days), wanted)
-    assert (coefficient == 2.0).all()
-    counts = np.bincount(asset[:, 0], minlength=7)
-    share = 1.0 / len(among)
-    assert set(np.flatnonzero(counts)) == set(among)
-    assert (np.abs(counts[among] / panel.days - share) < 4.0 * np.sqrt(share * (1.0 - share) / panel.days)).all()
-
-
-def test_no_column_is_favoured_where_some_of_equals_are_bought() -> None:
-    """Each of 5 columns is among the three on three days of five, each pair of places by itself as often."""
-    close = np.full((2_000, 7), 10.0)
-    panel = panel_of(close, close, close)
-    wanted = torch.full((panel.days, 7), 1.0)
-    wanted[:, 2:] = 2.0
-    trading = TradingConfig(purchases_per_day=3)
+    trading = TradingConfig(purchases_per_day=purchases)
     asset, coefficient = choose_assets(prices_of(panel), trading, torch.arange(panel.days), wanted)
     assert (coefficient == 2.0).all()
-    assert all(len(set(chosen)) == 3 for chosen in asset.tolist())
-    for place in range(3):
-        counts = np.bincount(asset[:, place], minlength=7)[2:]
-        assert (np.abs(counts / panel.days - 0.2) < 4.0 * np.sqrt(0.2 * 0.8 / panel.days)).all()
-
-
-def test_what_is_ranked_highest_is_bought_only_if_its_coefficient_is_enough() -> None:
-    close = np.full((8, 4), 10.0)
-    prices = prices_of(panel_of(close, close, close))
-    trading = TradingConfig(trading_days=2, settlement_days=2, holding_days=2)
-    environment = TradingEnvironment(prices, trading, record_trades=True)
-    environment.reset(torch.tensor([1]))
-    ranks = torch.tensor([[0.2, 0.9, 0.3, 0.1]])
-    targets = torch.full((1, 4), 0.2)
-    environment.step(torch.tensor([[3.0, 0.9, 2.0, 3.0]]), targets, ranks)
-    environment.step(torch.tensor([[3.0, 1.5, 2.0, 3.0]]), targets, ranks)
-    for _ in range(2):
-        environment.step(targets, targets, ranks)
-    table = environment.trades()
-    assert table[["decision_day", "asset", "coefficient"]].to_numpy().tolist() == [[2.0, 1.0, 1.5]]
-
-
-def test_a_rank_that_is_not_a_number_is_named() -> None:
-    prices = prices_of(random_panel(6, 100, 5))
-    trading = TradingConfig(trading_days=25, settlement_days=8, holding_days=6)
-    coefficients, targets = torch.full((2, 1, 33, 5), 0.5).unbind(0)
-    ranks = torch.full_like(coefficients, 0.5)
-    ranks[0, 3] = torch.nan
-    with pytest.raises(FloatingPointError, match="network has diverged"):
-        trade_whole_episodes(prices, trading, torch.tensor([40]), coefficients, targets, ranks)
+    assert all(len(set(chosen)) == purchases for chosen in asset.tolist())
+    share = 1.0 / len(among)
+    for place in range(purchases):
+        counts = np.bincount(asset[:, place], minlength=7)
+        assert set(np.flatnonzero(counts)) == set(among)
+        deviations = counts[among] / panel.days - share
+        assert (np.abs(deviations) < 4.0 * np.sqrt(share * (1.0 - share) / panel.days)).all()
 
 
 @settings(max_examples=200, deadline=None)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trading_cases import panel_of, prices_of, random_panel, suspended_market
 
 from eigen_core.config import Config, TradingConfig
-from eigen_core.trading import Prices, excess_of_days, market_gains
+from eigen_core.trading import Prices, excess_of_days
 from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
 from eigen_core.trading.matched_traders import (
     active_share,
@@ -114,29 +114,17 @@ def test_draws_are_keyed() -> None:
     assert not np.array_equal(few.total_returns, other.total_returns)
 
 
-def test_where_all_assets_are_alike_random_traders_earn_what_the_agent_does() -> None:
-    trades, known = agents_trades(1)
-    closes = np.exp(np.cumsum(np.random.default_rng(2).normal(0.0, 0.01, len(SPAN) + 8)))[:, None] * np.ones((1, 8))
-    panel = random_panel(11, days=len(SPAN) + 8, assets=8)
-    columns = {**dict.fromkeys(("open", "high", "low", "close"), closes), "valid": np.ones_like(panel.valid)}
-    alike = prices_of(type(panel)(**{**vars(panel), **columns}))
-    known = prices_of_span(alike, range(len(SPAN)), 8)
-    trades = next(matched_traders(trades, known, CONFIG.trading, 1, 7, "agent"))
-    matched = play_matched_traders(trades, known, DATES, CONFIG, 25, "champion")
-    accounts = trade_accounts(trades, known.last_close[: len(SPAN)].numpy(), DATES, CONFIG.trading, CONFIG.account)
-    assert matched.total_returns == pytest.approx(accounts.equity[0, -1] / accounts.capital - 1.0, abs=1e-12)
-    excess, _ = excess_of_trades(trades, known, CONFIG.trading)
-    assert excess is not None
-    assert excess.mean == pytest.approx(0.0, abs=1e-9)
-
-
 @pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
-def test_who_draws_the_asset_of_the_agent_earns_the_same_also_where_its_sales_wait(fill: str) -> None:
+def test_one_asset_is_the_market_and_all_its_traders_also_where_its_sales_wait(fill: str) -> None:
     trades, known, config = trades_of_one_asset(fill)
     matched = play_matched_traders(trades, known, DATES, config, 3, "champion")
     closes = known.last_close[: len(SPAN)].numpy()
     accounts = trade_accounts(trades, closes, DATES, config.trading, config.account)
     assert matched.total_returns == pytest.approx(accounts.equity[0, -1] / accounts.capital - 1.0, abs=1e-12)
+    excess, _ = excess_of_trades(trades, known, config.trading)
+    assert excess is not None
+    assert excess.trades > 10
+    assert excess.mean == excess.standard_error == 0.0
 
 
 def test_the_quantile_is_the_share_of_traders_that_earned_less() -> None:
@@ -195,63 +183,16 @@ def test_alpha_equals_the_plain_sum_over_all_pairs() -> None:
     mean, error = plain_alpha(excess, market, day, 6)
     assert (found.mean, found.standard_error) == pytest.approx((100.0 * mean, 100.0 * error))
     assert (found.trades, found.per) == (70, "trade")
-
-
-def test_alpha_leaves_out_what_the_market_explains() -> None:
-    random = np.random.default_rng(2)
-    market, own = random.normal(0.001, 0.01, 600), random.normal(0.0, 0.002, 600)
-    risky = alpha_of_days(1.5 * market + own - own.mean(), market, 252.0)
-    skilled = alpha_of_days(1.5 * market + own - own.mean() + 0.001, market, 252.0)
-    assert risky is not None
-    assert skilled is not None
-    assert abs(risky.mean) < 2.0 * risky.standard_error
-    assert skilled.mean - risky.mean == pytest.approx(25.2)
-    assert skilled.mean > 5.0 * skilled.standard_error
-    assert skilled.per == "year"
+    of_year = alpha_of(excess, market, day, 6, 252.0)
+    assert of_year is not None
+    assert of_year.mean == pytest.approx(252.0 * found.mean)
+    assert of_year.per == "year"
 
 
 def test_without_a_market_that_moves_or_with_few_trades_there_is_no_alpha() -> None:
     day = np.arange(9)
     assert alpha_of(np.ones(9), np.arange(9.0), day, 1) is None
     assert alpha_of_days(np.random.default_rng(3).normal(0.0, 0.01, 50), np.full(50, 0.01), 252.0) is None
-
-
-def test_excess_of_trades_is_that_of_each_trade() -> None:
-    trades, known = agents_trades(1)
-    excess, alpha = excess_of_trades(trades, known, CONFIG.trading)
-    entries, market = known.fills(CONFIG.trading).entry.numpy(), market_gains(known, CONFIG.trading).numpy()
-    cost = CONFIG.trading.cost_bps / 1e4
-    gains = []
-    due = due_days(trades, known, CONFIG.trading)
-    for day in np.flatnonzero(trades.asset[0, :, 0] >= 0):
-        entry, left = entries[day, trades.asset[0, day, 0]], trades.exit[0, day, 0]
-        gain = left * (1.0 - cost) / (entry * (1.0 + cost)) - 1.0
-        gains.append(gain - market[day, due[0, day, 0] - day])
-    assert excess is not None
-    assert alpha is not None
-    assert excess.mean == pytest.approx(100.0 * float(np.mean(gains)))
-    assert excess.trades == alpha.trades == len(gains)
-
-
-@pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
-def test_one_asset_is_the_market_also_where_its_sales_wait(fill: str) -> None:
-    trades, known, config = trades_of_one_asset(fill)
-    excess, _ = excess_of_trades(trades, known, config.trading)
-    assert excess is not None
-    assert excess.trades > 10
-    assert excess.mean == excess.standard_error == 0.0
-
-
-@pytest.mark.parametrize("axis", [0, 2], ids=["of agents", "of an agent"])
-def test_what_is_decided_on_one_day_counts_together_in_the_errors(axis: int) -> None:
-    trades, known = agents_trades(1)
-    twice = DecidedTrades(**{name: np.concatenate([values, values], axis) for name, values in vars(trades).items()})
-    once, double = (excess_of_trades(held, known, CONFIG.trading) for held in (trades, twice))
-    for one, two in zip(once, double, strict=True):
-        assert one is not None
-        assert two is not None
-        assert two.trades == 2 * one.trades
-        assert (two.mean, two.standard_error) == pytest.approx((one.mean, one.standard_error))
 
 
 PERMUTED_DAYS, PERMUTED_ASSETS = 40, 6
@@ -330,7 +271,7 @@ def test_equal_weight_is_that_of_the_same_exposure() -> None:
 def test_the_excess_of_a_year_is_the_mean_difference_of_days_with_its_newey_west_error() -> None:
     random = np.random.default_rng(3)
     returns, benchmark = random.normal(0.001, 0.01, (2, 251))
-    found = excess_of_days(torch.tensor(returns), torch.tensor(benchmark), 252)
+    found = excess_of_days(returns, benchmark, 252)
     difference = 100.0 * (returns - benchmark)
     deviations = difference - difference.mean()
     variance = sum(
@@ -342,7 +283,7 @@ def test_the_excess_of_a_year_is_the_mean_difference_of_days_with_its_newey_west
     assert (found.mean, found.standard_error) == pytest.approx((252 * difference.mean(), error))
     assert (found.trades, found.per) == (251, "year")
     assert "% a year" in str(found)
-    assert excess_of_days(torch.zeros(1), torch.zeros(1), 252) is None
+    assert excess_of_days(np.zeros(1), np.zeros(1), 252) is None
 
 
 SHIFTED_DAYS, HOLDING = 90, 5

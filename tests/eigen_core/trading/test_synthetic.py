@@ -7,8 +7,6 @@ from scipy.signal import lfilter
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.config import Config
-from eigen_core.market.build import panel_of_clean_prices
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.trading.synthetic import (
     FEATURE,
@@ -100,14 +98,6 @@ def test_days_and_bars_stay_whole_and_equal_seeds_give_equal_prices(prices: Clea
     assert 0.96 < blocks.mean() < 0.995
     assert prices_fingerprint(noise) == prices_fingerprint(unpredictable_prices(prices, 3))
     assert prices_fingerprint(noise) != prices_fingerprint(unpredictable_prices(prices, 4))
-
-
-def test_features_are_those_of_the_new_prices(prices: CleanPrices) -> None:
-    market = Config(preset="quickstart").market
-    noise = unpredictable_prices(prices, 3)
-    panel = panel_of_clean_prices(noise, market, "noise")
-    feature = panel.features[:, 1, panel.feature_names.index("log_return_1")]
-    assert _correlation(feature[1:].astype(np.float64), _returns(noise)[:, 1]) > 0.99
 
 
 _CONFIG = small_config()

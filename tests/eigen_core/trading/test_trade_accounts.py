@@ -11,10 +11,9 @@ from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.fills import fill_offset
-from eigen_core.trading.metrics import compute_metrics
 from eigen_core.trading.orders import resolve_orders
 from eigen_core.trading.prices import Prices, prices_of_span
-from eigen_core.trading.trades import ROUNDING, DecidedTrades, TradedAccounts, trade_accounts, trade_day_by_day
+from eigen_core.trading.trades import ROUNDING, DecidedTrades, trade_accounts, trade_day_by_day
 
 
 def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders: int, seed: int) -> DecidedTrades:
@@ -183,45 +182,6 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
     assert kept > 20 * spans
 
 
-def one_trade(**changes: Any) -> DecidedTrades:
-    """One trade, decided on the first of four days, bought at 10 on the second and sold at 12 on the third."""
-    values = {"asset": 0, "exit_day": 2, "entry": 10.0, "exit": 12.0, "target": 13.0, "coefficient": 3.0}
-    flags = {"at_target": False, "delisted": False, "at_open": True}
-    columns: dict[str, Any] = {
-        name: np.full((1, 4, 1), value) for name, value in {**values, **flags, **changes}.items()
-    }
-    columns["asset"][:, 1:] = -1
-    return DecidedTrades(**columns)
-
-
-def accounts_of(trades: DecidedTrades, closes: Any, purchases: int = 1, **settings: Any) -> TradedAccounts:
-    trading = TradingConfig(cost_bps=0.0, slippage_bps=0.0, purchases_per_day=purchases)
-    dates = np.datetime64("2020-01-01") + np.arange(len(closes))
-    return trade_accounts(trades, np.array(closes), dates, trading, AccountConfig(**settings))
-
-
-RISING = [[10.0], [11.0], [13.0], [14.0]]
-
-
-def test_a_position_takes_its_share_of_the_equity_and_gives_back_what_it_is_sold_for() -> None:
-    accounts = accounts_of(one_trade(), RISING, capital=1_000.0)
-    curve, table = accounts.curve(0), accounts.table(0, ("A",))
-    np.testing.assert_allclose(curve.equity, [1_000.0, 1_005.0, 1_010.0, 1_010.0])
-    np.testing.assert_allclose(curve.traded, [0.0, 50.0, 60.0, 0.0])
-    assert table[["symbol", "shares", "paid", "received", "gain", "reason"]].to_numpy().tolist() == [
-        ["A", 5.0, 50.0, 60.0, 10.0, "time"]
-    ]
-
-
-def test_what_is_still_held_on_the_last_day_counts_at_its_last_known_close() -> None:
-    accounts = accounts_of(one_trade(exit_day=9), RISING, capital=1_000.0)
-    table = accounts.table(0, ("A",))
-    assert accounts.equity[0, -1] == pytest.approx(1_020.0)
-    assert table["reason"].tolist() == ["held"]
-    assert table["exit"].isna().all()
-    assert table["gain"].tolist() == pytest.approx([20.0])
-
-
 def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
     """Beside a symbol that goes on; what is bought on the last days is still held."""
     closes = np.full((60, 2), 10.0)
@@ -246,12 +206,6 @@ def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
     assert delisted["exit"] == panel.dates[27]
 
 
-@pytest.mark.parametrize(("shares", "bought"), [("fractional", 9.5), ("whole", 9.0)])
-def test_no_position_takes_more_than_the_cash(shares: str, bought: float) -> None:
-    settings: dict[str, Any] = {"capital": 95.0, "sizing": "fixed", "fixed_amount": 1_000.0, "shares": shares}
-    assert accounts_of(one_trade(), np.full((4, 1), 10.0), **settings).shares[0, 0, 0] == bought
-
-
 def test_the_purchases_of_all_days_together_take_no_more_than_the_equity() -> None:
     holding, purchases, days = 4, 3, 20
     free = TradingConfig(cost_bps=0.0, slippage_bps=0.0, fill="same_close")
@@ -264,50 +218,3 @@ def test_the_purchases_of_all_days_together_take_no_more_than_the_equity() -> No
     accounts = trade_accounts(trades, closes, dates, trading, AccountConfig(capital=1_200.0))
     np.testing.assert_allclose(accounts.paid, 100.0)
     np.testing.assert_allclose(accounts.exposure[0], [0.25, 0.5, 0.75, *[1.0] * (days - 3)])
-
-
-def test_what_the_cash_does_not_pay_for_is_the_last_of_a_day() -> None:
-    trades = DecidedTrades.none(1, 4, 3)
-    trades.asset[0, 0], trades.exit_day[0, 0], trades.entry[0, 0], trades.exit[0, 0] = [2, 0, 1], 3, 10.0, 10.0
-    trades.coefficient[0, 0] = 3.0
-    settings: dict[str, Any] = {"capital": 150.0, "sizing": "fixed", "fixed_amount": 100.0}
-    accounts = accounts_of(trades, np.full((4, 3), 10.0), 3, **settings)
-    assert accounts.shares[0, 0].tolist() == [10.0, 5.0, 0.0]
-    table = accounts.table(0, ("A", "B", "C"))
-    assert table["symbol"].tolist() == ["C", "A"]
-    assert table["decision"].nunique() == 1
-
-
-_GROWTH = 0.01
-_HOLDING = 5
-_CYCLES = 12
-
-
-def test_an_oracle_of_steady_growth_earns_what_a_formula_says() -> None:
-    days = _HOLDING * _CYCLES + 1
-    # Each day opens at the close before it, so a fill at the open pays the close of the decision.
-    rising = 50.0 * (1.0 + _GROWTH) ** np.arange(days)
-    closes = np.stack([rising, np.full(days, 20.0)], axis=1)
-    trades = DecidedTrades.none(1, days)
-    for day in range(0, days - 1, _HOLDING):
-        decided = (0, day, 0)
-        trades.asset[decided], trades.exit_day[decided] = 0, day + _HOLDING
-        trades.entry[decided], trades.exit[decided] = rising[day], rising[day + _HOLDING]
-        trades.at_open[decided], trades.coefficient[decided] = True, 3.0
-    trading = TradingConfig(holding_days=_HOLDING, settlement_days=_HOLDING, cost_bps=0.0, slippage_bps=0.0)
-    dates = np.datetime64("2020-01-01") + np.arange(days)
-    accounts = trade_accounts(trades, closes, dates, trading, AccountConfig(capital=1_000.0))
-    figures = compute_metrics(accounts.curve(0), periods_per_year=252)
-    # A fifth of the equity grows for five days, then is sold and a fifth of the new equity is bought.
-    cycle = 1.0 + ((1.0 + _GROWTH) ** _HOLDING - 1.0) / _HOLDING
-    assert figures.total_return == pytest.approx(cycle**_CYCLES - 1.0, rel=1e-12)
-    assert figures.cagr == pytest.approx(cycle ** (_CYCLES * 252 / days) - 1.0, rel=1e-9)
-    assert figures.max_drawdown == 0.0
-    assert figures.longest_drawdown_days == 0
-    assert figures.win_days == 1.0
-    gains = [1.0 + ((1.0 + _GROWTH) ** day - 1.0) / _HOLDING for day in range(_HOLDING + 1)]
-    returns = [0.0, *np.tile(np.diff(gains) / gains[:-1], _CYCLES)]
-    assert figures.volatility == pytest.approx(np.std(returns, ddof=1) * 252**0.5, rel=1e-9)
-    assert figures.sharpe == pytest.approx(np.mean(returns) / np.std(returns, ddof=1) * 252**0.5, rel=1e-9)
-    bought = cycle ** np.arange(_CYCLES) * 1_000.0 / _HOLDING
-    assert accounts.curve(0).traded.sum() == pytest.approx((bought * (1.0 + (1.0 + _GROWTH) ** _HOLDING)).sum())
