@@ -116,11 +116,6 @@ class AgentNetwork:
         """Layouts of critic and actor, in the order of a row."""
         return self.critic_layout, self.actor_layout
 
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of one agent."""
-        return self.critic_layout.size + self.actor_layout.size
-
     def _pooling_shapes(self) -> list[ParameterShape]:
         return [
             ParameterShape("pool.queries", (self._network.embedding, self._network.queries), self._network.embedding)

@@ -42,14 +42,10 @@ class ParameterShape:
         """Whether it is a factor of matrix products; a single output is a product and a sum."""
         return len(self.shape) == 2 and self.shape[1] > 1
 
-    @property
-    def initial_bound(self) -> float:
-        """Bound of the initial values."""
-        return 1.0 / sqrt(self.fan_in) if self.fan_in else 0.0
-
     def initial_values(self, generator: np.random.Generator) -> NDArray[np.float64]:
         """Draw the initial values of an agent, `[size]`."""
-        values = generator.uniform(-1.0, 1.0, self.size) * self.initial_bound
+        bound = 1.0 / sqrt(self.fan_in) if self.fan_in else 0.0
+        values = generator.uniform(-1.0, 1.0, self.size) * bound
         return values + self.start if self.start else values
 
 

@@ -46,30 +46,6 @@ def test_one_pass_equals_window_by_window_to_the_bit(
         assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
 
 
-def test_days_before_the_panel_count_as_zeros() -> None:
-    features = features_of(20, 3)
-    padded = torch.cat([torch.zeros(15, 3, 5), features])
-    encoder, longer = TcnEncoder(features, 0, 16, WIDTH), TcnEncoder(padded, 0, 16, WIDTH)
-    parameters = parameters_of(encoder, 2)
-    assert torch.equal(encoder.encode_block(parameters, 0, 20), longer.encode_block(parameters, 15, 20))
-
-
-@pytest.mark.parametrize("window", [1, 2, 7, 20])
-def test_a_tcn_sees_its_window_and_nothing_else(window: int) -> None:
-    features, day = features_of(40, 3), 30
-    parameters = parameters_of(TcnEncoder(features, 0, window, WIDTH), 2)
-
-    def seen(panel: Tensor) -> Tensor:
-        return TcnEncoder(panel, 0, window, WIDTH).encode_block(parameters, day, 1)
-
-    outside, first = features.clone(), features.clone()
-    outside[day + 1 :] += 1.0
-    outside[: day - window + 1] -= 1.0
-    first[day - window + 1] += 1.0
-    assert torch.equal(seen(features), seen(outside))
-    assert not torch.equal(seen(features), seen(first))
-
-
 @given(st.integers(1, 3_000))
 def test_dilations_cover_the_window_without_a_hole(window: int) -> None:
     reach = 1
@@ -91,15 +67,6 @@ def test_filters_are_moving_means_scaled_by_training_days(scales: list[int], see
         np.testing.assert_allclose(bank[..., index * 5 : index * 5 + 5].numpy(), means / spread, rtol=2e-4, atol=2e-5)
 
 
-def test_filters_do_not_see_the_future() -> None:
-    features = features_of(50, 2)
-    later = features.clone()
-    later[40:] *= 3.0
-    config = WIDTH.model_copy(update={"scales": (1, 5, 20)})
-    before, after = FilterBankEncoder(features, 30, 0, config).bank, FilterBankEncoder(later, 30, 0, config).bank
-    assert torch.equal(before[:40], after[:40])
-
-
 def encoder_of(kind: str, features: Tensor, chunk: int) -> Encoder:
     config = WIDTH.model_copy(update={"column_chunk": chunk, "scales": (1, 5)})
     return (
@@ -116,24 +83,6 @@ def test_picked_days_equal_the_same_days_of_a_block(kind: str) -> None:
     picked = encoder.encode_days(parameters, days, 10, 40)
     for agent in range(2):
         assert torch.equal(picked[agent], block[agent, days[agent] - 10])
-
-
-@pytest.mark.parametrize("chunk", [1, 2, 4])
-def test_column_chunks_change_no_bit_of_embeddings_and_gradients_but_by_rounding(chunk: int) -> None:
-    features, days = features_of(60, 5), torch.tensor([[12, 49, 30], [10, 11, 48]])
-    results = []
-    for size in (0, chunk):
-        encoder = encoder_of("tcn", features, size)
-        layout = ParameterLayout(tuple(encoder.shapes))
-        rows = [layout.initial_row(keyed_generator(2, 0, "test", agent, "weights")) for agent in range(2)]
-        weights = torch.tensor(np.stack(rows)).requires_grad_()
-        embeddings = encoder.encode_days(layout.views(weights), days, 10, 40)
-        torch.autograd.backward((embeddings * embeddings).sum())
-        results.append((embeddings.detach(), weights.grad))
-    assert torch.equal(results[0][0], results[1][0])
-    assert results[0][1] is not None
-    assert results[1][1] is not None
-    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
 
 
 _DAYS, _FEATURES = 60, 3

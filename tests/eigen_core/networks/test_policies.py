@@ -177,28 +177,18 @@ def test_mean_and_spread_follow_the_best_of_what_is_known() -> None:
     assert (parameters["actor.selectivity"] == 0.5).all()
 
 
-def test_the_rank_of_what_is_taken_is_its_margin() -> None:
-    actions = market_actions(small_config(trading={"rank": "separate"}), CPU)
-    assert actions.taken is not None
-    margin, share = torch.tensor([-2.0, 0.4, 0.01, 1.5]), torch.zeros(4)
-    held = torch.zeros(4, 4)
-    held[3, 0] = 1.0
-    ranks = actions.box.actions(actions.taken(margin, share, held))[:, 2]
-    assert ranks.argsort(descending=True).tolist() == [1, 2, 0, 3]
-
-
-@pytest.mark.parametrize("highest", [3.0, None])
-def test_what_has_a_margin_reaches_the_threshold_and_is_ranked_by_it(highest: float | None) -> None:
-    config = small_config(trading={"max_coefficient": highest})
+@pytest.mark.parametrize(("highest", "rank"), [(3.0, "coefficient"), (None, "coefficient"), (3.0, "separate")])
+def test_what_has_a_margin_reaches_the_threshold_and_is_ranked_by_it(highest: float | None, rank: str) -> None:
+    config = small_config(trading={"max_coefficient": highest, "rank": rank})
     actions = market_actions(config, CPU)
     assert actions.taken is not None
     margin, share = torch.tensor([-2.0, -0.5, 0.01, 0.4, 1.5]), torch.tensor([0.0, 0.5, 1.0, 0.5, 0.0])
-    coefficient, target = actions.box.actions(actions.taken(margin, share, None)).unbind(-1)
+    coefficient, target, *own_rank = actions.box.actions(actions.taken(margin, share, None)).unbind(-1)
     assert (coefficient >= config.trading.buy_threshold).tolist() == (margin > 0.0).tolist()
-    assert (coefficient.diff() > 0.0).all()
+    assert all((order.diff() > 0.0).all() for order in (coefficient, *own_rank))
     low, high = config.trading.min_target, config.trading.max_target
     torch.testing.assert_close(target, low + share * (high - low), rtol=0.0, atol=0.001)
     held = torch.zeros(5, 4)
     held[4, 0] = 1.0
-    again = actions.box.actions(actions.taken(margin, share, held))[:, 0]
+    again = actions.box.actions(actions.taken(margin, share, held))[:, 2 if own_rank else 0]
     assert again.argsort(descending=True)[:2].tolist() == [3, 2]
