@@ -142,48 +142,25 @@ def _require_played(opened: OpenedEnvironment, environment: Environment) -> None
 
     Gymnasium's own `check_env` asks for more than agents need, such as rendering, and only warns of other shapes.
     """
-    begins, goes_on = "reset(seed=0)", "step(action)"
-    found = _called(opened.name, begins, lambda: environment.reset(seed=0))
-    asked = "an observation and a dictionary: `return observation, {}`"
-    if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
-        raise _other_than(opened, begins, _in_words(found), asked)
-    _require_shape(opened, environment, begins, found[0])
-    middle = np.float32(0.5) * (opened.low + opened.high)
-    found = _called(opened.name, goes_on, lambda: environment.step(opened.played(middle[None])[0]))
-    asked = "observation, reward, terminated, truncated and a dictionary"
-    if not (isinstance(found, tuple) and len(found) == 5 and isinstance(found[4], dict)):
-        old = " (the API of Gym before 0.26 had four)" if isinstance(found, tuple) and len(found) == 4 else ""
-        raise _other_than(opened, goes_on, f"{_in_words(found)}{old}", asked)
-    _require_shape(opened, environment, goes_on, found[0])
-    if np.ndim(found[1]) != 0 or not np.issubdtype(np.asarray(found[1]).dtype, np.number):
-        raise _other_than(opened, goes_on, f"the reward {_in_words(found[1])}", "a number")
-
-
-def _called(name: str, call: str, function: Callable[[], Any]) -> Any:  # noqa: ANN401 - whatever it returns
+    middle, asked = np.float32(0.5) * (opened.low + opened.high), environment.observation_space.shape
+    call = "reset(seed=0)"
     try:
-        return function()
+        observed, _ = environment.reset(seed=0)
+        _require_shape("observation", observed, asked)
+        call = "step(action)"
+        observed, reward, _, _, _ = environment.step(opened.played(middle[None])[0])
+        _require_shape("observation", observed, asked)
+        _require_shape("reward", reward, ())
     except (TypeError, ValueError, AttributeError, AssertionError, LookupError, gymnasium.error.Error) as error:
-        raise InputError(f"task gym:{name}: its {call} fails: {type(error).__name__}: {_one_line(error)}") from error
+        raise InputError(
+            f"task gym:{opened.name}: its {call} does not follow Gymnasium's interface: {type(error).__name__}: "
+            f"{_one_line(error)} Correct it; `gymnasium.utils.env_checker.check_env` says more."
+        ) from error
 
 
-def _require_shape(opened: OpenedEnvironment, environment: Environment, call: str, observed: Any) -> None:  # noqa: ANN401
-    shape, asked = np.shape(observed), environment.observation_space.shape
-    if shape != asked:
-        raise _other_than(opened, call, f"an observation of shape {shape}", f"the shape {asked} of its space")
-
-
-def _other_than(opened: OpenedEnvironment, call: str, found: str, asked: str) -> InputError:
-    return InputError(
-        f"task gym:{opened.name}: its {call} returns {found}, and Gymnasium asks for {asked}: correct it, "
-        "`gymnasium.utils.env_checker.check_env` says more."
-    )
-
-
-def _in_words(found: Any) -> str:  # noqa: ANN401 - whatever it is
-    if isinstance(found, tuple):
-        return count(len(found), "value")
-    shape = np.shape(found)
-    return f"{type(found).__name__} of shape {shape}" if shape else type(found).__name__
+def _require_shape(name: str, values: Any, asked: tuple[int, ...] | None) -> None:  # noqa: ANN401 - what it returned
+    if (shape := np.shape(values)) != asked:
+        raise ValueError(f"the {name} has the shape {shape} instead of {asked}")
 
 
 def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environment], int | None]:

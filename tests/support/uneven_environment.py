@@ -94,13 +94,6 @@ class OldStepEnvironment(UnevenEnvironment):
         return observed, reward, terminated or truncated, info
 
 
-class OldResetEnvironment(UnevenEnvironment):
-    """Its reset is that of Gym before 0.26."""
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
-        return super().reset(seed=seed, options=options)[0]
-
-
 class UnseededEnvironment(UnevenEnvironment):
     def reset(self) -> Any:  # type: ignore[override]
         return super().reset()
