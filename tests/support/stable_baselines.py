@@ -36,7 +36,7 @@ class Taught(NamedTuple):
     curves: dict[str, float]
 
 
-def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> Taught:
+def td3(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
     learner = learner_settings(state.config, Td3Config)
     settings = {
         "buffer_size": 1,
@@ -46,7 +46,7 @@ def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
         "target_policy_noise": 2.0 * learner.target_noise,
         "target_noise_clip": 2.0 * learner.target_noise_clip,
     }
-    model = _model(TD3, state, **{**settings, **changed})
+    model = _model(TD3, state, **settings)
     weights, targets = (
         {**_critics(critic), **_layers("actor", "action", actor.mu)}
         for critic, actor in ((model.critic, model.actor), (model.critic_target, model.actor_target))
@@ -68,7 +68,7 @@ def td3(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
     return Taught({**_taken("weights", weights), **_taken("targets", targets)}, curves)
 
 
-def sac(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> Taught:
+def sac(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
     learner = learner_settings(state.config, SacConfig)
     settings = {
         "buffer_size": 1,
@@ -76,7 +76,7 @@ def sac(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
         "ent_coef": f"auto_{learner.initial_temperature}",
         "target_entropy": learner.entropy_target * state.task.box.values,
     }
-    model = _model(SAC, state, **{**settings, **changed})
+    model = _model(SAC, state, **settings)
     model.actor.action_dist.epsilon = 0.0
     # Their critics' loss has the factor 1/2 of the paper's equation 5: of half the gradient and half the epsilon Adam
     # makes the same step.
@@ -100,8 +100,8 @@ def sac(state: TrainingState, agent: int, plan: BatchPlan, **changed: float) -> 
     return Taught({**_taken("weights", weights), **_taken("targets", targets), **temperature}, curves)
 
 
-def ppo(state: TrainingState, agent: int, plan: EpisodePlan, **changed: float) -> Taught:
-    """Let PPO learn, with some of its own settings changed; advantages are normalised as ours are."""
+def ppo(state: TrainingState, agent: int, plan: EpisodePlan) -> Taught:
+    """Let PPO learn; advantages are normalised as ours are."""
     learner, replay = learner_settings(state.config, PpoConfig), state.replay
     episodes = list(zip(plan.starts[agent], plan.lengths[agent], strict=True))
     slots = np.concatenate([np.arange(start, start + length) % replay.capacity for start, length in episodes])
@@ -119,7 +119,7 @@ def ppo(state: TrainingState, agent: int, plan: EpisodePlan, **changed: float) -
         "max_grad_norm": learner.gradient_clip,
         "normalize_advantage": False,
     }
-    model = _model(PPO, state, **{**settings, **changed})
+    model = _model(PPO, state, **settings)
     policy, extractor = model.policy, model.policy.mlp_extractor
     policy.action_dist = _BeforeSquashing(state.task.box.values, epsilon=0.0)
     weights = {

@@ -1,10 +1,10 @@
-"""Advantages and returns equal a slow loop; an agent's bits do not depend on its group."""
+"""Advantages and returns equal a slow loop; an agent's bits depend neither on its group nor on threads."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
@@ -13,6 +13,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.learning.trajectories import Trajectory, TrajectoryBuffer
 
 SCALARS = {name: COLUMNS[name] for name in ("reward", "terminal")}
+AGENTS, EACH, STEPS = 3, 2, 300
 
 
 def slow_advantages(
@@ -35,8 +36,7 @@ def slow_advantages(
 
 
 def with_values(buffer: TrajectoryBuffer) -> list[list[float]]:
-    generator = keyed_generator(3, buffer.steps)
-    values = generator.standard_normal(tuple(buffer.column("value").shape)) * 3
+    values = 3.0 * keyed_generator(3, buffer.steps).standard_normal(tuple(buffer.column("value").shape))
     for number, length in enumerate(buffer.lengths):
         buffer.column("value")[: length + 1, number] = torch.tensor(values[: length + 1, number], dtype=torch.float32)
     return [
@@ -44,89 +44,52 @@ def with_values(buffer: TrajectoryBuffer) -> list[list[float]]:
     ]
 
 
-EPISODES = st.lists(st.tuples(st.integers(1, 25), st.booleans(), st.integers(0, 24)), min_size=6, max_size=6)
+def stored(buffer: TrajectoryBuffer, name: str) -> list[Tensor]:
+    return [column[:length] for column, length in zip(buffer.column(name).T, buffer.lengths, strict=True)]
 
 
-def played(
-    episodes: Sequence[tuple[int, bool, int]], agents: int = 3, steps: int = 25
-) -> tuple[TrajectoryBuffer, list[Trajectory]]:
-    """Trajectories of these lengths, which end with a terminal step or not, and may have one before."""
-    buffer = buffer_of(steps, agents, len(episodes) // agents)
+EPISODE = st.tuples(st.integers(1, 25), st.booleans(), st.integers(0, 24))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(EPISODE, min_size=AGENTS * EACH, max_size=AGENTS * EACH), st.floats(0, 1), st.floats(0, 1))
+@example([(length, length % 2 == 0, length // 3) for length in (300, 257, 256, 129, 128, 1)], 0.99, 0.95)
+def test_advantages_and_returns_equal_a_slow_loop(
+    episodes: list[tuple[int, bool, int]], discount: float, trace_decay: float
+) -> None:
+    """Of trajectories that end with a terminal step or not and may have one before; of any group of agents."""
     trajectories: list[Trajectory] = []
     for index, (length, ends, inside) in enumerate(episodes):
         trajectory = trajectory_of(length, index, terminal=ends)
         trajectory["terminal"] |= torch.arange(length) == inside
         trajectories.append(trajectory)
-    buffer.update(trajectories)
-    return buffer, trajectories
-
-
-@settings(deadline=None, max_examples=60)
-@given(EPISODES, st.floats(0, 1), st.floats(0, 1))
-def test_advantages_and_returns_equal_a_slow_loop(
-    episodes: list[tuple[int, bool, int]], discount: float, trace_decay: float
-) -> None:
-    buffer, trajectories = played(episodes)
-    values = with_values(buffer)
-    buffer.estimate_advantages(discount, trace_decay)
-    for number, trajectory in enumerate(trajectories):
-        expected = torch.tensor(slow_advantages(trajectory, values[number], discount, trace_decay)).double()
-        length = len(expected)
-        found = buffer.column("advantage")[:, number].double()
-        torch.testing.assert_close(found[:length], expected, rtol=1e-6, atol=1e-6)
-        returns = expected + torch.tensor(values[number][:length])
-        torch.testing.assert_close(buffer.column("return")[:length, number].double(), returns, rtol=1e-6, atol=1e-6)
-
-
-def test_long_trajectories_are_computed_as_short_ones_are() -> None:
-    episodes = [(length, length % 2 == 0, length // 3) for length in (300, 257, 256, 129, 128, 1)]
-    buffer, trajectories = played(episodes, steps=300)
-    values = with_values(buffer)
-    buffer.estimate_advantages(0.99, 0.95)
-    for number, trajectory in enumerate(trajectories):
-        expected = torch.tensor(slow_advantages(trajectory, values[number], 0.99, 0.95)).double()
-        found = buffer.column("advantage")[: len(expected), number].double()
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-    raw = buffer.column("advantage").double().clone()
-    buffer.normalise_advantages()
-    require_normalised(buffer, raw)
-
-
-@settings(deadline=None)
-@given(EPISODES)
-def test_agents_are_normalised_by_their_own_steps(episodes: list[tuple[int, bool, int]]) -> None:
-    buffer, _ = played(episodes)
-    with_values(buffer)
-    buffer.estimate_advantages(0.9, 0.8)
-    raw = buffer.column("advantage").double().clone()
-    buffer.normalise_advantages()
-    require_normalised(buffer, raw)
-
-
-def require_normalised(buffer: TrajectoryBuffer, raw: Tensor) -> None:
-    for agent in range(3):
-        numbers = range(agent * 2, agent * 2 + 2)
-        own = torch.cat([raw[: buffer.lengths[number], number] for number in numbers])
-        expected = (own - own.mean()) / max(float(own.std(correction=0)), 1e-8)
-        found = torch.cat([buffer.column("advantage")[: buffer.lengths[number], number] for number in numbers])
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-@settings(deadline=None, max_examples=30)
-@given(EPISODES)
-def test_the_bits_of_an_agent_do_not_depend_on_its_group(episodes: list[tuple[int, bool, int]]) -> None:
-    expected: dict[str, Tensor] = {}
-    for groups in ([slice(0, 6)], [slice(0, 1), slice(1, 6)], [slice(index, index + 1) for index in range(6)]):
-        buffer, _ = played(episodes, agents=6)
-        with_values(buffer)
+    bits = []
+    for groups in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
+        buffer = buffer_of(STEPS, AGENTS, EACH)
+        buffer.update(trajectories)
+        values = with_values(buffer)
         for agents in groups:
-            buffer.estimate_advantages(0.97, 0.91, agents)
+            buffer.estimate_advantages(discount, trace_decay, agents)
+        estimates, returns = stored(buffer, "advantage"), stored(buffer, "return")
+        expected = [
+            torch.tensor(slow_advantages(trajectory, own, discount, trace_decay)).double()
+            for trajectory, own in zip(trajectories, values, strict=True)
+        ]
+        for number, slow in enumerate(expected):
+            torch.testing.assert_close(estimates[number].double(), slow, rtol=1e-6, atol=1e-6)
+            slow_returns = slow + torch.tensor(values[number][: len(slow)])
+            torch.testing.assert_close(returns[number].double(), slow_returns, rtol=1e-6, atol=1e-6)
+        raw = [part.clone() for part in estimates]
+        for agents in groups:
             buffer.normalise_advantages(agents)
-        for name in ("advantage", "return"):
-            found = torch.cat(
-                [column[:length] for column, length in zip(buffer.column(name).T, buffer.lengths, strict=True)]
-            )
-            assert torch.equal(found, expected.setdefault(name, found))
+        normalised = stored(buffer, "advantage")
+        for agent in range(AGENTS):
+            own_steps = slice(agent * EACH, (agent + 1) * EACH)
+            own, found = torch.cat(raw[own_steps]).double(), torch.cat(normalised[own_steps]).double()
+            scaled = (own - own.mean()) / max(float(own.std(correction=0)), 1e-8)
+            torch.testing.assert_close(found, scaled, rtol=1e-5, atol=1e-6)
+        bits.append(torch.cat([*returns, *normalised]).clone())
+    assert torch.equal(*bits)
 
 
 def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
@@ -153,10 +116,9 @@ def test_an_agent_without_steps_is_left_as_it_is() -> None:
     buffer = buffer_of(4, 2, 1)
     buffer.update([trajectory_of(3)])
     with_values(buffer)
-    buffer.estimate_advantages(0.9, 0.9, slice(1, 2))
-    buffer.normalise_advantages(slice(1, 2))
-    buffer.estimate_advantages(0.9, 0.9)
-    buffer.normalise_advantages()
+    for agents in (slice(1, 2), slice(None)):
+        buffer.estimate_advantages(0.9, 0.9, agents)
+        buffer.normalise_advantages(agents)
     assert buffer.column("advantage")[:3, 0].isfinite().all()
     batches = buffer.minibatches(2, [keyed_generator(1, agent) for agent in range(2)])
     assert batches.counted.sum((1, 2)).tolist() == [3, 0]

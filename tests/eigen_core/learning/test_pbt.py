@@ -285,16 +285,3 @@ def test_noise_falls_to_its_limit_and_shares_to_one() -> None:
     for parents in range(1, 9):
         assert sum(shares(parents)) == pytest.approx(1.0)
         assert shares(parents) == sorted(shares(parents), reverse=True)
-
-
-def test_it_climbs_a_synthetic_fitness() -> None:
-    settings = {"method": "cem", "learning_agents": 0, "distribution_variance": 0.1, "elite_share": 0.25}
-    config = small_config(population={"size": 40}, evolution=settings)
-    method, population, state = begun(config)
-    distances = []
-    for generation in range(1, 31):
-        fitness = -((population.weights[:, CRITIC:] - 2.0) ** 2).sum(1).double().numpy()
-        distances.append(-fitness.mean())
-        bred = method.breed(ended(population, fitness, state, generation, learned=False))
-        population, state = bred.population, bred.state
-    assert distances[-1] < 0.1 * distances[0]
