@@ -1,9 +1,9 @@
-"""Settings of this machine, which a store or a flow run's parameters cannot set.
+"""Settings of this machine, which a store or a flow run's parameters cannot set, and settings of the run.
 
-A store, a bucket and the parameters of a flow run are not trusted: they never choose an import, a connection, or a
-path that is written outside the run. All other settings belong to the run: numbers, truth values, words of a list, and
-texts that only select rows, columns, functions that are installed here, or a local price file
-(`eigen_core.training.runs` checks the file and the task).
+A store, a bucket and the parameters of a flow run are not trusted: they never choose an import, a connection, or a path
+that is written outside the run. They may set numbers, truth values, words of a list, and texts that only select rows,
+columns, functions that are installed here, or a local price file (`eigen_core.training.runs` checks the file and the
+task).
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -52,6 +52,17 @@ MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
 }
 """Settings of this machine, by dotted key."""
 
+_RUN_SECTIONS = (
+    "market trading portfolio environment network population exploration replay learner evolution evaluation account "
+    "memory"
+)
+_RUN_SETTINGS = {
+    "": "preset task seed generations device cuda_graphs threads workers instructions",
+    "checkpoint": "keep_last keep_every keep_local queue_generations queue_mb upload_mb_per_second finish_seconds "
+    "lease_seconds",
+    "reporting": "plot_every",
+}
+
 TASK_VARIABLE = "EIGEN_TASK"
 """Environment variable that allows a stored run to import its task, `gym:module:Class`."""
 
@@ -80,9 +91,15 @@ def names_module(task: object) -> bool:
     return isinstance(task, str) and ":" in task.partition(":")[2]
 
 
+def belongs_to_run(key: str) -> bool:
+    """Whether a store may give a setting: a new one outside of the run's sections has to be listed here."""
+    section, _, name = key.rpartition(".")
+    return name in _RUN_SETTINGS.get(section, "").split() or key.partition(".")[0] in _RUN_SECTIONS.split()
+
+
 def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return nested values without the settings of this machine."""
-    return _sections(values, lambda key: key not in MACHINE_SETTINGS)
+    """Return the nested values of the run's settings; unlisted ones are left out."""
+    return _sections(values, belongs_to_run)
 
 
 def machine_values(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def stored_values(config: Config) -> dict[str, JsonValue]:
 def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
     """Return the configuration that this version of Eigen or an older one stored.
 
-    A store is not trusted: its values of `MACHINE_SETTINGS` are ignored.
+    A store is not trusted: only the run's settings are read (`run_values`).
 
     Args:
         stored: values from the store.
