@@ -38,12 +38,8 @@ class Setting:
     Attributes:
         key: dotted name, for example `learner.batch_size`.
         kind: integer, number, boolean, string, date, integers or strings (the last two are lists).
-        optional: whether it accepts null (empty).
         word: a word that it accepts besides values of its kind; empty if none.
-        default: value if neither a preset nor the user sets one.
         bounds: accepted values in words; empty if it accepts any value of its kind.
-        unit: unit of the value; empty if it has none.
-        meaning: one or two sentences.
         variants: values of `learner.algorithm` or `evolution.method` that have the setting; empty: all.
     """
 
@@ -80,7 +76,6 @@ def explain(config: Config) -> list[ExplainedSetting]:
     """Return all settings of `config` in the model's order."""
     values = flatten(config.model_dump(mode="json"))
     chosen = {f"{section}.{one.key}": values[f"{section}.{one.key}"] for section, one in VARIANTS.items()}
-    # If the algorithm or method differs from the preset's: only settings that both have.
     of_preset = flatten(with_variants_of(config).model_dump(mode="json"))
     preset = flatten(Config(preset=config.preset).model_dump(mode="json"))
     of_preset |= {key: preset[key] for key in chosen}
@@ -117,9 +112,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def settings(*chosen: str) -> Mapping[str, Setting]:
     """Return all settings by dotted key, in the model's order.
 
-    Args:
-        chosen: an algorithm, a method or both: without the settings of others. If several have different defaults, a
-            setting has that of the first.
+    Given an algorithm, a method or both: without the settings of others. If several have a setting with different
+    defaults, it has that of the first.
     """
     found: dict[str, Setting] = {}
     for setting in _settings_of(Config, "", chosen):
@@ -149,7 +143,7 @@ def _settings_of(section: type[Section], prefix: str, chosen: tuple[str, ...]) -
 def _setting(key: str, schema: Mapping[str, Any]) -> Setting:
     alternatives: list[Mapping[str, Any]] = schema.get("anyOf", [schema])
     accepted, *others = (alternative for alternative in alternatives if alternative["type"] != "null")
-    description = " ".join(str(_DESCRIPTIONS.get(key, schema["description"])).split())
+    description = " ".join(str(_DESCRIPTIONS.get(key) or schema["description"]).split())
     unit = _UNIT.search(description)
     kind = accepted.get("format", accepted["type"])
     return Setting(

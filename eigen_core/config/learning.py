@@ -8,6 +8,8 @@ from pydantic import Field, model_validator
 from eigen_core.config.registry import EncoderName, LearnerName, MethodName
 from eigen_core.config.values import Count, CountOrZero, Fraction, NonNegative, Positive, Rows, Section, Width
 
+Scales = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail_fast=True, strict=False)]
+
 
 class NetworkConfig(Section):
     """The networks of an agent: encoder, pooling over columns, heads."""
@@ -15,12 +17,7 @@ class NetworkConfig(Section):
     encoder: EncoderName = "filter_bank"
     """`filter_bank`: a fixed bank of causal linear filters and a small MLP (fast); `tcn`: learned dilated causal
     convolutions."""
-    scales: Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail_fast=True, strict=False)] = (
-        1,
-        5,
-        20,
-        60,
-    )
+    scales: Scales = (1, 5, 20, 60)
     """Lengths of the filter bank's moving averages (days); each at most `market.window`."""
     channels: Width = 32
     """Width of the encoder's hidden layers."""
@@ -33,12 +30,10 @@ class NetworkConfig(Section):
     head_layers: Annotated[int, Field(ge=1, le=64)] = 2
     """Hidden layers of actor and critic for vector observations (`gym:...`)."""
     column_chunk: CountOrZero = 0
-    """Columns that `tcn` encodes at a time, and again in the backward pass; changes memory, speed and rounding. 0: as
-    many as the processor's cache holds for a block of days."""
+    """Columns that `tcn` encodes at a time; changes memory, speed and rounding. 0: as many as fit the CPU's cache."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Precision of matrix products with weights, forward and backward. `bfloat16` rounds both factors, the product and
-    the weights' gradients to 8 bits of precision; the sums inside a product, weights, moments and everything else stay
-    in float32. For GPUs; a CPU takes longer."""
+    """Precision of matrix products with weights. `bfloat16` rounds factors, products and gradients of weights to 8 bits
+    of precision; sums and all stored values stay in float32. For GPUs; a CPU takes longer."""
 
 
 class PopulationConfig(Section):
@@ -47,8 +42,8 @@ class PopulationConfig(Section):
     size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Agents in the population."""
     group_size: Annotated[int, Field(ge=0, le=4_096)] = 0
-    """Agents computed at a time; on a CPU this changes speed and memory, never a bit. 0: on a CPU as many as fit into
-    the processor's cache, at least two; on a GPU as many as keep each block of values below a gigabyte."""
+    """Agents computed at a time; on a CPU this never changes a bit. 0: as many as fit a CPU's cache, at least two, or
+    keep each block of values on a GPU below a gigabyte."""
 
 
 class ExplorationConfig(Section):
@@ -61,8 +56,8 @@ class ExplorationConfig(Section):
     minimum: Fraction = 0.01
     """The scale never falls below this."""
     random_steps: CountOrZero = 0
-    """Until all agents together have recorded this many transitions, a generation draws the actions of its training
-    episodes uniformly from their range; fitness is then the validation fitness. Not with PPO."""
+    """Until all agents have recorded this many transitions, actions of training episodes are uniformly random, and
+    fitness is the validation fitness. Not with PPO."""
 
 
 class ReplayConfig(Section):
@@ -73,11 +68,10 @@ class ReplayConfig(Section):
     minimum: Rows = 10_000
     """Learning starts once this many transitions are stored."""
     actions: Literal["float32", "float16"] = "float32"
-    """Type of stored actions in the tasks `market` and `portfolio`. `float16` takes half the bytes and rounds by less
-    than 0.05 %."""
+    """Type of stored actions in the tasks `market` and `portfolio`; `float16` rounds by less than 0.05 %."""
     settlement_days: bool = False
-    """Whether the task `market` also stores the days of settlement, on which agents decide nothing. If false, an
-    episode's last decision is terminal, and later rewards are added to it."""
+    """Whether the task `market` also stores the days of settlement, on which agents decide nothing; if false, later
+    rewards are added to an episode's last decision."""
 
     @model_validator(mode="after")
     def _capacity_holds_minimum(self) -> Self:
@@ -150,17 +144,15 @@ class OffPolicyConfig(BatchSamplingConfig, ActorCriticConfig):
     """Settings of actor-critic algorithms with the shared replay buffer and target networks."""
 
     n_step: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Steps of the n-step return before it bootstraps from the critic; fewer at an episode's end. Actions after the
-    first are those that were played."""
+    """Steps of the n-step return before it bootstraps from the critic; fewer at an episode's end."""
     tau: Annotated[float, Field(gt=0.0, le=1.0)] = 0.005
     """Share of the weights that is mixed into the target networks at each optimizer step."""
 
 
 class DdpgConfig(OffPolicyConfig):
-    """Settings of `ddpg`."""
+    """Deep deterministic policy gradient."""
 
     algorithm: Literal["ddpg"] = "ddpg"
-    """Deep deterministic policy gradient."""
     policy_delay: Count = 1
     """Critic steps per update of the actor and the targets, counted over generations. TD3's default is 2."""
     twin_critics: bool = False
@@ -168,10 +160,9 @@ class DdpgConfig(OffPolicyConfig):
 
 
 class Td3Config(OffPolicyConfig):
-    """Settings of `td3`."""
+    """Twin delayed DDPG: two critics, a delayed policy and smoothed targets."""
 
     algorithm: Literal["td3"] = "td3"
-    """Twin delayed DDPG: two critics, a delayed policy and smoothed targets."""
     policy_delay: Count = 2
     """Critic steps per update of the actor and the targets, counted over generations."""
     target_noise: Fraction = 0.1
@@ -181,10 +172,9 @@ class Td3Config(OffPolicyConfig):
 
 
 class SacConfig(OffPolicyConfig):
-    """Settings of `sac`."""
+    """Soft actor-critic: a stochastic policy with two critics and a learned temperature."""
 
     algorithm: Literal["sac"] = "sac"
-    """Soft actor-critic: a stochastic policy with two critics and a learned temperature."""
     initial_temperature: Positive = 1.0
     """Initial weight of the entropy beside scaled rewards."""
     temperature_learning_rate: NonNegative = 3e-4
@@ -194,10 +184,9 @@ class SacConfig(OffPolicyConfig):
 
 
 class PpoConfig(ActorCriticConfig):
-    """Settings of `ppo`."""
+    """Proximal policy optimization, on the generation's own episodes only."""
 
     algorithm: Literal["ppo"] = "ppo"
-    """Proximal policy optimization, on the generation's own episodes only."""
     epochs: CountOrZero = 10
     """Passes over the episodes of a generation; 0: evolution only."""
     clip_range: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
@@ -213,8 +202,7 @@ class PpoConfig(ActorCriticConfig):
     anneal: bool = False
     """Learning rates fall linearly to zero over `generations`."""
     kl_limit: Positive | None = None
-    """Divergence from the policy that played, at which an agent stops learning for the generation (nats); empty: only
-    if it is not finite."""
+    """Divergence from the policy that played, at which an agent stops learning in a generation (nats); empty: none."""
 
     @property
     def learns(self) -> bool:
@@ -222,19 +210,17 @@ class PpoConfig(ActorCriticConfig):
 
 
 class CounterfactualConfig(BatchSamplingConfig):
-    """Settings of `counterfactual`."""
+    """Regression on the gain of every asset on every training day at every sale target, traded or not."""
 
     algorithm: Literal["counterfactual"] = "counterfactual"
-    """Regression on the gain of every asset on every training day at every sale target, traded or not."""
     target_bins: Annotated[int, Field(ge=1, le=100)] = 4
     """Sale targets that are learned, evenly spread from `trading.min_target` to `trading.max_target`."""
 
 
 class DirectConfig(LearnerConfig):
-    """Settings of `direct`."""
+    """Gradient ascent on the growth of the account (task `portfolio`)."""
 
     algorithm: Literal["direct"] = "direct"
-    """Gradient ascent on the growth of the account (task `portfolio`)."""
     actor_learning_rate: NonNegative = 1e-4
     """Learning rate of the actor."""
     gradient_steps: CountOrZero = 32
@@ -274,8 +260,8 @@ class EvaluationConfig(Section):
     lowest: Count = 2
     """Fitness is the mean of this many worst episodes; not with `fitness_slices`."""
     fitness_slices: CountOrZero = 0
-    """Fitness is the mean of this many further training episodes without exploration noise, evenly spread and the same
-    for all agents and generations; 0: the mean of the `lowest` episodes with noise."""
+    """Fitness is the mean of this many further training episodes without noise, evenly spread and the same for all
+    agents and generations; 0: the mean of the `lowest` episodes with noise."""
     shared_slices: bool = True
     """Whether all agents of a generation play the same training episodes."""
     validation_slices: Count = 3
@@ -285,15 +271,13 @@ class EvaluationConfig(Section):
     champion_validation_share: Fraction = 1.0
     """Weight of the validation fitness in the champion's score; the rest is the weight of the fitness."""
     champion_standard_errors: NonNegative = 0.0
-    """Standard errors that are subtracted from the score, which makes it a lower confidence bound. The standard error
-    is that of the mean over the episodes and accounts for overlaps; that of a single episode is 0."""
+    """Standard errors of the mean over episodes that are subtracted from the score: a lower confidence bound."""
     holdout_slices: Count | None = None
-    """Holdout episodes of the champion and of each random agent, evenly spread; empty: as many as validation
-    episodes."""
+    """Holdout episodes of the champion and of each random agent; empty: as many as validation episodes."""
 
     @property
     def fixed_episodes(self) -> int:
-        """Episodes of an agent that are the same in every generation: fitness and validation."""
+        """Episodes of fitness and validation, which are the same in every generation."""
         return self.fitness_slices + self.validation_slices
 
     @property
@@ -356,8 +340,8 @@ class BreedingConfig(EvolutionConfig):
     plateau_improvement: NonNegative = 0.02
     """Relative improvement of the champion's score that counts as progress."""
     first_champion_plateau: bool = False
-    """Whether a champion of the first generation, before any learning, can make a plateau. False: until another agent
-    surpasses it, progress is that of the agents' median fitness. True in runs that are older than this setting."""
+    """Whether the champion of the first generation, before any learning, can cause a plateau; if false, the median
+    fitness decides until another agent surpasses it. True in runs that are older than this setting."""
     mutation_growth: Annotated[float, Field(ge=1.0, le=1e9)] = 1.5
     """Factor on mutation rate and standard deviation on a plateau."""
     mutation_rate_limit: Fraction = 0.4
@@ -388,23 +372,21 @@ class BreedingConfig(EvolutionConfig):
 
 
 class GeneticConfig(BreedingConfig):
-    """Settings of `genetic`."""
+    """Elites, crossover and mutation over agents that all learn."""
 
     method: Literal["genetic"] = "genetic"
-    """Elites, crossover and mutation over agents that all learn."""
     enabled: bool = True
     """Whether the population evolves at the end of each generation; false: gradients only."""
 
 
 class CemConfig(EvolutionConfig):
-    """Settings of `cem`."""
+    """Actors drawn from a distribution that the fittest update, some of which learn."""
 
     method: Literal["cem"] = "cem"
-    """Actors drawn from a distribution that the fittest update, some of which learn."""
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Share of the population that updates the distribution."""
     learning_agents: CountOrZero | None = None
-    """Agents that learn by gradients; empty: with `cem` half of all but one, with `erl` one agent."""
+    """Agents that learn by gradients; empty: with `cem` half of all but one, with `erl` one."""
     distribution_variance: NonNegative = 1e-3
     """Initial variance of each weight of an actor, and the initial noise that is added to the variance."""
     distribution_variance_limit: NonNegative = 1e-5
@@ -414,10 +396,9 @@ class CemConfig(EvolutionConfig):
 
 
 class ErlConfig(BreedingConfig):
-    """Settings of `erl`."""
+    """A genetic algorithm beside learning agents that are copied into it."""
 
     method: Literal["erl"] = "erl"
-    """A genetic algorithm beside learning agents that are copied into it."""
     learning_agents: CountOrZero | None = None
     """Agents that learn by gradients; empty: one."""
     sync_generations: Count = 10
@@ -426,10 +407,9 @@ class ErlConfig(BreedingConfig):
 
 
 class PbtConfig(EvolutionConfig):
-    """Settings of `pbt`."""
+    """All learn, each with its own learning rates, discount, reward scale and noise; the weakest copy the fittest."""
 
     method: Literal["pbt"] = "pbt"
-    """All learn, each with its own learning rates, discount, reward scale and noise; the weakest copy the fittest."""
     sync_generations: Count = 10
     """Generations between two copies of the fittest agents over the weakest."""
     exploit_share: Annotated[float, Field(gt=0.0, le=0.5)] = 0.2
@@ -442,13 +422,7 @@ AnyEvolutionConfig = GeneticConfig | CemConfig | ErlConfig | PbtConfig
 
 
 class Variants(NamedTuple):
-    """A section whose settings depend on the value of one of them.
-
-    Attributes:
-        key: name of that setting.
-        common: model of the settings that all variants have.
-        models: model of each value of that setting.
-    """
+    """A section with a model for each value of the setting `key`, and a model of the common settings."""
 
     key: str
     common: type[Section]

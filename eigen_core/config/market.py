@@ -9,16 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
-from eigen_core.config.values import (
-    Count,
-    CountOrZero,
-    Date,
-    Fraction,
-    NonNegative,
-    Positive,
-    Section,
-    Text,
-)
+from eigen_core.config.values import Count, CountOrZero, Date, Fraction, NonNegative, Positive, Section, Text
 
 Heading = Text | None
 
@@ -58,8 +49,8 @@ class MarketConfig(Section):
     symbols: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols to read, in addition to `market.context`; empty: all."""
     symbol_from: Text | None = None
-    """Pattern of file names that contain the symbol, such as `{symbol}-1d-{part}.csv`; a part begins with a digit.
-    Empty: the name of a file without a symbol column is the symbol."""
+    """Pattern of file names with the symbol, such as `{symbol}-1d-{part}.csv`; a part begins with a digit. Empty: the
+    name of a file without a symbol column is the symbol."""
     date_format: Text | None = None
     """Format of dates: directives of strftime such as `%d.%m.%Y`, or `s`, `ms`, `us`, `ns` for a count since 1970.
     Empty: `2024-12-31`, with or without a time of day and a time zone, `20241231`, or a count of milliseconds,
@@ -69,16 +60,14 @@ class MarketConfig(Section):
     file show it."""
     suspicious: Literal["refuse", "drop", "keep"] = "refuse"
     """Whether to refuse, drop or keep rows whose prices are probably wrong: a factor of three and back, a jump like a
-    split or by a factor of five, a close of zero or below, a day twice, a loss of 99 % on the last day. The data report
-    lists them."""
+    split or by a factor of five, a close of zero or below, a day twice, a loss of 99 % on the last day."""
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic", "columns"] = "returns"
-    """Feature set: `returns` is free of the price level; `classic` is the nine price-level features of the replaced
-    system; `columns` are the numeric columns that the data has beside prices, alone."""
+    """Feature set: `returns` does not depend on the price level; `classic` is the nine features of the replaced system;
+    `columns` is only the numeric columns that the data has beside prices."""
     own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
-    """Further features: `columns`, and names of functions that are registered as entry points of the group
-    `eigen.features`."""
+    """Further features: `columns`, and names of functions registered as entry points of `eigen.features`."""
     look_ahead: Literal["refuse", "allow"] = "refuse"
     """Whether to refuse or allow feature functions whose values change with later days."""
     intraday: Literal["refuse", "aggregate"] = "refuse"
@@ -101,14 +90,6 @@ class MarketConfig(Section):
     """Prices after this date are ignored; empty: none."""
     columns: ColumnsConfig = ColumnsConfig()
     """Headings of the columns, where they are not those of the long layout or of a known vendor."""
-
-    @model_validator(mode="after")
-    def _dates_are_ordered(self) -> Self:
-        if self.first_date is not None and self.last_date is not None and self.first_date > self.last_date:
-            raise ValueError(
-                f"market.first_date {self.first_date} is after market.last_date {self.last_date}: swap them"
-            )
-        return self
 
     @property
     def days_after_training(self) -> int:
@@ -148,11 +129,11 @@ class TradingConfig(Section):
     buy_threshold: NonNegative = 1.0
     """Smallest coefficient at which an asset is bought."""
     purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Purchases per day, of the assets with the highest rank; an asset that is already held is not replaced by the
-    next. 1 with classic bookkeeping."""
+    """Purchases per day, of the assets with the highest rank; an asset that is held already is not replaced by the
+    next."""
     rank: Literal["coefficient", "separate"] = "coefficient"
-    """Rank of the assets of a day: their coefficient, or a third output of the agent per asset, so that the coefficient
-    only decides whether and how much to buy. `coefficient` with classic bookkeeping."""
+    """Rank of the assets of a day: their coefficient, or a third output of the agent per asset; the coefficient then
+    only decides whether and how much to buy."""
     max_coefficient: Positive | None = 3.0
     """Bound of the coefficient, which is the size of a position; empty: unbounded (the classic rule)."""
     min_target: Positive = 0.10
@@ -236,10 +217,10 @@ class EnvironmentConfig(Section):
     """Step limit of an episode; empty: the limit of the environment's registration."""
     normalise_observations: bool = False
     """Whether to normalise observations by the mean and variance of all training observations of the population, which
-    are updated once a generation. The first generation plays without normalisation and learns with its own."""
+    are updated once a generation; the first plays without normalisation."""
     normalise_rewards: bool = False
-    """Whether to divide rewards by the standard deviation of all discounted returns before learning, and then multiply
-    them by `learner.reward_scale`; updated once a generation, first before the first one learns."""
+    """Whether to divide rewards by the standard deviation of all discounted returns before `learner.reward_scale`
+    multiplies them; updated once a generation."""
 
 
 _FOLDER = Path(__file__).parents[1] / "market" / "data"
@@ -259,7 +240,6 @@ def path_of_data(data: str | None) -> Path:
     if not data.strip():
         raise InputError("market.data is blank: name a price file or a folder, or leave the setting out.")
     if data not in BUNDLED:
-        # A home folder that is not known stays as it is written: there is no such file.
         return Path(os.path.expanduser(data))
     if os.path.lexists(data):
         raise InputError(

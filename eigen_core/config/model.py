@@ -39,11 +39,10 @@ class AccountConfig(Section):
     capital: Positive = 100_000.0
     """Money before the first day."""
     sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
-    """Size of a new position, costs included; at most the cash at its fill. `coefficient`: the share coefficient /
-    (`trading.max_coefficient` x `trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the
-    decision's day, so that all purchases together never invest more than the equity; `equal`: the share 1 /
-    (`trading.holding_days` x `trading.purchases_per_day`), also the rule of `coefficient` if `trading.max_coefficient`
-    is empty; `fixed`: `account.fixed_amount`."""
+    """Size of a new position, costs included; at most the cash at its fill. `equal`: the share 1 /
+    (`trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the decision's day, so that
+    all purchases together never invest more; `coefficient`: times coefficient / `trading.max_coefficient`, if there is
+    one; `fixed`: `account.fixed_amount`."""
     fixed_amount: Positive = 5_000.0
     """Size of a new position with `fixed` sizing (money)."""
     shares: Literal["fractional", "whole"] = "fractional"
@@ -182,8 +181,8 @@ class Config(Section):
     """Preset that gives the values not given here; `eigen presets` lists them."""
     task: TaskName = "market"
     """Task of the agents: `market`, to buy assets for up to `trading.holding_days` days; `portfolio`, to choose the
-    weights of all assets every day; or a Gymnasium environment with vectors of observations and actions: `gym:` and its
-    id, or `gym:module:Class`. Only the first two use the sections market and trading."""
+    weights of all assets every day; or a Gymnasium environment, `gym:` and its id or `gym:module:Class`. Only the first
+    two use the sections market and trading."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     """Seed of every random draw of the run."""
     generations: Count = 25
@@ -196,13 +195,13 @@ class Config(Section):
     threads: Annotated[int, Field(ge=0, le=1_024)] = 0
     """CPU threads of torch; 0: all cores of this process or one, whichever computes the first gradient steps faster."""
     workers: Annotated[int, Field(ge=0, le=1_024)] | Literal["auto"] = 0
-    """Worker processes on this machine that compute the agents, one thread each; 0: the run's own process computes
-    them; `auto`: one per CPU core, at most one per agent; with one GPU 0, with several GPUs one per GPU."""
+    """Worker processes on this machine that compute the agents, one thread each; 0: none; `auto`: one per CPU core, at
+    most one per agent; with several GPUs one per GPU, with one 0."""
     scheduler: Text | None = None
     """Address of a Dask scheduler whose workers compute the agents, for example `tcp://host:8786`. Empty: none."""
     instructions: Instructions = "auto"
-    """CPU instructions: `auto` uses all that the CPU has; with `avx2`, CPUs of one manufacturer with AVX2 and with
-    AVX-512 agree to the bit, so that a run can move between them, for up to 1.2 times the time."""
+    """CPU instructions: `auto` uses all of the CPU; with `avx2`, CPUs of one manufacturer with AVX2 and with AVX-512
+    agree to the bit, in up to 1.2 times the time."""
     market: MarketConfig = MarketConfig()
     trading: TradingConfig = TradingConfig()
     portfolio: PortfolioConfig = PortfolioConfig()

@@ -73,7 +73,7 @@ def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSc
     for one in schema["oneOf"]:
         for name, setting in handler.resolve_ref_schema(one)["properties"].items():
             having = settings()[f"{section}.{name}"].variants
-            described = f"{setting['description']} With {', '.join(having)}." if having else setting["description"]
+            described = f"{setting['description']} With {', '.join(having)}." if having else setting.get("description")
             properties.setdefault(name, {**setting, "description": described})
     chosen = settings()[f"{section}.{key}"]
     properties[key] = {
