@@ -2,29 +2,18 @@
 
 import threading
 from contextvars import copy_context
+from unittest.mock import Mock, call
 
 import pytest
 
 from eigen_core.common.progress import checked_by, progress_to, report_progress
 
 
-class _Listener:
-    def __init__(self, order: list[str]) -> None:
-        self.order = order
-
-    def update(self, name: str, done: int, total: int) -> None:
-        self.order.append(f"{name} {done}/{total}")
-
-
 def test_checks_run_after_the_listener_outer_ones_first() -> None:
-    order: list[str] = []
-    with (
-        progress_to(_Listener(order)),
-        checked_by(lambda: order.append("outer")),
-        checked_by(lambda: order.append("inner")),
-    ):
+    calls = Mock()
+    with progress_to(calls.listener), checked_by(calls.outer), checked_by(calls.inner):
         report_progress("train", 1, 2)
-    assert order == ["train 1/2", "outer", "inner"]
+    assert calls.mock_calls == [call.listener.update("train", 1, 2), call.outer(), call.inner()]
 
 
 def test_what_a_check_raises_ends_the_loop_and_the_block_ends_the_check() -> None:

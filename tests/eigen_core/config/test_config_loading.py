@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from benchmarks.fuzz import configuration
 from benchmarks.fuzz.cases import findings, fuzz
 from eigen_core.common.errors import InputError
-from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, CemConfig, Config, DdpgConfig, PbtConfig, preset_values
+from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, CemConfig, Config, PbtConfig, preset_values
 from eigen_core.config.explain import flatten, settings
-from eigen_core.config.loading import config_from_values, differing_keys, load_config, parse_assignments
-from eigen_core.config.registry import LEARNERS
+from eigen_core.config.loading import config_from_values, differing_keys, load_config
 
 
 def test_a_preset_alone_gives_its_values_over_the_defaults() -> None:
@@ -36,49 +35,27 @@ def test_a_preset_may_override_another(name: str) -> None:
     assert values["learner.algorithm"] == name
 
 
-def test_without_anything_the_configuration_is_the_models_default() -> None:
-    assert load_config() == Config()
-
-
 @pytest.mark.parametrize(
     ("assignment", "key", "value"),
     [
         ("learner.batch_size=128", "learner.batch_size", 128),
-        ("replay.capacity=60000", "replay.capacity", 60_000),
         ("learner.actor_learning_rate=1e-4", "learner.actor_learning_rate", 1e-4),
-        ("learner.gamma=0.5", "learner.gamma", 0.5),
         ("evolution.enabled=false", "evolution.enabled", False),
-        ("learner.twin_critics=true", "learner.twin_critics", True),
         ("trading.max_coefficient=null", "trading.max_coefficient", None),
         ("market.data=", "market.data", None),
         ("market.data=prices=1.csv", "market.data", "prices=1.csv"),
-        ("market.data=2024", "market.data", "2024"),
         ("checkpoint.store=no", "checkpoint.store", "no"),
         ("network.scales=[1, 20]", "network.scales", (1, 20)),
-        ("network.scales=1,20", "network.scales", (1, 20)),
         ("network.scales=5", "network.scales", (5,)),
         ("market.context=ON,NO,123", "market.context", ("ON", "NO", "123")),
-        ("market.context=[]", "market.context", ()),
         ("market.context=", "market.context", ()),
         ("market.context=['^VIX', \"BRK B\", 007]", "market.context", ("^VIX", "BRK B", "007")),
-        ("market.data=~/prices", "market.data", "~/prices"),
         ("market.data=0x10", "market.data", "0x10"),
         (" seed = 7 ", "seed", 7),
     ],
 )
 def test_a_setting_reads_as_what_its_key_holds(assignment: str, key: str, value: object) -> None:
     assert flatten(load_config(None, [assignment]).model_dump())[key] == value
-
-
-def test_settings_win_over_the_preset_and_leave_the_rest_of_their_section() -> None:
-    config = load_config("eigen2-classic", ["learner.batch_size=7"])
-    assert isinstance(config.learner, DdpgConfig)
-    assert config.learner.batch_size == 7
-    assert config.learner.accumulation_steps == 6
-
-
-def test_every_learner_has_settings() -> None:
-    assert LEARNERS.keys() == LEARNER_CONFIGS.keys()
 
 
 def test_an_algorithm_takes_from_a_preset_the_settings_that_it_has() -> None:
@@ -127,76 +104,47 @@ def test_a_setting_of_another_method_is_refused_with_the_methods_that_have_it(gi
 BAD_ASSIGNMENTS = {
     "learner.batchsize=3": "did you mean learner.batch_size?",
     "batch_size=3": "did you mean learner.batch_size?",
-    "learner.batch_size.x=1": "did you mean learner.batch_size?",
     "zzzqq=1": "lists all settings",
     "learner=3": "is a section of settings",
-    "learner={gamma: 0.5}": "is a section of settings",
     "learner.batch_size": "write it as key=value",
-    "=3": "write it as key=value",
     "": "write it as key=value",
     "learner.batch_size=x": "give a whole number from 1 to 65,536",
     "learner.batch_size=1.5": "give a whole number from 1 to 65,536",
-    "learner.batch_size=": "give a whole number from 1 to 65,536",
-    "learner.batch_size=yes": "'yes' cannot be used",
-    "learner.batch_size=[1]": "give a whole number",
     "generations=0": "give a whole number from 1 to 1,000,000",
     "seed=-1": "give a whole number of at least 0",
     "seed=99999999999999999999": "below 9,223,372,036,854,775,808",
     "trading.cost_bps=-1": "give a number from 0 to 1,000,000,000",
-    "trading.cost_bps=.nan": "'.nan' cannot be used",
     "trading.cost_bps=nan": "'nan' cannot be used",
-    "trading.cost_bps=NaN": "'NaN' cannot be used",
     "trading.cost_bps=Infinity": "'Infinity' cannot be used",
-    "trading.loss_multiplier=.inf": "'.inf' cannot be used",
     "trading.loss_multiplier=1e400": "'inf' cannot be used",
-    # What YAML 1.1 reads as 8, 90, 10, 16, true and a value that is repeated.
+    # YAML 1.1 reads other numbers.
     "population.size=010": "'010' cannot be used",
     "learner.actor_learning_rate=1:30": "'1:30' cannot be used",
-    "population.size=1_0": "'1_0' cannot be used",
     "population.size=0x10": "'0x10' cannot be used",
-    "population.size=0o10": "'0o10' cannot be used",
-    "population.size=0b10": "'0b10' cannot be used",
-    "population.size=+10": "'+10' cannot be used",
     "population.size=10.0": "'10.0' cannot be used",
-    "population.size=1e1": "'10.0' cannot be used",
     "population.size=\u0661\u0660": "'\u0661\u0660' cannot be used",
     "population.size=true": "'True' cannot be used",
-    "learner.gamma=true": "'True' cannot be used",
     "learner.twin_critics=yes": "'yes' cannot be used",
-    "learner.twin_critics=on": "'on' cannot be used",
     "learner.twin_critics=1": "'1' cannot be used",
-    "learner.twin_critics=": "give true or false",
-    "network.scales=[01]": "'[01]' cannot be used",
     "network.scales=[1, [2]]": "'[2]' cannot be used",
     "network.scales=[&a 1, *a]": "'[&a 1, *a]' cannot be used",
-    "market.context=[A, [B]]": "'[A, [B]]' cannot be used",
     "market.context=A,,B": "'A,,B' cannot be used",
-    "replay.capacity=1e20": "give a whole number from 1 to 1,000,000,000",
     f"generations={10**30}": "give a whole number from 1 to 1,000,000",
     "memory.limit_gb=1e308": "give a number above 0 and of at most 1,000,000, or null",
-    "checkpoint.queue_mb=inf": "give a number above 0 and of at most 1,000,000,000",
-    f"seed={'9' * 5_000}": "give a whole number of at least 0",
     f"seed={'9' * 4_000}": "'a number of 13,288 bits' cannot be used",
     f"{'x' * 5_000}=1": "lists all settings",
-    f"{'x' * 5_000}": "write it as key=value",
     f"network.scales={'[' * 100_000}": "give a list of whole numbers",
-    f"network.scales={'[' * 500}1{']' * 500}": "give a list of whole numbers",
     f"market.data={'x' * 5_000}": "give text, or null",
-    "market.data=a\0b": "'a\\x00b' cannot be used",
     "market.data=a\nb": "'a\\nb' cannot be used",
     "market.data=\udcff": "'\\udcff' cannot be used",
     f"preset={'x' * 5_000}": "give one of cartpole",
     "evolution.elite_share=.nan": "above 0 and of at most 1",
-    "evolution.elite_share=1.5": "above 0 and of at most 1",
     "learner.gamma=1": "below 1",
     "evolution.method=random": "'random' cannot be used; give one of genetic, cem, erl, pbt",
     "learner.algorithm=dqn": "'dqn' cannot be used; give one of ddpg, td3, sac, ppo, counterfactual, direct",
-    "learner.twin_critics=perhaps": "give true or false",
     "trading.fill=yesterday": "give one of next_open, next_close, same_close",
     "device=tpu": "give one of auto, cpu, cuda",
     "network.scales=[]": "give a list of whole numbers",
-    "network.scales=[0]": "give a list of whole numbers",
-    "network.scales=[1": "'[1' cannot be used",
     "network.scales=[1, 1000]": "network.scales has 1000 days but market.window is 64",
     "replay.capacity=10": "replay.capacity 10 is below replay.minimum 2,000",
     "trading.min_target=0.9": "swap them",
@@ -204,7 +152,6 @@ BAD_ASSIGNMENTS = {
     "evaluation.lowest=9": "not that many episodes",
     "market.validation_days=10": "shorter than an episode",
     "preset=huge": "there is no preset 'huge'",
-    "learner.batch_size={a: 1": "cannot be used",
 }
 
 
@@ -257,30 +204,19 @@ def nested(depth: int) -> list[Any]:
     "values",
     [
         {"learner": 5},
-        {"learner": None},
-        {"preset": ["a"]},
         {"preset": None},
-        {3: 4},
         {"learner": {3: 4}},
         {"learner": {"algorithm": ["ppo"]}},
-        {"learner": {"algorithm": None}},
         {"learner": {"algorithm": "x" * 5_000}},
         {"population": {"size": "10"}},
-        {"population": {"size": True}},
-        {"population": {"size": 10.0}},
         {"population": {"size": 10**5_000}},
-        {"learner": {"gamma": "0.5"}},
-        {"learner": {"gamma": False}},
         {"learner": {"gamma": 10**400}},
         {"learner": {"twin_critics": 1}},
-        {"learner": {"twin_critics": "true"}},
         {"market": {"data": 2024}},
         {"market": {"context": "SPY"}},
-        {"market": {"context": [1]}},
         {"network": {"scales": {1: 2}}},
         {"network": {"scales": nested(100_000)}},
         {"network": {"scales": ["x"] * 1_000_000}},
-        {"network": {"scales": [1] * 1_000_000}},
         {"x" * 5_000: nested(100_000)},
         {f"x{number}": 1 for number in range(1_000)},
     ],
@@ -290,12 +226,6 @@ def test_values_of_the_wrong_shape_are_refused(values: dict[Any, Any]) -> None:
         config_from_values(values)
     assert str(refused.value).isprintable()
     assert len(str(refused.value)) < 500
-
-
-def test_unreadable_text_is_shortened_in_the_message() -> None:
-    with pytest.raises(InputError) as refused:
-        load_config(None, ["learner.gamma=" + "x" * 10_000])
-    assert len(str(refused.value)) < 200
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
@@ -311,13 +241,6 @@ def test_no_text_makes_anything_but_a_configuration_or_an_input_error(key: str, 
         except InputError:
             continue
         assert isinstance(config, Config)
-
-
-def test_parsed_assignments_nest_by_their_dots() -> None:
-    assert parse_assignments(["learner.gamma=0.5", "seed=3", "learner.tau=1"]) == {
-        "learner": {"gamma": 0.5, "tau": 1},
-        "seed": 3,
-    }
 
 
 def test_a_configuration_survives_json_and_differs_in_nothing() -> None:
