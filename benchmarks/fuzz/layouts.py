@@ -1,4 +1,4 @@
-"""Price files whose right treatment is known: read rightly, or refused with settings that then read them rightly."""
+"""Price files that must be read correctly, or refused with settings that then read them correctly."""
 
 import gzip
 import re
@@ -52,14 +52,13 @@ _ROUNDS = 4
 
 @dataclass
 class Case:
-    """A price file and what is right.
+    """A price file and its right treatment.
 
     Attributes:
-        path: what was written.
-        bars: long bars that are to be read, by date and symbol.
-        right: `read` without a word said, `named` once the settings that a refusal prints are added, or `refused`.
-        fields: of the bars that the file has.
-        given: settings that a user gives from the beginning.
+        bars: the long bars to be read.
+        right: `read` at once, `named` with the settings that a refusal prints, or `refused`.
+        fields: fields of the bars that the file has.
+        given: settings that a user gives.
     """
 
     path: Path
@@ -76,8 +75,11 @@ def settings_of(message: str) -> list[str]:
 
 
 def one_case(generator: Generator, folder: Path) -> Outcome:
-    """Write a file in one of the layouts, read it as a user would who pastes what refusals print, and compare."""
-    kind = str(generator.choice(list(LAYOUTS)))
+    return case_of(str(generator.choice(list(LAYOUTS))), generator, folder)
+
+
+def case_of(kind: str, generator: Generator, folder: Path) -> Outcome:
+    """Write a file in a layout, read it with the settings that refusals print, and compare."""
     case = LAYOUTS[kind](generator, folder)
     given = list(case.given)
     for tried in range(_ROUNDS):
@@ -87,7 +89,7 @@ def one_case(generator: Generator, folder: Path) -> Outcome:
             added = [setting for setting in settings_of(str(error)) if setting not in given]
             if case.right == "read":
                 return Outcome(kind, "misjudged", f"needlessly refused: {error}")
-            # Of two settings that say the opposite, neither is what most likely reads the file.
+            # A choice between two settings is no suggestion.
             if case.right == "refused" or not added or "or `--set" in str(error):
                 wrong = f"refused without settings that read it: {error}" if case.right == "named" else None
                 return Outcome(kind, "refused", wrong)
@@ -102,7 +104,7 @@ def one_case(generator: Generator, folder: Path) -> Outcome:
 
 
 def difference(prices: CleanPrices, case: Case) -> str | None:
-    """Return in what prices differ from a case's bars; None: in nothing."""
+    """Return how prices differ from a case's bars, None if they are equal."""
     bars = case.bars
     if set(prices.symbols) != set(bars["symbol"]):
         return f"the symbols are {sorted(prices.symbols)}, not {sorted(set(bars['symbol']))}"
@@ -143,7 +145,7 @@ def _one_of(generator: Generator, options: Any) -> Any:  # noqa: ANN401 - any se
 
 
 def _written(generator: Generator, path: Path, frame: pd.DataFrame) -> Path:
-    """Write a table as CSV in one of the forms that are read without a word said, or as Parquet."""
+    """Write a table as Parquet, or as CSV in one of the forms that are read without settings."""
     if _chance(generator, 0.2):
         frame.to_parquet(path.with_suffix(".parquet"), index=False)
         return path.with_suffix(".parquet")

@@ -29,7 +29,7 @@ _LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
 # Folders also contain other text files; Stooq's begin like this.
 _TEXT_OF_PRICES = b"<TICKER>"
-_ADVICE = "give CSV or Parquet, which spreadsheets and databases export; unpack an archive."
+_ADVICE = "give CSV or Parquet, which spreadsheets and databases export; name folders of parts like symbol=AAPL."
 # freqtrade's files are named like BTC_USDT-1d.feather.
 _LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
 # Symbols: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. A name with a space, an underscore, a number after a hyphen or
@@ -98,7 +98,7 @@ def find_source(data: str | None, symbol_from: str | None = None) -> Source:
         if path.is_dir():
             files, ignored = _files_in(path, (), symbol_from)
             if not files:
-                raise InputError(_without_prices(path))
+                raise InputError(f"The folder {path} holds no price file: {_ADVICE}")
             return Source(path, tuple(files), tuple(ignored))
         if not path.exists():
             raise InputError(f"There is no file or folder {path}: give a CSV or Parquet file or a folder of them.")
@@ -153,17 +153,6 @@ def _source_file(path: Path, partition: Partition, symbol_from: str | None, alon
         raise InputError(f"{path} is not named as market.symbol_from={symbol_from} says: rename it or change that.")
     with path.open("rb") as file:
         return SourceFile(path, _form_of(path), symbol, hashlib.file_digest(file, "sha256").hexdigest(), partition)
-
-
-def _without_prices(folder: Path) -> str:
-    folders = sorted(entry for entry in folder.iterdir() if entry.is_dir())
-    inner = next((entry.name for entry in folders if any(map(_is_price_file, entry.iterdir()))), None)
-    if inner is None:
-        return f"The folder {folder} holds no price file: {_ADVICE}"
-    return (
-        f"{folder} holds price files in folders like {inner} only: name such a folder like symbol={inner} if that is "
-        "the symbol, or give it alone."
-    )
 
 
 def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tuple[list[SourceFile], list[str]]:

@@ -10,6 +10,7 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
+from eigen_core.market.panel import Panel
 from eigen_core.market.report import DataReport
 
 
@@ -57,3 +58,10 @@ def cleaned(path: Path | str, **market: object) -> tuple[CleanPrices, DataReport
     config = MarketConfig.model_validate({"data": str(path), **market})
     rows = read_rows(find_source(config.data, config.symbol_from), config)
     return clean_prices(rows, str(path), config.context)
+
+
+def assert_equal_panels(one: Panel, other: Panel) -> None:
+    for name in ("features", "valid", "open", "high", "low", "close", "dates"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
+        assert getattr(one, name).dtype == getattr(other, name).dtype
+    assert (one.symbols, one.feature_names, one.splits) == (other.symbols, other.feature_names, other.splits)

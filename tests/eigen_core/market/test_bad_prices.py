@@ -62,14 +62,9 @@ def heading_of_bytes(folder: Path) -> Path:
     return path
 
 
-def special_file(path: Path) -> Path:
-    os.mkfifo(path)
-    return path
-
-
-def linked(path: Path, target: Path) -> Path:
-    path.symlink_to(target)
-    return path
+def pipe(folder: Path) -> Path:
+    os.mkfifo(folder / "p.csv")
+    return folder / "p.csv"
 
 
 def folder_case(**files: str) -> Callable[[Path], Path]:
@@ -86,55 +81,41 @@ GOOD = random_bars(["A"], 30, seed=1)
 LONG_ONE = pd.DataFrame({"Date": GOOD["date"], "Close": GOOD["close"]})
 
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "blank name": (lambda _: Path(" "), "blank"),
     "missing file": (lambda folder: folder / "nothing.csv", "no file or folder .*nothing.csv"),
     "name too long": (lambda folder: folder / ("x" * 300 + ".csv"), "cannot be read"),
     **{
         f"file {name}": (text_case(LONG, name), "is no price file: give CSV or Parquet")
-        for name in ("prices.json", "prices.XLSX", "prices.duckdb", "prices.zip", "prices.tar.gz", "prices.pkl")
+        for name in ("prices.XLSX", "prices.tar.gz")
     },
     "empty file": (text_case(""), "is empty"),
-    "blank file": (text_case("\n \n"), "is empty"),
     "headings alone": (text_case("Date,Ticker,Close\n"), "no rows"),
     "one column": (text_case("Close\n1\n2\n"), "one column only"),
     "only blank dates": (text_case("Date,Close\n,1\n,2\n"), "no row with a date"),
     "text in prices": (text_case(LONG + "abc\n"), r"p\.csv, line 3, column 'Close': 'abc' is no number"),
-    "text far down": (
-        frame_case(LONG_ONE.astype(object).replace({"Close": {LONG_ONE["Close"][20]: "n.v."}})),
-        "line 22, column 'Close'",
-    ),
     "text in volume": (text_case("Date,Close,Volume\n2020-01-02,1,1.2M\n"), "line 2, column 'Volume': '1.2M'"),
     "truth values": (text_case("Date,Close\n2020-01-02,True\n2020-01-03,False\n"), "is no number"),
-    "unreadable date": (
-        text_case("Date,Close\n2020-01-02,1\nyesterday,2\n"),
-        "line 3, column 'Date': 'yesterday' is no",
-    ),
-    "impossible date": (text_case("Date,Close\n2020-02-31,1\n"), "'2020-02-31' is no date"),
+    "unreadable date": (text_case("Date,Close\n2020-01-02,1\n2020-02-31,2\n"), "line 3, .*'2020-02-31' is no date"),
     "serial numbers": (text_case("Date,Close\n43831,1\n43832,2\n"), "'43831' is no date"),
     "ambiguous dates": (text_case("Date,Close\n01/02/2020,1\n03/04/2020,2\n"), "add `--set market.date_format=%"),
-    "absurd year": (text_case("Date,Close\n0020-01-02,1\n"), "'0020-01-02' is no date"),
     "no date column": (
         text_case("Ticker,Close,Open\nA,1,1\n"),
         "has the columns 'Ticker'.*neither those of the long layout",
     ),
     "no headings": (text_case("2020-01-02,1,2\n2020-01-03,1,2\n"), "begins with '2020-01-02': write headings"),
     "no close but more": (text_case("date,tic,open,low,x\n2020-01-02,A,1,1,1\n"), "neither those of the long layout"),
-    "only bars": (text_case("date,open,high,low,volume\n2020-01-02,1,1,1,1\n"), "neither those of the long"),
-    "no close column": (text_case("Date,Ticker,Open,High,Low\n2020-01-02,A,1,1,1\n"), "neither those of the long"),
     "duplicate roles": (text_case("Date,Close,Close,Symbol\n2020-01-02,1,2,A\n"), "several columns named 'Close'"),
     "too many cells": (text_case("Date,Close\n2020-01-02,1\n2020-01-03,1,2\n"), "more cells than|line 3"),
-    "too many cells in all rows": (text_case("Date,Close\n2020-01-02,1,2\n2020-01-03,1,2\n"), "more cells than"),
     "garbage csv": (bytes_case(bytes(range(256)) * 8, "p.csv"), "neither UTF-8 nor UTF-16 text"),
     "nul bytes": (bytes_case(b"Date,A\n2020-01-02,\x00\n", "p.csv"), "neither UTF-8 nor UTF-16 text"),
     "garbage parquet": (bytes_case(b"PAR1" + bytes(range(256)) + b"PAR1", "p.parquet"), "no Parquet file"),
-    "csv named parquet": (text_case(LONG, "p.parquet"), "no Parquet file"),
     "parquet named csv": (lambda folder: frame_case(LONG_ONE, "p.parquet")(folder).rename(folder / "p.csv"), "UTF-8"),
     "damaged gzip": (bytes_case(gzip.compress(LONG.encode() * 100)[:-20], "p.csv.gz"), "is damaged"),
     "heading of 200,000 characters": (text_case(f"Date,{'A' * 200_000}\n2020-01-02,1\n"), "first line that is no head"),
     "heading of 100,000 characters": (text_case(f"Date,{'A' * 100_000}\n2020-01-02,1\n"), "heading of 100,000 char"),
     "gzip of zeros": (bytes_case(gzip.compress(bytes(70 << 20)), "p.csv.gz"), "decompresses to more than"),
     "unknown home": (lambda _: Path("~nosuchuser/x"), "no file or folder ~nosuchuser/x"),
-    "pipe": (lambda folder: special_file(folder / "p.csv"), "pipe or a device"),
-    "device": (lambda folder: linked(folder / "p.csv", Path("/dev/zero")), "pipe or a device"),
+    "pipe": (pipe, "pipe or a device"),
     "unknown time zone": (parquet_case(zone="Mars/Phobos"), "time zone that is not known"),
     "bytes that are no text": (parquet_case(symbol=b"\xff"), "damaged"),
     "heading that is no text": (heading_of_bytes, "damaged"),
@@ -146,11 +127,9 @@ CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
         text_case(LONG + '"2\n2020-01-06,A,3\n2020-01-07,A,"4\n2020-01-08,A,5\n'),
         "quotation mark",
     ),
-    "named column that is not there": (text_case("Datum,Kurs\n2020-01-02,1\n"), "neither those of the long layout"),
     "empty folder": (folder_case(), "holds no price file"),
     "bad file in folder": (folder_case(A=LONG + "2\n", B="Date,Close\n2020-01-02,x\n"), r"B\.csv, line 2"),
     "nan-only symbol": (frame_case(GOOD.assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan)), "no usable price"),
-    "all prices bad": (frame_case(LONG_ONE.assign(Close=-1.0)), "no usable price"),
     "too few days": (frame_case(GOOD[:23]), "needs at least 24 days.*the panel has 23"),
 }
 
@@ -168,11 +147,6 @@ def test_bad_prices_are_refused_with_a_sentence(tmp_path: Path, case: str) -> No
     assert not list(cache.glob("panels/*"))
 
 
-def test_blank_name_is_refused() -> None:
-    with pytest.raises(InputError, match="blank"):
-        build_panel(small_config(" "))
-
-
 @pytest.mark.parametrize("variable", ["EIGEN_CACHE", "XDG_CACHE_HOME"])
 def test_unwritable_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
     monkeypatch.delenv("EIGEN_CACHE", raising=False)
@@ -181,28 +155,21 @@ def test_unwritable_cache_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         build_panel(small_config(write_csv(tmp_path / "p.csv", GOOD)))
 
 
-def limited(path: Path, free_bytes: int) -> Config:
-    """The configuration of a panel under a limit that leaves this process about so much."""
+def limited(path: Path, free_bytes: int, **market: object) -> Config:
+    """Return the configuration of a panel under a limit that leaves this process about this many bytes."""
     limit = (own_resident_bytes() + free_bytes) / 0.9 / 1e9
-    return small_config(path).model_copy(update={"memory": Config(memory={"limit_gb": limit}).memory})
+    return small_config(path, **market).model_copy(update={"memory": Config(memory={"limit_gb": limit}).memory})
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool) -> None:
-    text = b"date,symbol,open,high,low,close,volume\n" + b"no row is read\n" * 4_000_000
+@pytest.mark.parametrize(
+    ("packed", "layout", "need"), [(False, "long", "540 MB"), (True, "long", "540 MB"), (False, "wide", r"1\.56 GB")]
+)
+def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool, layout: str, need: str) -> None:
+    text = b"date,AAA,BBB\n" + b"no row is read\n" * 4_000_000
     path = tmp_path / ("prices.csv.gz" if packed else "prices.csv")
     path.write_bytes(gzip.compress(text, 1) if packed else text)
-    with pytest.raises(InputError, match=r"holds 60(\.\d)? MB of prices: to read them takes some 540"):
-        build_panel(limited(path, 100_000_000), tmp_path / "cache")
-
-
-def test_a_wide_file_takes_more(tmp_path: Path) -> None:
-    path = tmp_path / "prices.csv"
-    path.write_bytes(b"date,AAA,BBB\n" + b"no row is read\n" * 4_000_000)
-    config = limited(path, 1_000_000_000)
-    wide = config.model_copy(update={"market": config.market.model_copy(update={"layout": "wide"})})
-    with pytest.raises(InputError, match=r"holds 60(\.\d)? MB of prices: to read them takes some 1\.56 GB"):
-        build_panel(wide, tmp_path / "cache")
+    with pytest.raises(InputError, match=rf"holds 60(\.\d)? MB of prices: to read them takes some {need}"):
+        build_panel(limited(path, 100_000_000, layout=layout), tmp_path / "cache")
 
 
 @pytest.mark.thorough
@@ -301,9 +268,7 @@ def test_adjusted_close_scales_the_whole_bar_and_leaves_traded_value(tmp_path: P
     np.testing.assert_allclose(volume * bars[:, 3], 1_000.0)
 
 
-@pytest.mark.parametrize(
-    "heading", ["Adj Close", "adj_close", "adjclose", "Adj. Close", "Adjusted Close", "Adj Close**"]
-)
+@pytest.mark.parametrize("heading", ["adj_close", "Adjusted Close", "Adj Close**"])
 def test_adjusted_close_alone_is_the_close(tmp_path: Path, heading: str) -> None:
     bars, report = one_symbol(tmp_path, heading, "10", "11")
     np.testing.assert_array_equal(bars[:, 3], [10, 11])
@@ -333,17 +298,6 @@ def test_a_day_of_bad_prices_alone_stays_a_day(tmp_path: Path) -> None:
     )
     np.testing.assert_array_equal(prices.close[:, 0], [1, np.nan, 2])
     assert (report.empty_days, report.unusable_prices) == (0, 1)
-
-
-def test_symbol_without_a_usable_price_is_dropped_and_reported(tmp_path: Path) -> None:
-    for symbol, own in random_bars(["AAA", "BBB"], 20, seed=2).groupby("symbol"):
-        write_csv(tmp_path / f"{symbol}.csv", own.drop(columns="symbol"))
-    dead = random_bars(["DEAD"], 20, seed=3).drop(columns="symbol")
-    dead[["open", "high", "low", "close"]] = np.nan
-    write_csv(tmp_path / "DEAD.csv", dead)
-    prices, report = cleaned(tmp_path)
-    assert prices.symbols == ("AAA", "BBB")
-    assert report.dropped_symbols == ("DEAD",)
 
 
 def test_context_comes_last_in_the_order_given(tmp_path: Path) -> None:

@@ -175,19 +175,6 @@ def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
     assert_days(cleaned(path, **FORMED)[0], bars)
 
 
-def test_minutes_of_one_symbol(tmp_path: Path) -> None:
-    days = pd.bdate_range("2024-01-02", periods=12)
-    stamps = pd.DatetimeIndex([day + pd.Timedelta(minutes=minute) for day in days for minute in range(570, 960)])
-    generator = np.random.default_rng(2)
-    bars = pd.DataFrame({"date": stamps, "symbol": "AAA", **dict.fromkeys(("open", "high", "low", "close"), 1.0)})
-    bars = bars.assign(volume=generator.integers(0, 9, len(bars)).astype(float))
-    path = write_csv(tmp_path / "AAA.csv", bars.drop(columns="symbol"))
-    refused(path, "has intraday bars")
-    prices, report = cleaned(path, **FORMED)
-    assert_days(prices, bars)
-    assert (report.rows, report.bars, report.formed_days, report.duplicate_rows) == (12 * 390, 12 * 390, 12, 0)
-
-
 def test_wide_bars_and_times_in_a_column_of_their_own(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo")
     wide = bars.pivot(index="date", columns="symbol", values="close").reset_index()
@@ -258,17 +245,6 @@ def test_a_day_whose_bars_are_in_several_files(tmp_path: Path) -> None:
     prices, report = cleaned(folder, **formed("America/New_York"))
     assert_days(prices, hourly("America/New_York"))
     assert (report.bars, report.duplicate_rows) == (len(bars), 1)
-
-
-def test_daily_rows_are_read_whatever_becomes_of_bars(tmp_path: Path) -> None:
-    days = pd.bdate_range("2019-12-02", periods=80).tz_localize("Europe/London").tz_convert("UTC")
-    frame = pd.DataFrame({"date": days, "A": np.arange(1.0, 81.0)})
-    path = write_csv(tmp_path / "p.csv", pd.concat([frame, frame]))
-    named = {"layout": "wide", "time_zone": "Europe/London"}
-    plain, report = cleaned(path, **named)
-    again, _ = cleaned(path, **FORMED, **named)
-    np.testing.assert_array_equal(plain.days, again.days)
-    assert (report.bars, report.duplicate_rows) == (0, 80)
 
 
 def test_the_panel_and_its_report(tmp_path: Path) -> None:

