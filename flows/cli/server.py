@@ -92,7 +92,6 @@ def print_status(console: Console, status: "Status") -> None:
     for label, fact in (
         ("server", _server(status)),
         ("worker", _worker(status)),
-        ("supervisor", _supervisor(status)),
         *(() if status.flow_run is None else _flow_run(status.flow_run)),
         *_run(status),
         ("resume", None if status.schedule is None else _resume(status.schedule)),
@@ -116,15 +115,6 @@ def _worker(status: "Status") -> Fact:
         return "none: start it with `eigen up`"
     heard = "" if worker.heard_of is None else f", last heartbeat {_when(worker.heard_of)}"
     return f"process {worker.pid}, in {worker.folder}{heard}"
-
-
-def _supervisor(status: "Status") -> Fact:
-    supervisor = status.supervisor
-    if supervisor is None:
-        return None
-    if supervisor.running:
-        return f"process {supervisor.pid}"
-    return ("has ended", "bold"), ": nothing restarts server and worker until `eigen up` starts it again"
 
 
 def _flow_run(flow_run: "FlowRunStatus") -> list[tuple[str, Fact]]:
@@ -240,21 +230,14 @@ def up(
     environment = _environment()
     if not os.environ.get("PREFECT_API_URL"):
         servers.require_home(os.environ)
-    from flows.server import launching, supervisor
-    from flows.server.up import bring_down, bring_up, watch
+    from flows.server import launching
+    from flows.server.up import bring_down, bring_up, stop_event, watch
 
     home = _state_directory()
-    stopping = supervisor.stop_event() if foreground else None
+    stopping = stop_event() if foreground else None
     with nullcontext() if foreground else stopped_gently():
-        brought = bring_up(
-            home,
-            environment,
-            servers.ListenOptions(host, port, without_password),
-            _Progress(),
-            only=only,
-            waits=foreground,
-            supervised=not foreground,
-        )
+        listening = servers.ListenOptions(host, port, without_password)
+        brought = bring_up(home, environment, listening, _Progress(), only=only)
     try:
         # What was stopped with its worker goes on with it: a crash just before a server's end may trigger nothing.
         page = launching.resume(brought.api, always=resume) if resume or "worker" in brought.began else None
@@ -276,7 +259,7 @@ def down(
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
     _environment()
-    from flows.server import deploying, status, supervisor
+    from flows.server import deploying, status
     from flows.server.up import bring_down
 
     home = _state_directory()
@@ -288,7 +271,6 @@ def down(
                 deploying.remove(client)
 
     worker = home.running("worker")
-    supervisor.stop_supervisor(home)
     stopped = bring_down(home, _Progress(), grace, before_server=before_server)
     run = status.last_trained(home, worker) if stopped.trainings else None
     print_down(output_console(), home, stopped, run, api)

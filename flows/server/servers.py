@@ -91,10 +91,9 @@ _ANSWER_SECONDS = 5.0
 
 
 def is_up(home: StateDirectory) -> bool:
-    """Return whether the worker runs, its server answers, and their supervisor has not ended."""
-    worker, supervisor = home.running("worker"), home.read("supervisor")
-    is_supervised = supervisor is None or supervisor.process.is_alive()
-    return worker is not None and is_supervised and answers(worker.api)
+    """Return whether the worker runs and its server answers."""
+    worker = home.running("worker")
+    return worker is not None and answers(worker.api)
 
 
 def answers(api: str, seconds: float = _ANSWER_SECONDS) -> bool:

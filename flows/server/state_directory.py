@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -158,9 +158,6 @@ def last_lines(log: Path, count: int) -> list[str]:
 
 FOLDER = ".eigen"
 
-ProcessName = Component | Literal["supervisor"]
-"""A process that `eigen up` starts: a component, or what restarts those that have ended."""
-
 
 class ProcessRecord(BaseModel):
     """A process that was started, and where it is found."""
@@ -196,12 +193,12 @@ class StateDirectory:
         """Name of the worker of this folder: the same each time, so that the server lists it once."""
         return f"{socket.gethostname()}-{hashlib.sha256(str(self.path).encode()).hexdigest()[:6]}"
 
-    def log(self, name: ProcessName) -> Path:
+    def log(self, name: Component) -> Path:
         return self.path / f"{name}.log"
 
     def start(
         self,
-        name: ProcessName,
+        name: Component,
         command: Sequence[str],
         environment: Mapping[str, str],
         *,
@@ -216,7 +213,7 @@ class StateDirectory:
         self.write(name, record)
         return record, started
 
-    def read(self, name: ProcessName) -> ProcessRecord | None:
+    def read(self, name: Component) -> ProcessRecord | None:
         """Return the record of a process; None if it was not started from here, or was stopped.
 
         Raises:
@@ -236,12 +233,12 @@ class StateDirectory:
                 "remove the file."
             ) from error
 
-    def running(self, name: ProcessName) -> ProcessRecord | None:
+    def running(self, name: Component) -> ProcessRecord | None:
         """Return the record of a process that is alive, None if there is none."""
         record = self.read(name)
         return record if record is not None and record.process.is_alive() else None
 
-    def write(self, name: ProcessName, record: ProcessRecord) -> None:
+    def write(self, name: Component, record: ProcessRecord) -> None:
         """Record a process in one step, as all files of the directory are written.
 
         Raises:
@@ -320,7 +317,7 @@ class StateDirectory:
             lock.release()
         return not is_free
 
-    def forget(self, name: ProcessName) -> None:
+    def forget(self, name: Component) -> None:
         """Remove the record of a process that was stopped; its log stays."""
         with self._explained():
             self._file(name).unlink(missing_ok=True)
@@ -348,7 +345,7 @@ class StateDirectory:
     def _explained(self) -> AbstractContextManager[None]:
         return explained("write to", self.path, "set EIGEN_HOME to another folder")
 
-    def _file(self, name: ProcessName) -> Path:
+    def _file(self, name: Component) -> Path:
         return self.path / f"{name}.json"
 
     def _replace(self, path: Path, text: str) -> None:

@@ -60,14 +60,6 @@ class WorkerStatus(_Document):
     """Last heartbeat at the server."""
 
 
-class SupervisorStatus(_Document):
-    """The supervisor, which restarts server and worker."""
-
-    running: bool
-    pid: int
-    log: Path
-
-
 class FlowRunStatus(_Document):
     id: str
     name: str
@@ -108,8 +100,6 @@ class Status(_Document):
     server: ServerStatus | None
     """None if `eigen up` has started none here and PREFECT_API_URL names none."""
     worker: WorkerStatus
-    supervisor: SupervisorStatus | None = None
-    """None if none was started here."""
     flow_run: FlowRunStatus | None = None
     """The first of: one that trains, that waits for a worker, that is suspended, that ended last."""
     schedule: ScheduleStatus | None = None
@@ -121,9 +111,8 @@ class Status(_Document):
 
     @property
     def up(self) -> bool:
-        """Whether the server answers, the worker runs, and their supervisor has not ended."""
-        supervised = self.supervisor is None or self.supervisor.running
-        return self.server is not None and self.server.answers and self.worker.running and supervised
+        """Whether the server answers and the worker runs."""
+        return self.server is not None and self.server.answers and self.worker.running
 
     def document(self) -> dict[str, Any]:
         return {"up": self.up, **self.model_dump(mode="json")}
@@ -149,7 +138,7 @@ def status_here(home: StateDirectory) -> Status:
     Raises:
         InputError: a record of `eigen up` cannot be read.
     """
-    worker, supervisor = home.running("worker"), home.read("supervisor")
+    worker = home.running("worker")
     server = _server(home, worker)
     flow_run = schedule = run_page = heard_of = None
     if server is not None and server.answers:
@@ -175,8 +164,6 @@ def status_here(home: StateDirectory) -> Status:
             log=worker and worker.log,
             heard_of=heard_of,
         ),
-        supervisor=supervisor
-        and SupervisorStatus(running=supervisor.process.is_alive(), pid=supervisor.process.pid, log=supervisor.log),
         flow_run=flow_run,
         schedule=schedule,
         run=run,

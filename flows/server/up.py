@@ -1,6 +1,7 @@
 """Starting server, deployments and worker with one command."""
 
 import signal
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
@@ -17,7 +18,6 @@ from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
 from flows.server.flow_runs import begun_by_hand, last_heartbeat, report_lost, running_flow_run
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
-from flows.server.supervisor import ensure_supervisor
 
 Say = Callable[[str], None]
 
@@ -50,8 +50,6 @@ def bring_up(
     say: Say,
     *,
     only: Component | None = None,
-    waits: bool = False,
-    supervised: bool = False,
 ) -> UpResult:
     """Start server, deployments and worker, as far as they are missing, and return when all are ready.
 
@@ -59,8 +57,6 @@ def bring_up(
         environ: the environment of the processes, beside their own settings.
         listening: where the server listens; without a port: that of PREFECT_API_URL, else its last one, else 4200.
         only: start this component alone; a worker needs a server that answers.
-        waits: wait for another `eigen up` that is at work.
-        supervised: start the supervisor too.
 
     Raises:
         InputError: the port is taken, another `eigen up` is at work, or the server elsewhere does not answer.
@@ -71,11 +67,8 @@ def bring_up(
         port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
         if port is not None:
             servers.require_startable(home, environ, port, listening)
-    with home.alone(_LOCK_TIMEOUT_SECONDS if waits or home.running("supervisor") is not None else 0.0):
-        brought = _brought(home, environ, listening, say, only)
-        if supervised:
-            ensure_supervisor(home, environ, brought.api, anew=bool(brought.began))
-        return brought
+    with home.alone(_LOCK_TIMEOUT_SECONDS):
+        return _brought(home, environ, listening, say, only)
 
 
 def _brought(
@@ -100,6 +93,14 @@ def _brought(
             say("creating the deployments")
             deploy(api)
         return UpResult(api, server, worker, began)
+
+
+def stop_event() -> threading.Event:
+    """Return an event that SIGTERM and SIGINT set."""
+    stopping = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return stopping
 
 
 def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Callable[[], bool]) -> None:

@@ -117,11 +117,9 @@ class Operated:
         return number_of(self.prefect("deployment", "run", "train/gpu", *arguments).stdout)
 
     def up(self) -> subprocess.CompletedProcess[str]:
-        """Start what does not run, and return what is said. What is killed stays dead: nothing supervises it."""
+        """Start what does not run, and return what is said."""
         port = [] if "PREFECT_API_URL" in self.environment else ["--port", str(self._port)]
-        ended = self.eigen("up", *port)
-        self._without_supervisor()
-        return ended
+        return self.eigen("up", *port)
 
     def stay_up(self) -> None:
         home = StateDirectory(self.home)
@@ -147,11 +145,6 @@ class Operated:
 
     def process(self, part: str) -> psutil.Process:
         return psutil.Process(json.loads((self.home / f"{part}.json").read_text())["process"]["pid"])
-
-    def _without_supervisor(self) -> None:
-        with suppress(FileNotFoundError, psutil.NoSuchProcess):
-            self.process("supervisor").kill()
-            (self.home / "supervisor.json").unlink()
 
     def engines(self) -> list[psutil.Process]:
         with suppress(psutil.NoSuchProcess):
@@ -326,7 +319,6 @@ class Operated:
         return "\n".join(found)
 
     def kill_all(self) -> None:
-        self._without_supervisor()
         everything: list[psutil.Process] = []
         for part in ("worker", "server"):
             with suppress(FileNotFoundError, psutil.NoSuchProcess):

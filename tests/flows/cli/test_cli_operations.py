@@ -28,7 +28,6 @@ from flows.server.status import (
     ScheduleStatus,
     ServerStatus,
     Status,
-    SupervisorStatus,
     WorkerStatus,
     newest_run,
     status_here,
@@ -281,23 +280,20 @@ def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
         flow_run=flow_run_status("Failed", timedelta(hours=3), name="first gen [1]-3", run="first", message="why"),
         schedule=ScheduleStatus(active=True, next=now + timedelta(minutes=5)),
         run=status_of(str(folder / "runs"), "first"),
-        supervisor=SupervisorStatus(running=False, pid=pid, log=record.log),
         run_page="http://artifacts/first",
     )
     text = printed(print_status, status)
-    for said in ("http://artifacts/first", "has ended: nothing restarts", "Prefect 3.8.8", "Failed 3 h ago: why"):
+    for said in ("http://artifacts/first", "Prefect 3.8.8", "Failed 3 h ago: why"):
         assert said in text
     assert "every 10 minutes, next in 5 min" in text
     document = status.document()
     assert json.loads(json.dumps(document)) == document
-    assert list(document) == ["up", "server", "worker", "supervisor", "flow_run", "schedule", "run", "problem"]
+    assert list(document) == ["up", "server", "worker", "flow_run", "schedule", "run", "problem"]
     assert list(document["server"]) == ["api", "ui", "answers", "version", "pid", "log"]
     assert list(document["worker"]) == ["name", "running", "pid", "folder", "log", "heard_of"]
     assert list(document["flow_run"]) == FLOW_RUN_KEYS
     assert document["worker"]["heard_of"] == f"{now - timedelta(seconds=5):%Y-%m-%dT%H:%M:%SZ}"
-    assert document["supervisor"]["running"] is False
-    assert not document["up"]
-    assert status.model_copy(update={"supervisor": None}).up
+    assert document["up"]
     assert document["run"]["generations"] == 3
 
 

@@ -258,11 +258,6 @@ def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:
         home.write("worker", record_of(home, process.pid, NOWHERE))
         assert not servers.is_up(home)
         home.write("worker", record_of(home, process.pid, api))
-        with sleeping() as supervisor:
-            home.write("supervisor", record_of(home, supervisor.pid, api))
-            assert servers.is_up(home)
-        assert not servers.is_up(home)
-        home.forget("supervisor")
         process.kill()
         process.wait()
         assert not servers.is_up(home)

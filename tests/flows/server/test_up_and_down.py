@@ -4,24 +4,28 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 from flow_cases import eigen_command, run_eigen
-from operation_cases import operator_environment
+from operation_cases import operator_environment, record_of, sleeping
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import Cancelling, Pending, Running
 
 from flows.server.environment import COMPONENTS, free_port
-from flows.server.servers import is_up
-from flows.server.state_directory import StateDirectory
+from flows.server.flow_runs import report_lost
+from flows.server.state_directory import ProcessRecord, StateDirectory
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
     yield tmp_path
     home = StateDirectory(tmp_path / ".eigen")
-    left = [record for part in ("supervisor", "worker", "server") if (record := home.read(part)) is not None]
+    left = [record for part in ("worker", "server") if (record := home.read(part)) is not None]
     for record in left:
         record.process.kill()
 
@@ -66,44 +70,30 @@ def test_in_the_foreground_it_ends_with_what_it_started(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_killed_is_restarted_where_it_was_until_it_is_stopped(
+def test_what_is_killed_is_started_where_it_was(
     folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
     port = free_port()
     eigen("up", "--port", str(port))
     home = StateDirectory(folder / ".eigen")
-    supervisor = home.running("supervisor")
     before = [home.running(part) for part in COMPONENTS]
     for record in before:
         assert record is not None
         record.process.kill()
+    eigen("status", code=1)
     eigen("up")
     for part, record in zip(COMPONENTS, before, strict=True):
         restarted = home.running(part)
         assert restarted is not None
         assert restarted != record
         assert restarted.api == f"http://127.0.0.1:{port}/api"
-        restarted.process.kill()
-    end = time.monotonic() + 300.0
-    while any(home.running(part) is None for part in COMPONENTS) or not is_up(home):
-        assert time.monotonic() < end, home.log("supervisor").read_text()
-        time.sleep(0.5)
     eigen("status")
-    assert supervisor is not None
     eigen("down")
-    assert home.running("supervisor") is None
-    assert not supervisor.process.is_alive()
     assert [home.running(part) for part in COMPONENTS] == [None, None]
-    # It comes back where it was, and says when nothing supervises it.
     eigen("up", "--only", "server")
-    server, again = home.running("server"), home.running("supervisor")
+    server = home.running("server")
     assert server is not None
-    assert again is not None
     assert server.api == f"http://127.0.0.1:{port}/api"
-    again.process.kill()
-    assert "supervisor     has ended" in eigen("status", code=1).stdout
-    eigen("up", "--only", "server")
-    assert home.running("supervisor") is not None
     eigen("down")
 
 
@@ -153,3 +143,64 @@ def test_prefects_own_command_deploys_too(folder: Path, eigen: Callable[..., sub
     assert "cleanup/weekly" in listed
     assert "crashed without a word" in prefect("prefect", "automation", "ls")
     eigen("down")
+
+
+NAME = "machine-abc"
+
+
+@dataclass
+class Client:
+    flow_runs: list[FlowRun]
+    told: dict[UUID, str] = field(default_factory=dict)
+
+    def read_flow_runs(self, **_: Any) -> list[FlowRun]:
+        return self.flow_runs
+
+    def set_flow_run_state(self, flow_run_id: UUID, state: State) -> None:
+        self.told[flow_run_id] = str(state.name)
+
+
+def flow_run(worker: str | None, state: State | None = None) -> FlowRun:
+    labels: dict[str, Any] = {} if worker is None else {"prefect.worker.name": worker}
+    state = Running() if state is None else state
+    return FlowRun(flow_id=uuid4(), state=state, state_type=state.type, labels=labels)
+
+
+@pytest.fixture
+def ended_worker(tmp_path: Path) -> ProcessRecord:
+    with sleeping() as process:
+        return record_of(StateDirectory(tmp_path), process.pid)
+
+
+@pytest.fixture
+def engine() -> Iterator[UUID]:
+    """The number of a flow run that has a process."""
+    number = uuid4()
+    code = "import time; print(flush=True); time.sleep(60)"
+    environment = {**os.environ, "PREFECT__FLOW_RUN_ID": str(number)}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield number
+        process.kill()
+
+
+def test_a_flow_run_without_a_process_is_reported_and_only_that(ended_worker: ProcessRecord, engine: UUID) -> None:
+    gone, beginning, cancelled = (flow_run(NAME), flow_run(NAME, Pending()), flow_run(NAME, Cancelling()))
+    lives = flow_run(NAME).model_copy(update={"id": engine})
+    client = Client([gone, beginning, cancelled, lives, flow_run("other"), flow_run(None)])
+    report_lost(client, ended_worker, NAME)  # type: ignore[arg-type] # all of a client that it asks
+    assert client.told == {gone.id: "Crashed", beginning.id: "Crashed", cancelled.id: "Cancelled"}
+
+
+def test_nothing_is_reported_of_a_worker_that_lives_or_is_elsewhere(
+    ended_worker: ProcessRecord, tmp_path: Path
+) -> None:
+    client = Client([flow_run(NAME)])
+    processes = (ended_worker.process.model_copy(update={"boot": boot}) for boot in ("another", None))
+    elsewhere, unknown = (ended_worker.model_copy(update={"process": process}) for process in processes)
+    with sleeping() as process:
+        lives = record_of(StateDirectory(tmp_path), process.pid)
+        for worker in (None, lives, elsewhere, unknown):
+            report_lost(client, worker, NAME)  # type: ignore[arg-type] # all of a client that it asks
+    assert client.told == {}
