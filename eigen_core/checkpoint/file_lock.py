@@ -104,13 +104,11 @@ class FileLock:
     def held(self) -> bool:
         return self._descriptor is not None
 
-    def acquire(self, seconds: float = _TRY_SECONDS, *, shared: bool = False, inherited: bool = False) -> bool:
+    def acquire(self, seconds: float = _TRY_SECONDS) -> bool:
         """Take the lock and return whether that succeeded.
 
         Args:
             seconds: timeout; `is_taken` in another process holds a shared lock for an instant.
-            shared: others may hold it too, as long as they share it.
-            inherited: a program that this process becomes by `exec` keeps it.
 
         Raises:
             InputError: the path is no file.
@@ -118,15 +116,13 @@ class FileLock:
         """
         with ExitStack() as closing:
             descriptor = self._opened(os.O_RDWR | os.O_CREAT, closing)
-            kind, end = fcntl.LOCK_SH if shared else fcntl.LOCK_EX, time.monotonic() + seconds
-            while not _flock(descriptor, kind):
+            end = time.monotonic() + seconds
+            while not _flock(descriptor, fcntl.LOCK_EX):
                 if time.monotonic() >= end:
                     return False
                 time.sleep(_PAUSE_SECONDS)
-            if not shared:
-                os.ftruncate(descriptor, 0)
-                os.pwrite(descriptor, this_process().model_dump_json().encode(), 0)
-            os.set_inheritable(descriptor, inherited)
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, this_process().model_dump_json().encode(), 0)
             closing.pop_all()
             self._descriptor = descriptor
         return True

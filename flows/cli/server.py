@@ -69,9 +69,6 @@ def print_down(
     if removed_from is None and worker is not None and (port is None or worker.api != api_at(port)):
         stays = f"{worker.api} keeps deployments and schedules; eigen down --remove removes them"
         _print_fact(console, "server", stays)
-    for name in stopped.by_hand:
-        waits = f"{name}, of `eigen train`: if it still runs, it waits until `eigen up` starts the server again"
-        _print_fact(console, "training", waits)
     if run is not None:
         _print_fact(console, "training", "run ", (run.run, "bold"), f" was asked to stop; {_last_checkpoint(run)}")
         if run.state == "unfinished":

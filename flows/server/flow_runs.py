@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -46,28 +47,21 @@ if TYPE_CHECKING:
 _PENDING_SECONDS = 300.0
 _WORKER_LABEL = "prefect.worker.name"
 _VARIABLE = "PREFECT__FLOW_RUN_ID"
-_ENGINE = "prefect.engine"
 _FLOW, _DEPLOYMENT = DEPLOYMENT.split("/")
 TRAININGS = FlowFilter.model_validate({"name": {"any_": [_FLOW]}})
 
 
 def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
     """Return the flow run that trains, or is about to; None if there is none."""
-    found = active_flow_runs(client)
+    found = _active_flow_runs(client)
     # A run that waits for its process comes after one that has it.
     begun = [run for run in found if run.state_type != StateType.PENDING]
     return next(iter([*begun, *(run for run in found if is_beginning(run))]), None)
 
 
-def active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
+def _active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
     """Return the flow runs that have, or are about to get, a process, as far as the server knows."""
     return _flow_runs(client, StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
-
-
-def begun_by_hand(client: SyncPrefectClient) -> list[FlowRun]:
-    """Return the flow runs of `eigen train` that the server takes for running."""
-    of_commands = _filter(StateType.RUNNING, deployment_id={"is_null_": True})
-    return list(client.read_flow_runs(flow_filter=TRAININGS, flow_run_filter=of_commands, limit=10))
 
 
 def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
@@ -116,40 +110,28 @@ def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
     return next((known.last_heartbeat_time for known in found if known.name == worker), None)
 
 
-def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: str) -> list[FlowRun]:
-    """Report to the server flow runs whose process was killed together with the worker `name`, and return them.
+def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: str) -> None:
+    """Report to the server flow runs whose process was killed together with the worker `name`.
 
-    Prefect itself would notice only when their heartbeats are missed. Flow runs that may have a process which cannot be
-    seen are not reported: on another machine, in another container, or under another worker.
+    Prefect itself would notice only when their heartbeats are missed. Flow runs of another machine, container or worker
+    are not reported.
     """
     if worker is None or not worker.process.has_ended():
-        return []
-    theirs = [found for found in active_flow_runs(client) if found.labels.get(_WORKER_LABEL) == name]
-    lost = [found for found in theirs if not has_process(found.id)]
-    for found in lost:
-        ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
-        client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
-    return lost
+        return
+    for found in _active_flow_runs(client):
+        if found.labels.get(_WORKER_LABEL) == name and not _has_process(found.id):
+            ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
+            client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
 
 
-def has_process(flow_run_id: UUID) -> bool:
-    """Return whether a process of this machine works, or may work, for a flow run."""
-    return any(_may_work_for(process, str(flow_run_id)) for process in psutil.process_iter())
-
-
-def _may_work_for(process: psutil.Process, flow_run_id: str) -> bool:
-    try:
-        if process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD):
-            return False
-        try:
-            return process.environ().get(_VARIABLE) == flow_run_id
-        except psutil.AccessDenied:
-            # Another user's process, whose environment is hidden.
-            return _ENGINE in process.cmdline()
-    except psutil.AccessDenied:
-        return True
-    except psutil.NoSuchProcess:
-        return False
+def _has_process(flow_run_id: UUID) -> bool:
+    """Return whether a process of this user, and this machine, works for a flow run."""
+    for process in psutil.process_iter():
+        # One that ends, or is another user's.
+        with suppress(psutil.Error):
+            if process.environ().get(_VARIABLE) == str(flow_run_id):
+                return True
+    return False
 
 
 def is_beginning(pending: FlowRun) -> bool:

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -16,9 +15,8 @@ from prefect.exceptions import PrefectHTTPStatusError
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
-from flows.server.environment import SCHEDULED_TAG, VARIABLE, api_at, ui_of
+from flows.server.environment import SCHEDULED_TAG, VARIABLE, ui_of
 from flows.server.flow_runs import RESUME, is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
-from flows.server.state_directory import StateDirectory
 
 _SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
@@ -170,30 +168,9 @@ def _occupied(active: FlowRun, ending: str | None, page: str) -> str:
 def enter() -> dict[str, str]:
     """Enter the folder where the worker was started; the pull step of the deployments, before a flow is loaded.
 
-    Prefect would use a temporary folder, with which the store `runs` would be removed.
-
-    Raises:
-        RuntimeError: the environment does not name the folder.
+    Prefect would use a temporary folder, with which the store `runs` would be removed. A worker that `prefect worker
+    start` has started does not name the folder; its shell does.
     """
-    folder = folder_of(os.environ)
+    folder = os.environ.get(VARIABLE) or os.environ["PWD"]
     os.chdir(folder)
-    home = StateDirectory.of(os.environ)
-    port = home.port()
-    if port is not None and os.environ.get("PREFECT_API_URL") == api_at(port):
-        home.use_server()
-    return {"directory": str(folder)}
-
-
-def folder_of(environ: Mapping[str, str]) -> Path:
-    """Return the folder that `eigen up` has set, else that of the shell which started the worker.
-
-    Raises:
-        RuntimeError: there is neither.
-    """
-    for name in (VARIABLE, "PWD"):
-        folder = Path(environ.get(name, ""))
-        if folder.is_absolute() and folder.is_dir():
-            return folder
-    raise RuntimeError(
-        f"The worker does not say where its flows work: start it with `eigen up`, or set {VARIABLE} to a folder."
-    )
+    return {"directory": folder}

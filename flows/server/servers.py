@@ -202,7 +202,6 @@ def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dic
     record = home.running("server")
     if record is None or not answers(record.api):
         return {}
-    home.use_server()
     return {**own_environment(environ), "PREFECT_API_URL": record.api, "PREFECT_UI_URL": ui_of(record.api)}
 
 
@@ -254,10 +253,9 @@ def start_server(
     """Start a server at a port of this machine, record it, and return when it answers.
 
     Raises:
-        InputError: see `require_startable`; or the log cannot be written to.
+        InputError: the log cannot be written to.
         Stopped: the server ended, or did not answer in time.
     """
-    require_startable(home, environ, port, listening)
     api = api_at(port)
     command, environment = server_command(port, listening.host), server_environment(environ, port)
     record, started = home.start("server", command, environment, api=api, host=listening.host)
@@ -270,14 +268,12 @@ def start_server(
     return record
 
 
-def require_startable(
-    home: StateDirectory, environ: Mapping[str, str], port: int, listening: ListenOptions = _HERE
-) -> None:
+def require_startable(environ: Mapping[str, str], port: int, listening: ListenOptions = _HERE) -> None:
     """Refuse to start a server that would not work or would not be safe; nothing is written.
 
     Raises:
-        InputError: the port is taken, a training waits for the server at another one, other machines could reach it
-            though it has no password, or its database is none of this version of Prefect.
+        InputError: the port is taken, other machines could reach it though it has no password, or its database is none
+            of this version of Prefect.
     """
     host = listening.host
     if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
@@ -285,12 +281,6 @@ def require_startable(
             f"At {host} other machines reach the server, and who reaches it can run code here: set "
             "PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password if a firewall or a published port "
             "protects it."
-        )
-    last = home.port()
-    if last not in (None, port) and home.is_server_used():
-        raise InputError(
-            f"A training still runs that asks the server at port {last}: start it there with `eigen up --port {last}`, "
-            "or stop the training first."
         )
     require_home(environ)
     require_database()

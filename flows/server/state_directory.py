@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import os
 import signal
 import socket
@@ -302,20 +301,6 @@ class StateDirectory:
             return self.path / "launched" / f"{check_run_name(run)}.json"
         except InputError:
             return None
-
-    def use_server(self) -> None:
-        """Mark this process, until it ends, as one that needs the server that was started here."""
-        with self._explained():
-            # Prefect prepares a flow run in the process that then becomes its engine, by `exec`.
-            FileLock(self.path / "users").acquire(math.inf, shared=True, inherited=True)
-
-    def is_server_used(self) -> bool:
-        """Return whether a process that called `use_server` runs."""
-        lock = FileLock(self.path / "users")
-        with self._explained():
-            is_free = lock.acquire(0.0)
-            lock.release()
-        return not is_free
 
     def forget(self, name: Component) -> None:
         """Remove the record of a process that was stopped; its log stays."""

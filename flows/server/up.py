@@ -16,7 +16,7 @@ from eigen_core.common.errors import InputError
 from flows.server import servers
 from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
-from flows.server.flow_runs import begun_by_hand, last_heartbeat, report_lost, running_flow_run
+from flows.server.flow_runs import last_heartbeat, report_lost, running_flow_run
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
 
 Say = Callable[[str], None]
@@ -62,11 +62,10 @@ def bring_up(
         InputError: the port is taken, another `eigen up` is at work, or the server elsewhere does not answer.
         Stopped: a process ended, or was not ready in time.
     """
-    if not home.path.exists():
-        # What is refused leaves no folder behind.
-        port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
-        if port is not None:
-            servers.require_startable(home, environ, port, listening)
+    # First: what is refused leaves no folder behind.
+    port = _port_of_missing_server(home, environ, listening.port, only)
+    if port is not None:
+        servers.require_startable(environ, port, listening)
     with home.alone(_LOCK_TIMEOUT_SECONDS):
         return _brought(home, environ, listening, say, only)
 
@@ -75,7 +74,7 @@ def _brought(
     home: StateDirectory, environ: Mapping[str, str], listening: servers.ListenOptions, say: Say, only: Component | None
 ) -> UpResult:
     began: tuple[Component, ...] = ()
-    port = None if only == "worker" else _port_of_missing_server(home, environ, listening.port)
+    port = _port_of_missing_server(home, environ, listening.port, only)
     if port is not None:
         say("starting the server")
         servers.start_server(home, environ, port, listening)
@@ -112,14 +111,21 @@ def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Cal
         time.sleep(_POLL_SECONDS)
 
 
-def _port_of_missing_server(home: StateDirectory, environ: Mapping[str, str], port: int | None) -> int | None:
-    """Return the port at which to start a server; None if one runs here, or the server is elsewhere."""
-    record = home.running("server")
-    if record is not None and port is not None and record.api != api_at(port):
-        raise InputError(
-            f"A server runs here already, at {ui_of(record.api)}: leave out --port, or stop it with `eigen down`."
-        )
-    return servers.wanted_port(port, servers.configured_api(environ), environ, home.port()) if record is None else None
+def _port_of_missing_server(
+    home: StateDirectory, environ: Mapping[str, str], port: int | None, only: Component | None
+) -> int | None:
+    """Return the port at which to start a server; None if one runs here, is elsewhere, or is not wanted."""
+    server, worker = home.running("server"), home.running("worker")
+    for component, record in (("server", server), ("worker", worker)):
+        # A worker, and what it trains, waits for its server where that was.
+        if record is not None and port is not None and record.api != api_at(port):
+            where = ui_of(record.api)
+            raise InputError(
+                f"A {component} runs here already, at {where}: leave out --port, or call `eigen down` first."
+            )
+    if only == "worker" or server is not None:
+        return None
+    return servers.wanted_port(port, servers.configured_api(environ), environ, home.port())
 
 
 def _start_worker(
@@ -171,14 +177,12 @@ class DownResult:
     Attributes:
         trainings: number of flow runs that were asked to stop.
         killed: components that did not stop in time.
-        by_hand: names of the flow runs of `eigen train` that have lost their server, as far as it knew.
     """
 
     worker: ProcessRecord | None
     server: ProcessRecord | None
     trainings: int
     killed: tuple[str, ...]
-    by_hand: tuple[str, ...] = ()
 
 
 def bring_down(
@@ -212,13 +216,12 @@ def bring_down(
             with suppress(Stopped), client_of(recorded.api) as client:
                 report_lost(client, recorded, home.worker_name)
         before_server()
-        by_hand = () if server is None else _begun_by_hand(server.api)
         if server is not None:
             say("stopping the server")
             killed += ["server"] * server.process.stop(_END_SECONDS)
         for component in components:
             home.forget(component)
-        return DownResult(worker, server, trainings, tuple(killed), by_hand)
+        return DownResult(worker, server, trainings, tuple(killed))
 
 
 def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:
@@ -256,13 +259,6 @@ def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple
         killed = True
         process.kill()
     return len(asked), killed
-
-
-def _begun_by_hand(api: str) -> tuple[str, ...]:
-    if servers.answers(api):
-        with suppress(Stopped), client_of(api) as client:
-            return tuple(found.name for found in begun_by_hand(client))
-    return ()
 
 
 def _nothing_runs(api: str) -> bool:

@@ -89,7 +89,7 @@ def test_a_training_lets_others_train_while_it_is_suspended_and_goes_on_without_
     generation = operated.generation("served")
     engine.resume()
     assert refused.returncode == 2, refused.stdout
-    assert "A training still runs that asks the server at port" in refused.stderr
+    assert "A worker runs here already" in refused.stderr
     # A minute's waiting of Prefect's client, for each of two things in a generation, would take longer.
     operated.wait_for_generation("served", generation + 1, 110.0)
     # So that it does not end before there is a server again.

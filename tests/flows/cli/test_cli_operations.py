@@ -346,9 +346,6 @@ def test_up_down_and_launch_are_shown(home: StateDirectory) -> None:
     text = printed(print_down, home, DownResult(record, record, 1, ("worker",)), None)
     assert "killed: it did not stop in time" in text
     assert "server         stopped" in text
-    assert "mine gen 1-3, of `eigen train`" in printed(
-        print_down, home, DownResult(None, record, 0, (), ("mine gen 1-3",)), None
-    )
     text = printed(print_launched, "mine", "http://page", ["[a line]"])
     assert "[a line]" in text
     assert re.findall(r"http\S*", text) == ["http://page"]

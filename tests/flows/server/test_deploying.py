@@ -27,7 +27,6 @@ from eigen_core.common.errors import InputError
 from flows.server import deploying, launching
 from flows.server.environment import DEPLOYMENT, POOL, SUSPENDED_EVENT, Stopped
 from flows.server.flow_runs import (
-    begun_by_hand,
     last_flow_run,
     next_flow_run,
     running_flow_run,
@@ -412,16 +411,6 @@ def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
     assert client.read_flow_run(mine.id).state_type == StateType.CRASHED
     assert client.read_flow_run(others.id).state_type == StateType.RUNNING
     assert home.read("worker") is None
-
-
-def test_the_flow_runs_of_commands_are_told_from_those_of_the_worker(client: SyncPrefectClient) -> None:
-    create(client, {"run": "worker"}, state=Running())
-    # Other tests of this server have killed trainings that still count as running.
-    before = {found.id for found in begun_by_hand(client)}
-    flow = client.read_deployment_by_name(DEPLOYMENT).flow_id
-    body = {"flow_id": str(flow), "name": "by hand", "state": {"type": "RUNNING", "name": "Running"}}
-    assert client.request("POST", "/flow_runs/", json=body).status_code == 201
-    assert [found.name for found in begun_by_hand(client) if found.id not in before] == ["by hand"]
 
 
 def test_the_last_flow_run_is_the_one_that_ended_last(client: SyncPrefectClient) -> None:

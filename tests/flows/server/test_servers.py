@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sqlite3
-import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from pathlib import Path
@@ -28,6 +27,7 @@ from starlette.websockets import WebSocketDisconnect
 from eigen_core.common.errors import InputError
 from flows.server import servers
 from flows.server.environment import (
+    Component,
     client_environment,
     flow_environment,
     own_origins,
@@ -36,9 +36,10 @@ from flows.server.environment import (
     worker_command,
     worker_environment,
 )
-from flows.server.launching import folder_of
+from flows.server.launching import enter
 from flows.server.prefect_internals import RELEASE, keep_training_without_slot, known_revisions
 from flows.server.state_directory import StateDirectory
+from flows.server.up import bring_up
 
 NOWHERE = "http://127.0.0.1:1/api"
 
@@ -113,12 +114,16 @@ def test_no_command_shows_a_secret_or_a_shell() -> None:
     assert worker_command("me")[-4:] == ["--limit", "1", "--name", "me"]
 
 
-def test_flows_work_where_the_worker_was_started(tmp_path: Path) -> None:
-    assert folder_of({"EIGEN_FOLDER": str(tmp_path), "PWD": "/"}) == tmp_path
-    assert folder_of({"PWD": str(tmp_path)}) == tmp_path
-    assert folder_of({"EIGEN_FOLDER": str(tmp_path / "gone"), "PWD": str(tmp_path)}) == tmp_path
-    with pytest.raises(RuntimeError, match="start it with `eigen up`"):
-        folder_of({})
+@pytest.mark.parametrize("names", [("EIGEN_FOLDER", "PWD"), ("PWD",)])
+def test_flows_work_where_the_worker_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir("/")
+    monkeypatch.delenv("EIGEN_FOLDER", raising=False)
+    monkeypatch.setenv("PWD", "/")
+    monkeypatch.setenv(names[0], str(tmp_path))
+    assert enter() == {"directory": str(tmp_path)}
+    assert Path.cwd() == tmp_path
 
 
 def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,46 +187,30 @@ def test_where_a_server_of_our_own_belongs(
     assert servers.wanted_port(given, configured, environ, last) == wanted
 
 
-def test_a_server_does_not_move_while_a_training_asks_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("component", ["server", "worker"])
+def test_a_server_does_not_move_away_from_what_runs_here(tmp_path: Path, component: Component) -> None:
     home = StateDirectory(tmp_path)
-    home.remember_port(4300)
-    monkeypatch.chdir(tmp_path)
-    asks = {"EIGEN_HOME": str(tmp_path), "EIGEN_FOLDER": str(tmp_path), "PREFECT_API_URL": "http://127.0.0.1:4300/api"}
-    enter = ("from flows.server.launching import enter", "enter()")
-    elsewhere = {**asks, "PREFECT_API_URL": NOWHERE}
-    with sleeping(f"import os; os.environ.update({elsewhere!r})", *enter):
-        assert not home.is_server_used()
-    # As Prefect does: the process becomes another program once the folder is entered.
-    sleep = "print('ready', flush=True); import time; time.sleep(60)"
-    with (
-        sleeping(
-            f"import os; os.environ.update({asks!r})",
-            *enter,
-            f"os.execv({sys.executable!r}, ['python', '-c', {sleep!r}])",
-        ),
-        pytest.raises(InputError, match="A training still runs that asks the server at port 4300: start it there"),
-    ):
-        servers.start_server(home, {}, 4301)
-    assert home.port() == 4300
-    assert home.read("server") is None
+    with sleeping() as process:
+        home.write(component, record_of(home, process.pid, NOWHERE))
+        with pytest.raises(InputError, match=f"A {component} runs here already, at .*: leave out --port"):
+            bring_up(home, {}, servers.ListenOptions(port=4301), print)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.7", "::"])
 def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str
+    monkeypatch: pytest.MonkeyPatch, host: str
 ) -> None:
     with pytest.raises(
         InputError, match=r"set PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password"
     ):
-        servers.start_server(StateDirectory(tmp_path), {}, 4300, servers.ListenOptions(host))
-    assert list(tmp_path.iterdir()) == []
+        servers.require_startable({}, 4300, servers.ListenOptions(host))
     monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
     for environ, listening in (
         ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, servers.ListenOptions(host)),
         ({}, servers.ListenOptions(host, without_password=True)),
     ):
         with pytest.raises(InputError, match="Port 4300 is taken"):
-            servers.start_server(StateDirectory(tmp_path), environ, 4300, listening)
+            servers.require_startable(environ, 4300, listening)
 
 
 def test_a_server_of_this_machine_that_answers_is_elsewhere_to_us() -> None:
@@ -237,16 +226,14 @@ def test_a_port_that_contradicts_the_environment_is_a_sentence(configured: str) 
         servers.wanted_port(4300, configured, {})
 
 
-def test_a_port_that_is_taken_is_a_sentence(tmp_path: Path) -> None:
+def test_a_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with answering() as api:
         port = int(api.split(":")[2].removesuffix("/api"))
-        assert servers.is_taken("127.0.0.1", port)
         with pytest.raises(
             InputError, match=f"Port {port} is taken by another process: choose another one with --port"
         ):
-            servers.start_server(StateDirectory(tmp_path), {}, port)
-    assert not servers.is_taken("127.0.0.1", port)
-    assert not (tmp_path / "server.json").exists()
+            bring_up(StateDirectory(tmp_path / "home"), {}, servers.ListenOptions(port=port), print, only="server")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_health_is_the_worker_and_an_answer(tmp_path: Path) -> None:

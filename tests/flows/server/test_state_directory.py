@@ -89,22 +89,6 @@ def test_the_port_is_remembered_whatever_is_forgotten(tmp_path: Path) -> None:
     assert home.port() is None
 
 
-def test_a_server_is_used_until_the_process_that_asks_it_ends(tmp_path: Path) -> None:
-    home = StateDirectory(tmp_path)
-    assert not home.is_server_used()
-    asks = (
-        "from pathlib import Path",
-        "from flows.server.state_directory import StateDirectory",
-        f"home = StateDirectory(Path({str(tmp_path)!r}))",
-    )
-    with sleeping(*asks, "home.use_server()") as first, sleeping(*asks, "home.use_server()") as second:
-        for process in (first, second):
-            assert home.is_server_used()
-            process.kill()
-            process.wait()
-        assert not home.is_server_used()
-
-
 def test_a_number_alone_means_nothing() -> None:
     with sleeping() as process:
         found = LocalProcess.of(process.pid)
