@@ -3,11 +3,11 @@
 import gc
 import logging
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -44,10 +44,6 @@ from flows.server.environment import (
 )
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
-    from prefect.client.schemas.objects import State
-
     from eigen_core.config import Config
     from eigen_core.config.model import CheckpointConfig
     from eigen_core.machine.profiling import Profile
@@ -197,7 +193,7 @@ def _train(config: "Config", name: str, display: Display) -> None:
                 display.describe(*require_trainable(config, name))
                 _require_unlocked(config, name)
 
-            train_as_flow(lambda flows: flows.train_flow(config, name, return_state=True), name, config, display)
+            train_as_flows([(name, config)], display)
         else:
             display.describes = True
             train_here([(name, config)], display)
@@ -326,14 +322,12 @@ def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
                 train_run(config, name, listeners=[tracking])
 
 
-def train_as_flow(
-    run_flow: "Callable[[ModuleType], State[Any]]", name: str, config: "Config", display: Display
-) -> None:
-    """Run a flow of `flows.server.flows` that trains, the run `name` first, at the configured server, to its end.
+def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
+    """Train runs, given by name and configuration, one after another as flow runs of the configured server.
 
     Raises:
-        InputError: another process trains the run.
-        Stopped: it ended early; `StoppedByMemory` if its guard has stopped it.
+        InputError: another process trains a run.
+        Stopped: one ended early; `StoppedByMemory` if its guard has stopped it.
     """
     display.announce("starting Prefect")
     root = logging.getLogger()
@@ -347,14 +341,15 @@ def train_as_flow(
         # Prefect's API gets information too.
         logging.getLogger("eigen_core").setLevel(logging.INFO)
         import flows.server.training  # noqa: F401
-        from flows.server import flows as known_flows
-    with _shown_on(display, name, config):
-        ended = run_flow(known_flows)
-        if ended.is_cancelled():
-            raise Stopped(f"{ended.message} {_where_it_stands(*(display.trained or (name, config)))}")
-        ended.result()
-        if ended.name == RUNNING_NAME:
-            raise InputError(str(ended.message))
+        from flows.server.flows import train_flow
+    with _shown_on(display, *runs[0]):
+        for name, config in runs:
+            ended = train_flow(config, name, return_state=True)
+            if ended.is_cancelled():
+                raise Stopped(f"{ended.message} {_where_it_stands(name, config)}")
+            ended.result()
+            if ended.name == RUNNING_NAME:
+                raise InputError(str(ended.message))
 
 
 @contextmanager

@@ -172,12 +172,8 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
                 for seed in walk.all_seeds
             }
             try:
-                if with_server:
-                    training.train_as_flow(
-                        lambda flows: flows.walk_flow(walk, return_state=True), run, settings, display
-                    )
-                else:
-                    training.train_here(left, display)
+                train = training.train_as_flows if with_server else training.train_here
+                train(left, display)
             except Stopped as stop:
                 raise type(stop)(f"{stop} With the same command the walk goes on.") from stop
     return walk

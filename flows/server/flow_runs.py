@@ -307,7 +307,7 @@ def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | No
 
 
 def own_deployment() -> UUID | None:
-    """Return the deployment of this flow run or of its parent, None if there is none; the server is asked once."""
+    """Return the deployment of this flow run, None if there is none; the server is asked once."""
     flow_run = runtime.flow_run.id
     found = runtime.deployment.id if flow_run is None else _deployment_of(flow_run)
     return None if found is None else UUID(found)
@@ -478,8 +478,8 @@ def correct_state() -> None:
     """Report that this flow run trains, if the server took it for crashed because heartbeats were lost.
 
     Raises:
-        CancellationError: it or its parent is being cancelled; without a worker, or if that has no connection to the
-            server, the process would not notice.
+        CancellationError: it is being cancelled; without a worker, or if that has no connection to the server, the
+            process would not notice.
     """
     if flow_run.id is None or not server_is_there():
         return
@@ -490,10 +490,6 @@ def correct_state() -> None:
             client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
         if found is not None and found.is_cancelling():
             raise CancellationError("It was cancelled.")
-        parent = flow_run.parent_flow_run_id
-        begun_by = None if parent is None else client.read_flow_run(UUID(parent))
-        if begun_by is not None and begun_by.state is not None and begun_by.state.is_cancelling():
-            raise CancellationError(f"The flow run '{begun_by.name}', which began it, was cancelled.")
 
 
 def report_suspension() -> None:

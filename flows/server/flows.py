@@ -1,4 +1,4 @@
-"""The flows that Prefect calls: train, walk, cleanup; and the form in which its pages offer a configuration."""
+"""The flows that Prefect calls: train, cleanup; and the form in which its pages offer a configuration."""
 
 import json
 import os
@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
-from prefect.runtime import flow_run
-from prefect.states import Cancelled
 from pydantic import Field, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
@@ -22,13 +20,11 @@ from eigen_core.config.explain import settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.stop_requests import stop_requests_raised
-from flows.server.environment import RUNNING_NAME
-from flows.server.flow_runs import correct_state, first_name, stop_resuming
+from flows.server.flow_runs import first_name, stop_resuming
 from flows.server.prefect_internals import keep_training_without_slot
 
 if TYPE_CHECKING:
     from eigen_core.housekeeping import CleanedRun
-    from eigen_core.judging.walk_forward import Walk
 
 
 class _Form:
@@ -170,34 +166,6 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
         from flows.server.training import train_flow_run
 
         return train_flow_run(config, run, resume=resume)
-
-
-def _name() -> str:
-    return f"walk {flow_run.parameters['walk'].name}"
-
-
-@flow(name="walk", flow_run_name=_name, persist_result=False, validate_parameters=False)
-def walk_flow(walk: "Walk") -> State[Any] | None:
-    """Train the runs of a walk, one after another; those that are finished are passed over.
-
-    Ends as the first of its trainings that did not end well; then the runs after it are not begun. When it is cancelled
-    in Prefect's pages, so is the training that goes on, after its generation.
-
-    Args:
-        walk: with its folds and seeds.
-
-    Raises:
-        CancellationError: it was cancelled in Prefect's pages, between two runs.
-    """
-    for run, config in walk.runs():
-        correct_state()
-        ended = train_flow(config, run, return_state=True)
-        if ended.is_cancelled():
-            # Of a state that has been reported, Prefect makes one without its message.
-            return Cancelled(message=ended.message)
-        if not ended.is_completed() or ended.name == RUNNING_NAME:
-            return ended
-    return None
 
 
 _GRACE_HOURS = 24.0
