@@ -37,8 +37,8 @@ from flows.server.environment import (
     tagged_run,
 )
 from flows.server.prefect_internals import LIMIT_REACHED
-from flows.server.reporter import Reporter, require_server, server_asked, server_is_there, wait_for_server
-from flows.server.state_directory import ProcessRecord
+from flows.server.reporter import Reporter, require_server, server_asked, server_is_there
+from flows.server.state_directory import ProcessRecord, wait_until
 
 if TYPE_CHECKING:
     from eigen_core.training.journals import Start
@@ -469,7 +469,7 @@ class OwnFlowRun(Listener):
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:  # noqa: ARG002
         """Wait for an unavailable server: a training that cannot report its end would count as crashed."""
-        wait_for_server(_REPORT_SECONDS)
+        wait_until(server_is_there, _REPORT_SECONDS, every=1.0)
         remove_needless_resumes()
         correct_state()
 

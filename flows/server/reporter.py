@@ -28,7 +28,7 @@ from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RET
 
 from eigen_core.reporting.tables import Row, plots_markdown
 from flows.server.environment import prepare_environment
-from flows.server.servers import configured_api, is_reachable
+from flows.server.servers import answers, configured_api
 
 if TYPE_CHECKING:
     from eigen_core.reporting.report_page import WrittenReport
@@ -111,36 +111,18 @@ def _guarded(key: str, publish: Callable[[], object]) -> None:
         get_run_logger().warning("The artifact %s could not be stored: %s: %s", key, type(error).__name__, error)
 
 
-_ANSWER_SECONDS = 5.0
-_REST_SECONDS = 60.0
-_POLL_SECONDS = 1.0
 _CALL_SECONDS = 10.0
-
-_silent_until = 0.0
-
-
-def require_server() -> None:
-    """Raise `httpx.ConnectError` if the server is unavailable: Prefect's client would try for a minute, at each call.
-
-    A server that stays silent takes five seconds to find out; it is then not asked again for a minute.
-    """
-    global _silent_until
-    asked = time.monotonic()
-    api = str(get_client(sync_client=True).api_url).rstrip("/")
-    if asked < _silent_until or not is_reachable(api, _ANSWER_SECONDS):
-        # What is refused at once costs nothing the next time.
-        if asked >= _silent_until and time.monotonic() - asked > _POLL_SECONDS:
-            _silent_until = time.monotonic() + _REST_SECONDS
-        raise httpx.ConnectError(f"Prefect's server at {api} does not answer")
 
 
 def server_is_there() -> bool:
-    """Return within five seconds whether the server answers."""
-    try:
-        require_server()
-    except httpx.ConnectError:
-        return False
-    return True
+    """Return within five seconds whether the server of this flow run answers."""
+    return answers(str(get_client(sync_client=True).api_url).rstrip("/"))
+
+
+def require_server() -> None:
+    """Raise `httpx.ConnectError` if the server is unavailable: Prefect's client would try for a minute each time."""
+    if not server_is_there():
+        raise httpx.ConnectError("Prefect's server does not answer")
 
 
 @contextmanager
@@ -160,19 +142,6 @@ def retry_once() -> AbstractContextManager[Settings]:
     This bounds the wait for a server that becomes unavailable, or that reports to be healthy but answers nothing else.
     """
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: _CALL_SECONDS})
-
-
-def wait_for_server(seconds: float) -> bool:
-    """Wait until the server answers, at most `seconds`, and return whether it does."""
-    global _silent_until
-    end = time.monotonic() + seconds
-    while True:
-        _silent_until = 0.0
-        if server_is_there():
-            return True
-        if time.monotonic() > end:
-            return False
-        time.sleep(_POLL_SECONDS)
 
 
 _EVERY_SECONDS = 5.0

@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -53,7 +54,7 @@ def require_database() -> None:
     """Refuse the database file of a server that this release of Prefect could not use; nothing is written.
 
     Raises:
-        InputError: it is no database of Prefect, or one of another release.
+        InputError: it is no database, or one of another release.
     """
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
@@ -62,14 +63,13 @@ def require_database() -> None:
     if path is None or not path.exists():
         return
     try:
-        tables, revisions = _content(path)
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
+            revisions = {str(number) for (number,) in connection.execute("SELECT version_num FROM alembic_version")}
     except sqlite3.OperationalError:
-        # Locked by a server, or a folder that cannot be written to: that says nothing of its content.
+        # Locked by a server, in a folder that cannot be written to, or still without tables.
         return
     except sqlite3.DatabaseError as error:
         raise InputError(f"{path} should be the database of Prefect and cannot be read ({error}): {_ADVICE}") from error
-    if tables and not revisions:
-        raise InputError(f"{path} is a database, but none of Prefect: {_ADVICE}")
     unknown = revisions - known_revisions()
     if unknown:
         raise InputError(
@@ -78,46 +78,25 @@ def require_database() -> None:
         )
 
 
-def _content(path: Path) -> tuple[set[str], set[str]]:
-    """Return the names of the tables of a database, and its revisions."""
-    with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
-        tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if "alembic_version" not in tables or "flow_run" not in tables:
-            return tables, set()
-        return tables, {str(number) for (number,) in connection.execute("SELECT version_num FROM alembic_version")}
-
-
-_ANSWER_SECONDS = 5.0
-
-
 def is_up(home: StateDirectory) -> bool:
     """Return whether the worker runs and its server answers."""
     worker = home.running("worker")
     return worker is not None and answers(worker.api)
 
 
-def answers(api: str, seconds: float = _ANSWER_SECONDS) -> bool:
-    """Return whether Prefect's API at this URL reports that it is healthy."""
-    return _get(f"{api}/health", seconds) is True
-
-
-def is_reachable(api: str, seconds: float) -> bool:
-    """Return whether anything answers at the URL of an API, even if it refuses this client."""
+def answers(api: str) -> bool:
+    """Return within five seconds whether Prefect's API answers at this URL, even if it refuses this client."""
     try:
-        with urllib.request.urlopen(f"{api}/health", timeout=seconds):
+        with urllib.request.urlopen(f"{api}/health", timeout=_ANSWER_SECONDS) as answer:
+            json.load(answer)
             return True
-    except urllib.error.HTTPError:
-        return True
+    except urllib.error.HTTPError as error:
+        return error.code != HTTPStatus.NOT_FOUND
     except urllib.error.URLError as error:
+        # Prefect may know a certificate that this request does not.
         return isinstance(error.reason, ssl.SSLError)
-    except OSError:
+    except (OSError, ValueError):
         return False
-
-
-def version(api: str) -> str | None:
-    """Return the Prefect version of the server at this URL, None if it does not answer."""
-    found = _get(f"{api}/admin/version", _ANSWER_SECONDS)
-    return found if isinstance(found, str) else None
 
 
 def is_taken(host: str, port: int) -> bool:
@@ -131,18 +110,9 @@ def is_taken(host: str, port: int) -> bool:
     return False
 
 
-def _get(url: str, seconds: float) -> object:
-    try:
-        # The address is the user's own setting, and nothing but JSON is made of the answer.
-        with urllib.request.urlopen(url, timeout=seconds) as answer:
-            found: object = json.load(answer)
-            return found
-    except (OSError, ValueError, urllib.error.URLError):
-        return None
-
-
 DEFAULT_PORT = 4200
 START_SECONDS = 180.0
+_ANSWER_SECONDS = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -170,11 +140,7 @@ def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
     record = home.running("server")
     given = configured_api(environ)
     if given is not None and (record is None or not _is_same(given, record.api)):
-        if not answers(given):
-            raise InputError(
-                f"Prefect's API at {given} does not answer. Start it, or take PREFECT_API_URL out of environment and "
-                "profile and start one here with `eigen up`."
-            )
+        require_answer(given)
         return given
     if record is None:
         raise InputError(
@@ -215,10 +181,10 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
 
 def require_answer(api: str) -> None:
     """Raise an `InputError` if an API does not answer."""
-    if not is_reachable(api, _ANSWER_SECONDS):
+    if not answers(api):
         raise InputError(
-            f"Prefect's API at {api} does not answer. Start it, or take its URL out of environment and profile to "
-            "train without a server."
+            f"Prefect's API at {api} does not answer. Start it, or take its URL out of environment and profile: then "
+            "`eigen train` needs no server, and `eigen up` starts one here."
         )
 
 

@@ -18,7 +18,7 @@ from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.journals import ABORTS, ATTEMPTS
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
 from flows.server.environment import run_tag, ui_of
-from flows.server.servers import answers, configured_api, version
+from flows.server.servers import answers, configured_api
 from flows.server.state_directory import ProcessRecord, StateDirectory, store_here
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def status_here(home: StateDirectory) -> Status:
         from flows.server.launching import run_page_of
 
         with client_of(server.api) as client:
+            server = server.model_copy(update={"version": client.api_version()})
             heard_of = last_heartbeat(client, home.worker_name)
             flow_run = _flow_run(client, server.api, home)
             schedule = _schedule(client)
@@ -177,14 +178,9 @@ def _server(home: StateDirectory, worker: ProcessRecord | None) -> ServerStatus 
     api = configured_api(os.environ) or (record.api if record else None) or (worker.api if worker else None)
     if api is None:
         return None
-    well, ours = answers(api), record if record and record.api == api else None
+    ours = record if record and record.api == api else None
     return ServerStatus(
-        api=api,
-        ui=ui_of(api),
-        answers=well,
-        version=version(api) if well else None,
-        pid=ours and ours.process.pid,
-        log=ours and ours.log,
+        api=api, ui=ui_of(api), answers=answers(api), pid=ours and ours.process.pid, log=ours and ours.log
     )
 
 

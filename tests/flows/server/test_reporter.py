@@ -3,14 +3,11 @@
 import json
 import logging
 import re
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, nullcontext
-from http.server import BaseHTTPRequestHandler, HTTPServer, ThreadingHTTPServer
-from types import SimpleNamespace
-from unittest.mock import Mock
+from collections.abc import Callable
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from uuid import UUID
 
 import httpx
@@ -31,11 +28,8 @@ from flows.server.reporter import (
     Reporter,
     artifact_key,
     publish_cleaning,
-    require_server,
     retry_once,
-    server_is_there,
     show_memory,
-    wait_for_server,
 )
 
 
@@ -222,55 +216,6 @@ def test_the_page_of_a_run_has_no_other_key_than_a_page_beside_it() -> None:
     assert artifact_key("mine", "data") == "mine-data"
 
 
-@pytest.fixture
-def api(monkeypatch: pytest.MonkeyPatch) -> Iterator[socket.socket]:
-    """A port that is bound and at which nothing listens yet."""
-    monkeypatch.setattr(reporter_module, "_silent_until", 0.0)
-    with closing(socket.socket()) as found:
-        found.bind(("127.0.0.1", 0))
-        client = SimpleNamespace(api_url=f"http://127.0.0.1:{found.getsockname()[1]}/api/")
-        monkeypatch.setattr(reporter_module, "get_client", lambda **_: client)
-        yield found
-
-
-class _Refusing(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_error(401)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
-
-
-def test_a_server_that_refuses_connections_is_asked_each_time(api: socket.socket) -> None:
-    with pytest.raises(httpx.ConnectError, match="does not answer"):
-        require_server()
-    assert not server_is_there()
-    server = HTTPServer(("127.0.0.1", 0), _Refusing, bind_and_activate=False)
-    server.socket.close()
-    server.socket = api
-    server.server_activate()
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    # An answer is an answer, whatever it says.
-    require_server()
-    assert wait_for_server(0.0)
-    server.shutdown()
-
-
-def test_a_silent_server_is_asked_once_a_minute(api: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter_module, "_ANSWER_SECONDS", 0.2)
-    monkeypatch.setattr(reporter_module, "_POLL_SECONDS", 0.1)
-    api.listen()
-    assert not server_is_there()
-    asked = Mock(return_value=False)
-    monkeypatch.setattr(reporter_module, "is_reachable", asked)
-    assert not server_is_there()
-    asked.assert_not_called()
-    began = time.monotonic()
-    assert not wait_for_server(0.3)
-    assert time.monotonic() - began >= 0.3
-    assert asked.call_count >= 2
-
-
 class _Overloaded(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.send_response(200)
@@ -285,7 +230,6 @@ class _Overloaded(BaseHTTPRequestHandler):
 
 
 @pytest.mark.thorough
-@pytest.mark.usefixtures("api")
 def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reporter_module, "_CALL_SECONDS", 0.5)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Overloaded)
