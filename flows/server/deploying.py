@@ -69,7 +69,6 @@ def deploy(api: str) -> None:
     """Create or update pool, deployments and automations at a server; schedules stay on or off as they are.
 
     Raises:
-        InputError: the server has a pool of the same name for something else.
         Stopped: Prefect refuses; the message has its last lines.
     """
     with client_of(api) as client:
@@ -100,22 +99,15 @@ def remove(client: SyncPrefectClient) -> None:
         client.delete_work_pool(POOL)
 
 
-def is_deployed(client: SyncPrefectClient) -> bool:
-    """Return whether the server has deployments and automations of any version of Eigen."""
-    return bool(_versions(client)) and all(automations_of(client, find_deployment(client).id).values())
-
-
 def is_up_to_date(client: SyncPrefectClient) -> bool:
-    """Return whether the server has deployments and automations of this very code."""
-    return is_deployed(client) and set(_versions(client)) == {code_version()} and resume_schedule(client) is not None
-
-
-def _versions(client: SyncPrefectClient) -> list[str | None]:
-    """Return the versions of the deployments; none if one of them is missing."""
+    """Return whether the server has deployments, schedule and automations of this very code."""
     try:
-        return [client.read_deployment_by_name(name).version for name in DEPLOYMENTS]
+        found = [client.read_deployment_by_name(name) for name in DEPLOYMENTS]
     except ObjectNotFound:
-        return []
+        return False
+    versions = {deployment.version for deployment in found}
+    has_automations = all(automations_of(client, found[0].id).values())
+    return versions == {code_version()} and has_automations and schedule_of(found[0]) is not None
 
 
 def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> DeploymentResponse:
@@ -147,22 +139,13 @@ def require_schedule(deployment: DeploymentResponse) -> None:
 
 
 def require_pool(client: SyncPrefectClient) -> None:
-    """Create the work pool if it is missing; raise an `InputError` if its name is used for something else."""
+    """Create the work pool if it is missing."""
     # It takes a second to import.
     from prefect.workers.process import ProcessWorker
 
-    try:
-        pool = client.read_work_pool(POOL)
-    except ObjectNotFound:
-        template = ProcessWorker.get_default_base_job_template()
-        with suppress(ObjectAlreadyExists):
-            client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
-        return
-    if pool.type != "process":
-        raise InputError(
-            f"The work pool '{POOL}' of the server has the type {pool.type}, and Eigen needs one of type process: if "
-            f"nothing else uses it, remove it with `prefect work-pool delete {POOL}`, and `eigen up` creates its own."
-        )
+    template = ProcessWorker.get_default_base_job_template()
+    with suppress(ObjectAlreadyExists):
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process", base_job_template=template))
 
 
 def code_version() -> str:
@@ -348,17 +331,3 @@ def _bring(client: SyncPrefectClient, deployment_id: UUID, wanted: AutomationCor
 def _content(automation: AutomationCore) -> dict[str, object]:
     """Return an automation without the ids that the server adds."""
     return automation.model_dump(include=set(AutomationCore.model_fields), exclude={"trigger": {"id"}})
-
-
-def main() -> None:
-    """Create the automations on the server that the environment or the profile names."""
-    with get_client(sync_client=True) as client:
-        try:
-            deployment = client.read_deployment_by_name(DEPLOYMENT)
-        except ObjectNotFound:
-            raise InputError(f"There is no deployment {DEPLOYMENT}: deploy it first.") from None
-        bring_automations(client, deployment.id)
-
-
-if __name__ == "__main__":
-    main()

@@ -76,9 +76,7 @@ def last_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
     """Return the flow run that is due next, None if there is none."""
-    found = _flow_runs(client, StateType.SCHEDULED, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC)
-    # No worker of ours takes what waits in the pool that an earlier version of Eigen has used.
-    return next((run for run in found if run.work_pool_name == POOL), None)
+    return next(iter(_flow_runs(client, StateType.SCHEDULED, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC)), None)
 
 
 def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
@@ -167,7 +165,6 @@ BEGUN_LABEL = "eigen.begun"
 
 _PAGE = 200
 _MOST_PAGES = 5
-_AUTOMATION = "AUTOMATION"
 
 
 @dataclass(frozen=True)
@@ -206,7 +203,7 @@ def is_automatic() -> bool:
     """Return whether the schedule or an automation has created this flow run, not a user."""
     context = FlowRunContext.get()
     created_by = None if context is None or context.flow_run is None else context.flow_run.created_by
-    return is_scheduled() or (created_by is not None and created_by.type == _AUTOMATION)
+    return is_scheduled() or (created_by is not None and created_by.type == "AUTOMATION")
 
 
 def own_run_name(config: Config) -> str:
@@ -248,7 +245,7 @@ def last_request(run: str | None = None) -> TrainingRequest | None:
 
 
 def _requests(client: SyncPrefectClient, deployment: UUID) -> Iterator[FlowRun]:
-    due = _filter(deployment_id={"any_": [deployment]}, expected_start_time={"before_": datetime.now(UTC)})
+    due = _due(deployment)
     for page in range(_MOST_PAGES):
         found = client.read_flow_runs(
             flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC, limit=_PAGE, offset=page * _PAGE
@@ -258,12 +255,14 @@ def _requests(client: SyncPrefectClient, deployment: UUID) -> Iterator[FlowRun]:
             break
 
 
+def _due(deployment: UUID, *types: StateType) -> FlowRunFilter:
+    """Return a filter for flow runs of a deployment that are due, in states of these types, or in any."""
+    return _filter(*types, deployment_id={"any_": [deployment]}, expected_start_time={"before_": datetime.now(UTC)})
+
+
 def _is_request(flow_run: FlowRun) -> bool:
     state = flow_run.state
     if state is None or not (_names_its_run(flow_run) or tagged_run(flow_run.tags)):
-        return False
-    if state.is_scheduled() and flow_run.work_pool_name not in (None, POOL):
-        # No worker of ours takes what waits in the pool that an earlier version of Eigen has used.
         return False
     return not (state.is_cancelled() and str(state.message or "").startswith(LIMIT_REACHED))
 
@@ -352,18 +351,11 @@ def remove_needless_resumes() -> None:
     if deployment is None or not server_is_there():
         return
     with server_asked("Flow runs that never began are still listed", logger) as client:
-        for created in ({"tags": {"all_": [SCHEDULED_TAG]}}, {"created_by": {"type_": [_AUTOMATION]}}):
-            due = _filter(
-                StateType.SCHEDULED,
-                StateType.CANCELLED,
-                deployment_id={"any_": [deployment]},
-                expected_start_time={"before_": datetime.now(UTC)},
-                **created,
-            )
-            for waiting in client.read_flow_runs(flow_run_filter=due):
-                # The number of its processes shows whether one has ever begun: all that end have times.
-                if waiting.run_count == 0 and not waiting.parameters.get("run"):
-                    client.delete_flow_run(waiting.id)
+        due = _due(deployment, StateType.SCHEDULED, StateType.CANCELLED)
+        for waiting in client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC):
+            # The number of its processes shows whether one has ever begun: all that end have times.
+            if waiting.run_count == 0 and not _names_its_run(waiting):
+                client.delete_flow_run(waiting.id)
 
 
 def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - what Prefect calls a hook with

@@ -14,7 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
 from flows.server import servers
-from flows.server.deploying import client_of, deploy, is_deployed, is_up_to_date, require_pool
+from flows.server.deploying import client_of, deploy, is_up_to_date, require_pool
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
 from flows.server.flow_runs import last_heartbeat, report_lost, running_flow_run
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
@@ -88,7 +88,7 @@ def _brought(
         if worker is None:
             return UpResult(api, server, _start_worker(client, home, environ, api, say), (*began, "worker"))
         # A server that is busy with a training is not sent again what it has.
-        if not is_deployed(client):
+        if not is_up_to_date(client):
             say("creating the deployments")
             deploy(api)
         return UpResult(api, server, worker, began)

@@ -11,7 +11,6 @@ from flow_cases import SMALL, small_flow_config
 from folder_digest import digest
 from operation_cases import record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import AutomationCore
 from prefect.events.schemas.automations import EventTrigger, Posture
@@ -51,7 +50,7 @@ def api(request: pytest.FixtureRequest) -> str:
 @pytest.fixture(scope="module")
 def deployed(api: str) -> str:
     with deploying.client_of(api) as client:
-        assert not deploying.is_deployed(client)
+        assert not deploying.is_up_to_date(client)
         with pytest.raises(InputError, match="has no deployment train/gpu: bring it there with `eigen deploy`"):
             deploying.find_deployment(client)
     deploying.deploy(api)
@@ -81,7 +80,7 @@ def assert_resuming(client: SyncPrefectClient) -> None:
 
 @pytest.mark.thorough
 def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
-    assert deploying.is_deployed(client)
+    assert deploying.is_up_to_date(client)
     assert client.read_work_pool(POOL).type == "process"
     # A limit of the pool would be held for ever by a run whose process has vanished.
     assert client.read_work_pool(POOL).concurrency_limit is None
@@ -170,20 +169,6 @@ def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClie
     client.delete_automation(others)
 
 
-def test_what_waits_in_the_pool_of_an_earlier_version_holds_nothing_up(
-    client: SyncPrefectClient, deployed: str
-) -> None:
-    client.create_work_pool(WorkPoolCreate(name="gpu", type="process"))
-    deployment = deploying.find_deployment(client).id
-    client.update_deployment(deployment, DeploymentUpdate(work_pool_name="gpu"))
-    earlier = create(client, {"run": "earlier"})
-    client.update_deployment(deployment, DeploymentUpdate(work_pool_name=POOL))
-    assert next_flow_run(client) is None
-    deploying.set_resuming(client, True)
-    assert resume(deployed) is not None
-    client.delete_flow_run(earlier.id)
-
-
 @pytest.mark.thorough
 def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
     client: SyncPrefectClient, deployed: str
@@ -193,7 +178,7 @@ def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_no
     client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
     before = {automation.name for automation in client.read_automations()}
     client.delete_automation(client.read_automations_by_name(deploying.RESUME_NAME)[0].id)
-    assert (deploying.is_deployed(client), deploying.is_up_to_date(client)) == (False, False)
+    assert not deploying.is_up_to_date(client)
     deploying.deploy(deployed)
     assert deploying.is_up_to_date(client)
     assert_resuming(client)
@@ -264,13 +249,6 @@ def test_what_prefect_says_is_passed_on(deployed: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(deploying, "files", lambda _: Path(deploying.__file__).parent / "nowhere")
     with pytest.raises(Stopped, match=r"Prefect cannot deploy .*prefect\.yaml"):
         deploying.deploy(deployed)
-
-
-def test_a_pool_of_another_type_is_a_sentence(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    client.create_work_pool(WorkPoolCreate(name="other", type="kubernetes"))
-    monkeypatch.setattr(deploying, "POOL", "other")
-    with pytest.raises(InputError, match="has the type kubernetes"):
-        deploying.require_pool(client)
 
 
 def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
@@ -500,7 +478,7 @@ def test_all_that_was_brought_can_be_removed(client: SyncPrefectClient, deployed
     deploying.set_alert(client, deploying.find_deployment(client).id, "http://127.0.0.1:1/")
     for _ in range(2):
         deploying.remove(client)
-        assert not deploying.is_deployed(client)
+        assert not deploying.is_up_to_date(client)
         assert [found.id for found in client.read_automations()] == [others]
         for name in (DEPLOYMENT, deploying.CLEANUP):
             with pytest.raises(ObjectNotFound):

@@ -120,31 +120,6 @@ def test_for_a_server_elsewhere_only_the_worker_starts(
         eigen("down", **elsewhere)
 
 
-@pytest.mark.slow
-def test_prefects_own_command_deploys_too(folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]]) -> None:
-    port = free_port()
-    api = f"http://127.0.0.1:{port}/api"
-    eigen("up", "--port", str(port), "--only", "server")
-    environment = {**operator_environment(folder / "prefect"), "PREFECT_API_URL": api}
-    root = Path(__file__).parents[3]
-
-    def prefect(*arguments: str) -> str:
-        ended = subprocess.run(
-            [sys.executable, "-m", *arguments], env=environment, cwd=root, capture_output=True, text=True, timeout=300
-        )
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        return ended.stdout
-
-    prefect("prefect", "work-pool", "create", "eigen-gpu", "--type", "process", "--overwrite")
-    prefect("prefect", "--no-prompt", "deploy", "--prefect-file", "deployments/prefect.yaml", "--all")
-    prefect("flows.server.deploying")
-    listed = prefect("prefect", "deployment", "ls")
-    assert "train/gpu" in listed
-    assert "cleanup/weekly" in listed
-    assert "crashed without a word" in prefect("prefect", "automation", "ls")
-    eigen("down")
-
-
 NAME = "machine-abc"
 
 
