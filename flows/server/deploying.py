@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from importlib.metadata import version
 from importlib.resources import as_file, files
-from itertools import chain
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -91,8 +90,8 @@ def remove(client: SyncPrefectClient) -> None:
     for name in DEPLOYMENTS:
         with suppress(ObjectNotFound):
             deployment = client.read_deployment_by_name(name).id
-            for found in chain(*automations_of(client, deployment).values()):
-                client.delete_automation(found.id)
+            for automation in (RESUME_NAME, ZOMBIE_NAME):
+                _delete_automations(client, automation, deployment)
             remove_alert(client, deployment)
             client.delete_deployment(deployment)
     with suppress(ObjectNotFound):
@@ -106,7 +105,7 @@ def is_up_to_date(client: SyncPrefectClient) -> bool:
     except ObjectNotFound:
         return False
     versions = {deployment.version for deployment in found}
-    has_automations = all(automations_of(client, found[0].id).values())
+    has_automations = all(_automations_named(client, name, found[0].id) for name in (RESUME_NAME, ZOMBIE_NAME))
     return versions == {code_version()} and has_automations and schedule_of(found[0]) is not None
 
 
@@ -240,15 +239,11 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
     )
 
 
-def bring_automations(client: SyncPrefectClient, deployment_id: UUID) -> bool:
-    """Create or correct the automations of a deployment that resume, and return whether anything changed."""
-    resuming = _bring(client, deployment_id, resume_automation(deployment_id))
-    return _bring(client, deployment_id, zombie_automation(deployment_id)) or resuming
-
-
-def automations_of(client: SyncPrefectClient, deployment_id: UUID) -> dict[str, list[Automation]]:
-    """Return the automations of `bring_automations` that a deployment has, by name."""
-    return {name: _automations_named(client, name, deployment_id) for name in (RESUME_NAME, ZOMBIE_NAME)}
+def bring_automations(client: SyncPrefectClient, deployment_id: UUID) -> None:
+    """Create the automations of a deployment that resume, in place of those that it has."""
+    for automation in (resume_automation(deployment_id), zombie_automation(deployment_id)):
+        _delete_automations(client, automation.name, deployment_id)
+        client.create_automation(automation)
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
@@ -262,19 +257,14 @@ def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
         raise InputError(f"'{url}' cannot be called: give an address such as https://hooks.example.org/x.")
     Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"})).save(_BLOCK, overwrite=True)
     block = client.read_block_document_by_name(_BLOCK, _BLOCK_TYPE)
-    _remove_alert_automation(client, deployment_id)
+    _delete_automations(client, ALERT_NAME, deployment_id)
     client.create_automation(_alert_automation(deployment_id, block.id, ui_of(str(client.api_url))))
 
 
 def remove_alert(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    _remove_alert_automation(client, deployment_id)
+    _delete_automations(client, ALERT_NAME, deployment_id)
     with suppress(ObjectNotFound):
         client.delete_block_document(client.read_block_document_by_name(_BLOCK, _BLOCK_TYPE).id)
-
-
-def _remove_alert_automation(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    for found in _automations_named(client, ALERT_NAME, deployment_id):
-        client.delete_automation(found.id)
 
 
 def _alert_automation(deployment_id: UUID, block: UUID, ui: str) -> AutomationCore:
@@ -315,19 +305,6 @@ def _automations_named(client: SyncPrefectClient, name: str, deployment_id: UUID
     return [automation for automation in found if str(deployment_id) in automation.model_dump_json()]
 
 
-def _bring(client: SyncPrefectClient, deployment_id: UUID, wanted: AutomationCore) -> bool:
-    found = _automations_named(client, wanted.name, deployment_id)
-    for superfluous in found[1:]:
-        client.delete_automation(superfluous.id)
-    if not found:
-        client.create_automation(wanted)
-        return True
-    if _content(found[0]) == _content(wanted):
-        return len(found) > 1
-    client.update_automation(found[0].id, wanted)
-    return True
-
-
-def _content(automation: AutomationCore) -> dict[str, object]:
-    """Return an automation without the ids that the server adds."""
-    return automation.model_dump(include=set(AutomationCore.model_fields), exclude={"trigger": {"id"}})
+def _delete_automations(client: SyncPrefectClient, name: str, deployment_id: UUID) -> None:
+    for found in _automations_named(client, name, deployment_id):
+        client.delete_automation(found.id)
