@@ -344,8 +344,8 @@ def launch(*, options: RunOptions) -> None:
     values = run_values(values if options.preset is None else {"preset": options.preset, **values})
 
     own_are_known = worker is None or (goes_on and not own)
-    remembering = nullcontext() if own_are_known else home.launching(name, own)
-    page = launching.launch(api, values, name, _Progress(), as_configured=goes_on, remembering=remembering)
+    with nullcontext() if own_are_known else home.launching(name, own):
+        page = launching.launch(api, values, name, _Progress(), as_configured=goes_on)
     if worker is None:
         lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:

@@ -375,13 +375,12 @@ def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:
     return next((schedule for schedule in found.schedules if schedule.slug == RESUME), None)
 
 
-def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: bool) -> bool:
-    """Switch the schedule of a deployment on or off, and return whether it has one."""
+def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: bool) -> None:
+    """Switch the schedule of a deployment, if it has one, on or off."""
     schedule = schedule_of(found)
     if schedule is not None and (schedule.active, schedule.parameters) != (active, _PARAMETERS):
         # A change that does not name the parameters removes them.
         client.update_deployment_schedule(found.id, schedule.id, active=active, parameters=_PARAMETERS)
-    return schedule is not None
 
 
 def _switch(deployment_id: UUID, active: bool) -> None:

@@ -3,7 +3,6 @@
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 from uuid import UUID
 
@@ -16,7 +15,15 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.server.environment import SCHEDULED_TAG, VARIABLE, ui_of
-from flows.server.flow_runs import RESUME, is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
+from flows.server.flow_runs import (
+    RESUME,
+    is_choosing,
+    next_flow_run,
+    running_flow_run,
+    set_schedule,
+    trained_run,
+    waiting_flow_run,
+)
 
 _SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
@@ -33,7 +40,6 @@ def launch(
     say: Say,
     *,
     as_configured: bool = False,
-    remembering: AbstractContextManager[None] = nullcontext(),  # noqa: B008 - it does nothing, and can be shared
 ) -> str:
     """Let the worker train `run`, have it resumed until it is finished, and return the page of its flow run.
 
@@ -43,7 +49,6 @@ def launch(
         values: the settings of the run, nested; the rest is the preset's.
         say: gets a line about each wait.
         as_configured: the run exists, and goes on with its own settings; of `values`, only data count.
-        remembering: entered before the worker hears of the run; it gets the error if the server refuses the run.
 
     Raises:
         InputError: there is no deployment, a training is under way, or the server refuses the settings.
@@ -53,9 +58,8 @@ def launch(
         require_schedule(deployment)
         _wait_until_free(client, api, say)
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
-        with remembering:
-            flow_run = _create(client, deployment.id, parameters, run)
-        set_resuming(client, True)
+        flow_run = _create(client, deployment.id, parameters, run)
+        set_schedule(client, deployment, True)
     return page_of(api, str(flow_run.id))
 
 
@@ -120,24 +124,17 @@ def require_free(api: str, say: Say) -> None:
 
 def _wait_until_free(client: SyncPrefectClient, api: str, say: Say) -> None:
     end = time.monotonic() + _ENDING_TIMEOUT_SECONDS
-    while (active := running_flow_run(client)) is not None:
-        ending = _ending(active)
-        if ending is None or time.monotonic() > end:
-            raise InputError(_occupied(active, ending, page_of(api, str(active.id))))
-        say(f"waiting: {ending}")
+    while (active := running_flow_run(client)) is not None and _is_ending(active) and time.monotonic() < end:
+        say(f"waiting for the end of flow run {active.name}")
         time.sleep(_POLL_SECONDS)
-    waiting = waiting_flow_run(client)
-    if waiting is not None:
-        raise InputError(_occupied(waiting, None, page_of(api, str(waiting.id))))
+    occupying = active or waiting_flow_run(client)
+    if occupying is not None:
+        raise InputError(_occupied(occupying, page_of(api, str(occupying.id))))
 
 
-def _ending(active: FlowRun) -> str | None:
-    """Return why a flow run is about to end, in words; None if it trains, or begins to."""
-    if active.state is not None and active.state.is_cancelling():
-        return f"flow run {active.name} is being cancelled"
-    if is_choosing(active):
-        return f"flow run {active.name} looks for something to resume"
-    return None
+def _is_ending(active: FlowRun) -> bool:
+    """Return whether a flow run is being cancelled, or only looks for something to resume."""
+    return is_choosing(active) or (active.state is not None and active.state.is_cancelling())
 
 
 def _create(
@@ -152,9 +149,7 @@ def _create(
         ) from error
 
 
-def _occupied(active: FlowRun, ending: str | None, page: str) -> str:
-    if ending is not None:
-        return f"{ending[0].upper()}{ending[1:]}, and has not ended yet ({page}): try again in a few seconds."
+def _occupied(active: FlowRun, page: str) -> str:
     run = trained_run(active)
     what = f"Run '{run}'" if run else "A run"
     waits = active.state is not None and active.state.is_scheduled()

@@ -2,7 +2,6 @@
 
 import json
 import re
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -108,10 +107,8 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         _: Any,
         *,
         as_configured: bool,
-        remembering: AbstractContextManager[None],
     ) -> str:
-        with remembering:
-            launches.append((api, values, run, as_configured))
+        launches.append((api, values, run, as_configured))
         return f"{api}/1"
 
     monkeypatch.setattr("flows.server.launching.launch", remember)
@@ -154,10 +151,9 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(
 ) -> None:
     refusing: list[bool] = []
 
-    def launch(api: str, *_: Any, remembering: AbstractContextManager[None], **__: Any) -> Any:
-        with remembering:
-            if refusing:
-                raise InputError("The server refuses the run.")
+    def launch(api: str, *_: Any, **__: Any) -> Any:
+        if refusing:
+            raise InputError("The server refuses the run.")
         return f"{api}/1"
 
     monkeypatch.setattr("flows.server.launching.launch", launch)

@@ -166,7 +166,7 @@ def test_what_cannot_be_trained_is_not_tried_again(deployed: Deployed, tmp_path:
 def test_a_resume_that_is_refused_is_tried_again(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
+    set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
     monkeypatch.setattr(training, "unfinished_runs", raising(InputError("the key may not read the bucket")))
     ended = scheduled(tmp_path)
     assert (ended.is_failed(), "may not read" in str(ended.message)) == (True, True)
