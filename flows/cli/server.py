@@ -1,5 +1,6 @@
 """The commands of server, workers and flow runs, and what they print."""
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,7 @@ from rich.console import Console
 from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration
-from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, Store, examples, flag, run_options, store_of
+from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, run_options
 from flows.cli.display import stopped_gently
 from flows.cli.printing import PlainTable, Styled, output_console, print_fact, print_json, print_line, print_result, say
 from flows.server.environment import HOST, Component, Stopped, api_at, default_run_name, own_environment, ui_of
@@ -356,37 +357,30 @@ def launch(*, options: RunOptions) -> None:
 def logs(
     name: RunName,
     follow: Annotated[bool, flag("--follow", "Print what is logged until Ctrl-C.", "-f")] = False,
-    store: Store = None,
 ) -> None:
-    """Show what a run's flow runs have logged, in the order of time; without a server, what the run itself keeps."""
+    """Show what a run's flow runs have logged, in the order of time."""
     _environment()
     from flows.server import deploying, launching, status
 
     check_run_name(name)
     console = output_console()
-    try:
-        api = _known_server()
-    except InputError as error:
-        if follow:
-            raise
-        _print_kept(console, store, name, str(error))
-        return
+    api = _known_server()
     last = None
     with deploying.client_of(api) as client:
         run_logs = status.RunLogs(client, name)
         while True:
-            for line in run_logs.new_lines():
-                found = line.flow_run
+            for found, line in run_logs.new_lines():
                 if found.id != last:
                     state = "" if found.state_name is None else f", {found.state_name}"
                     print_line(console, (found.name, "bold"), f"{state}  {launching.page_of(api, str(found.id))}")
                 last = found.id
-                print_line(console, f"{line.moment.astimezone():%Y-%m-%d %H:%M:%S}  {line.level:<8}{line.message}")
+                level = logging.getLevelName(line.level)
+                print_line(console, f"{line.timestamp.astimezone():%Y-%m-%d %H:%M:%S}  {level:<8}{line.message}")
             if not follow:
                 break
             time.sleep(_FOLLOW_SECONDS)
     if last is None:
-        _print_kept(console, store, name, f"The server at {api} has no log of run '{name}'.")
+        say(f"The server at {api} has no log of run '{name}'.")
 
 
 def alerts(
@@ -436,16 +430,6 @@ def _known_server() -> str:
     from flows.server.servers import known_server
 
     return known_server(_state_directory(), os.environ)
-
-
-def _print_kept(console: Console, store: str | None, name: str, reason: str) -> None:
-    """Print the events that a run itself keeps, after the reason why there is no log."""
-    from flows.server.status import kept_events
-
-    events = kept_events(store_of(store), name)
-    say(f"{reason} What the run itself keeps:")
-    for moment, event in events:
-        print_line(console, f"{moment}  {event}")
 
 
 def _environment() -> dict[str, str]:

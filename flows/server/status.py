@@ -1,9 +1,7 @@
 """Status of processes and runs here, and their logs."""
 
-import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -15,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, 
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.training.journals import ABORTS, ATTEMPTS
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
 from flows.server.environment import run_tag, ui_of
 from flows.server.servers import answers, configured_api
@@ -23,7 +20,7 @@ from flows.server.state_directory import ProcessRecord, StateDirectory, store_he
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-    from prefect.client.schemas.objects import FlowRun
+    from prefect.client.schemas.objects import FlowRun, Log
 
 Moment = Annotated[
     datetime,
@@ -262,16 +259,6 @@ _PAGE = 200
 _LATE = timedelta(minutes=1)
 
 
-@dataclass(frozen=True)
-class LogLine:
-    """A line of a flow run's log; `level`: such as INFO."""
-
-    moment: datetime
-    flow_run: "FlowRun"
-    level: str
-    message: str
-
-
 class RunLogs:
     """The logs of all flow runs of a run, on the worker and by `eigen train`."""
 
@@ -280,8 +267,8 @@ class RunLogs:
         self._run = run
         self._seen: dict[UUID, datetime] = {}
 
-    def new_lines(self) -> Iterator[LogLine]:
-        """Yield the lines since the last call, oldest first."""
+    def new_lines(self) -> Iterator[tuple["FlowRun", "Log"]]:
+        """Yield the lines since the last call, oldest first, each with its flow run."""
         from prefect.client.schemas.filters import LogFilter
 
         flow_runs = {found.id: found for found in self._flow_runs()}
@@ -293,8 +280,7 @@ class RunLogs:
         for log in _all(partial(self._client.read_logs, wanted)) if flow_runs else ():
             if log.id not in self._seen and log.flow_run_id is not None:
                 self._seen[log.id] = log.timestamp
-                flow_run = flow_runs[log.flow_run_id]
-                yield LogLine(log.timestamp, flow_run, logging.getLevelName(log.level), log.message)
+                yield flow_runs[log.flow_run_id], log
 
     def _flow_runs(self) -> Iterator["FlowRun"]:
         from prefect.client.schemas.filters import FlowRunFilter
@@ -313,23 +299,3 @@ def _all(read: Callable[..., Sequence[T]]) -> Iterator[T]:
     while page := read(limit=_PAGE, offset=offset):
         offset += len(page)
         yield from page
-
-
-def kept_events(store: str, run: str) -> list[tuple[str, str]]:
-    """Return the events that a run keeps, oldest first: moments (ISO 8601, UTC) and descriptions.
-
-    Raises:
-        InputError: there is no such run, or it cannot be read.
-        StoreUnavailableError: the store does not answer.
-    """
-    there = Run.open(store, run)
-    location, config = there.location, there.config
-    found = [(entry.moment, f"resumed by schedule, generation {entry.generation}") for entry in ATTEMPTS.read(location)]
-    found += [
-        (entry.moment, f"stopped in generation {entry.generation}: {entry.reason}") for entry in ABORTS.read(location)
-    ]
-    newest = there.newest
-    if newest is not None:
-        manifest = newest[1]
-        found.append((manifest.created, f"last checkpoint: generation {manifest.generation} of {config.generations}"))
-    return sorted(found)

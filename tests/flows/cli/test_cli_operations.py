@@ -14,10 +14,8 @@ from folder_digest import digest
 from operation_cases import answering, record_of, sleeping
 from rich.console import Console
 
-from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
-from eigen_core.training.journals import ABORTS, ATTEMPTS, Attempt, GuardAbort
 from eigen_core.training.runs import status_of
 from flows.cli.server import print_down, print_launched, print_run_page, print_status, print_up
 from flows.server import launching
@@ -52,9 +50,9 @@ def home(folder: Path) -> StateDirectory:
     return StateDirectory(path)
 
 
-@pytest.mark.parametrize("command", ["launch", "deploy"])
-def test_without_a_server_a_sentence_says_how_to_start_one(command: str, folder: Path) -> None:
-    assert "No server runs here: start one with `eigen up`, or set PREFECT_API_URL" in refused(command)
+@pytest.mark.parametrize("command", [["launch"], ["deploy"], ["logs", "mine"]])
+def test_without_a_server_a_sentence_says_how_to_start_one(command: list[str], folder: Path) -> None:
+    assert "No server runs here: start one with `eigen up`, or set PREFECT_API_URL" in refused(*command)
     assert list(folder.iterdir()) == []
 
 
@@ -366,25 +364,6 @@ def test_down_says_what_stays_on_a_server_elsewhere(home: StateDirectory) -> Non
     assert "removed        deployments, schedules, automations and work pool, from http://far/api" in text
     home.remember_port(4200)
     assert "--remove" not in printed(print_down, home, DownResult(a_record(home, 1), None, 0, ()), None)
-
-
-def test_without_a_server_the_logs_are_what_the_run_keeps(folder: Path) -> None:
-    assert "There is no run 'first'" in refused("logs", "first")
-    config = small_flow_config(Path("runs"))
-    RunDirectory.create(folder / "runs", "first", config.model_dump(mode="json"))
-    location = RunLocation.of(config.checkpoint, "first")
-    ATTEMPTS.append(location, Attempt(generation=2, moment="2026-01-02T00:00:00Z"))
-    abort = GuardAbort(
-        generation=1, phase="train", moment="2026-01-01T00:00:00Z", limit="", config_sha256="", reason="[why]"
-    )
-    ABORTS.append(location, abort)
-    ended = eigen("logs", "first", code=0)
-    assert ended.stdout.splitlines() == [
-        "2026-01-01T00:00:00Z  stopped in generation 1: [why]",
-        "2026-01-02T00:00:00Z  resumed by schedule, generation 2",
-    ]
-    assert "What the run itself keeps" in ended.stderr
-    assert "No server runs here" in refused("logs", "first", "--follow")
 
 
 @pytest.mark.parametrize("arguments", [[], ["http://x", "--off"]])

@@ -416,17 +416,16 @@ def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(c
     log(other, 1, "not of this run")
     run_logs = RunLogs(client, "told")
     lines = list(run_logs.new_lines())
-    assert [(line.flow_run.name, line.message) for line in lines] == [
+    assert [(flow_run.name, line.message) for flow_run, line in lines] == [
         *(("told gen 1-2", message) for message in "abc"),
         ("told", "d"),
     ]
-    assert lines[0].moment == began
-    assert lines[0].level == "INFO"
+    assert lines[0][1].timestamp == began
     assert list(run_logs.new_lines()) == []
     # It has taken longer on its way than a newer line.
     log(first, 20, "late")
     log(second, 31, "e")
-    assert [line.message for line in run_logs.new_lines()] == ["late", "e"]
+    assert [line.message for _, line in run_logs.new_lines()] == ["late", "e"]
     assert list(RunLogs(client, "unknown").new_lines()) == []
 
 
@@ -440,7 +439,7 @@ def test_many_lines_come_in_pages(client: SyncPrefectClient, monkeypatch: pytest
     ]
     body = [{**entry, "flow_run_id": str(flow_run.id)} for entry in entries]
     assert client.request("POST", "/logs/", json=body).status_code == 201
-    assert [line.message for line in RunLogs(client, "long").new_lines()] == [str(n) for n in range(10)]
+    assert [line.message for _, line in RunLogs(client, "long").new_lines()] == [str(n) for n in range(10)]
 
 
 def test_a_run_has_the_newest_of_its_pages(client: SyncPrefectClient, deployed: str) -> None:
