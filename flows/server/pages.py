@@ -1,8 +1,6 @@
 """The pages of a training in Prefect: the run's own page and those beside it."""
 
 import logging
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -41,9 +39,7 @@ class RunPages(Listener):
         self._run = run
         self._reporter = reporter
         self._pages = Pages()
-        self._stamps: deque[float] = deque(maxlen=_RECENT + 1)
         self._overview: pages.Overview | None = None
-        self._champion: tables.Row = {}
         self._starts: Sequence[Start] = ()
 
     def __enter__(self) -> Self:
@@ -63,7 +59,6 @@ class RunPages(Listener):
 
     def begun(self, training: Training, starts: Sequence[Start]) -> None:
         self._starts = starts
-        self._stamps.append(time.monotonic())
         session, state = training.session, training.state
         newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
@@ -85,7 +80,6 @@ class RunPages(Listener):
         if self._overview is None:
             return
         state = training.state
-        self._stamps.append(time.monotonic())
         self._overview = replace(self._overview, checkpoint=datetime.now(UTC))
         self._renew(training)
         self._show_overview()
@@ -143,23 +137,12 @@ class RunPages(Listener):
             progress=self._progress(training, is_complete=is_complete),
             history=state.history[-2 * pages.SHOWN_GENERATIONS :],
             telemetry=telemetry,
-            champion=self._card(state),
+            champion=tables.champion_card(state.history) if state.history else {},
             notes=[*sent, *self._memory(training.guard, telemetry), *share],
         )
 
     def _link(self, training: Training) -> str:
         return pages.link_to_run(training.session.location.store.url, self._run)
-
-    def _card(self, state: TrainingState) -> tables.Row:
-        """Return the champion's card; its ancestors, back to the first generation, are looked up once."""
-        if not state.history:
-            return {}
-        newest = state.history[-1]
-        champion = f"agent {newest.champion_agent} of generation {newest.champion_generation}"
-        if self._champion.get("champion") != champion:
-            self._champion = tables.champion_card(state.history)
-        age = newest.generation - newest.champion_generation
-        return {**self._champion, "age (generations)": age}
 
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
         """Return memory use against the nearest limit, and that of this training."""
@@ -181,22 +164,16 @@ class RunPages(Listener):
         generations = max(self._config.generations, state.generation)
         # All of a long history is looked through once, when it is shown.
         looked_at = state.telemetry if state.generation == generations else ()
+        recent = state.telemetry[-_RECENT:]
         return pages.Progress(
             done=state.generation,
             generations=generations,
             now=datetime.now(UTC),
             began=self._starts[-1].moment,
-            seconds_each=self._seconds_each(state),
+            seconds_each=fmean(entry.seconds for entry in recent) if recent else None,
             took=sum(entry.seconds for entry in looked_at),
             holdout_is_left=self._config.holds_out and not is_complete,
         )
-
-    def _seconds_each(self, state: TrainingState) -> float | None:
-        """Return the whole time of a generation, at the beginning that of an earlier process."""
-        if len(self._stamps) > 1:
-            return (self._stamps[-1] - self._stamps[0]) / (len(self._stamps) - 1)
-        earlier = state.telemetry[-_RECENT:]
-        return fmean(entry.seconds for entry in earlier) if earlier else None
 
     def _show_overview(self) -> None:
         overview = self._overview
