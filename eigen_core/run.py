@@ -297,10 +297,7 @@ class _Training:
         if training.session.uploads() is None:
             return
         self.send(lambda listener: listener.phase_started(training.state.generation, "upload"))
-        try:
-            training.session.finish(seconds)
-        finally:
-            self.send(lambda listener: listener.uploaded(training))
+        training.session.finish(seconds)
 
     def upload_before_end(self, training: Training, seconds: float | None = None) -> None:
         """Wait for the uploads of a training that ends early; files that remain are safe on this machine."""

@@ -65,24 +65,6 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
     return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n\n## How it was computed\n\n{how}\n"
 
 
-def uploads_page(status: "UploadStatus") -> str:
-    """Return the page of the uploads to a remote store."""
-    rows: list[Row] = [
-        {
-            "generation": upload.generation,
-            "state": upload.state,
-            "size (MB)": round(upload.bytes / 1e6, 1),
-            "attempts": upload.attempts,
-            "last error": upload.error or "",
-        }
-        for upload in status.generations
-    ]
-    title = str(status)
-    error = f"Last error: {status.last_error}" if status.last_error else ""
-    page = [f"# {title[:1].upper()}{title[1:]}", error, f"As of {exact_clock(status.updated)}.", markdown_table(rows)]
-    return "\n\n".join(filter(None, page))
-
-
 def uploads_sentence(status: "UploadStatus") -> str:
     """Return a sentence: whether the remote store has everything, and if not, missing generations and the reason."""
     if status.pending or status.pending_files:

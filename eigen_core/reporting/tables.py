@@ -149,11 +149,6 @@ def markdown_card(card: Mapping[str, int | float | str | None]) -> str:
     return "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in card.items())
 
 
-def readable(rows: Sequence[Row]) -> list[Row]:
-    """Return rows whose rewards are texts of two decimals, for a table that shows numbers as they come."""
-    return [{name: reward(value) if _is_reward(value, name) else value for name, value in row.items()} for row in rows]
-
-
 def _is_reward(value: object, name: str) -> TypeGuard[float]:
     return isinstance(value, float) and name.endswith("(reward)")
 

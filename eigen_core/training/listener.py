@@ -77,9 +77,6 @@ class Listener:
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         """A generation is complete, with its checkpoint and plots."""
 
-    def uploaded(self, training: Training) -> None:
-        """The wait for uploads, at the end, is over."""
-
     def completed(self, training: Training, result: "HoldoutResult | None") -> None:
         """The run has all its generations; `result`: of the holdout episodes, if there are any."""
 

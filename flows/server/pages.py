@@ -15,7 +15,6 @@ from prefect.logging import get_run_logger
 from eigen_core.common.records import HoldoutResult, Telemetry
 from eigen_core.common.text import exact_clock, size
 from eigen_core.config import Config
-from eigen_core.generation import TrainingState
 from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import pages, tables
@@ -79,22 +78,16 @@ class RunPages(Listener):
     def checkpointed(self, training: Training) -> None:
         if self._overview is None:
             return
-        state = training.state
         self._overview = replace(self._overview, checkpoint=datetime.now(UTC))
         self._renew(training)
         self._show_overview()
-        self._show_population(state)
         self._show_progress()
-        self._show_uploads(training)
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
         if self._overview is None or not paths:
             return
         self._overview = self._with_plots(self._overview, f"drawn after generation {generation}", paths)
         self._show_overview()
-
-    def uploaded(self, training: Training) -> None:
-        self._show_uploads(training)
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:
         if self._overview is None:
@@ -180,16 +173,6 @@ class RunPages(Listener):
         assert overview is not None
         self._markdown("", overview.page, overview.line())
 
-    def _show_population(self, state: TrainingState) -> None:
-        newest = state.history[-2:]
-        title = f"Generation {state.generation}: the agents, the fittest first (run {self._run})"
-
-        def show() -> None:
-            rows = tables.readable(tables.population_table(newest))
-            self._pages.show_table(artifact_key(self._run, "population"), rows, title)
-
-        self._reporter.report("population", show)
-
     def _show_progress(self) -> None:
         assert self._overview is not None
         progress = self._overview.progress
@@ -198,11 +181,6 @@ class RunPages(Listener):
         percent = float(round(100.0 * progress.share))
         key = artifact_key(self._run, "progress")
         self._reporter.report("progress", lambda: self._pages.show_progress(key, percent, text))
-
-    def _show_uploads(self, training: Training) -> None:
-        status = training.session.uploads()
-        if status is not None:
-            self._markdown("uploads", lambda: pages.uploads_page(status), f"Uploads of run {self._run}")
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
         """Show a text; `page` is called when it is sent."""

@@ -1,7 +1,6 @@
 """Reports of a training to Prefect's server: artifacts and names, sent in a thread of their own."""
 
 import hashlib
-import json
 import logging
 import os
 import re
@@ -33,7 +32,7 @@ from flows.server.servers import answers, configured_api
 if TYPE_CHECKING:
     from eigen_core.reporting.report_page import WrittenReport
 
-KINDS = ("data", "memory", "plan", "population", "progress", "report", "summary", "uploads")
+KINDS = ("data", "memory", "plan", "progress", "report", "summary")
 """The artifacts of a run beside its own page."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
@@ -62,9 +61,6 @@ class Pages:
 
     def show_markdown(self, key: str, markdown: str, description: str) -> None:
         self._show(key, markdown, description, partial(create_markdown_artifact, markdown=markdown))
-
-    def show_table(self, key: str, rows: list[Row], description: str) -> None:
-        self._show(key, json.dumps(rows), description, partial(create_table_artifact, table=rows))
 
     def show_progress(self, key: str, percent: float, description: str) -> None:
         self._show(key, percent, description, partial(create_progress_artifact, progress=percent))

@@ -53,10 +53,10 @@ def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, f
     pages.wait_for(*(f"{phase}-{generation:03d}" for phase in PHASES for generation in range(1, GENERATIONS + 1)))
     pages.keep("task-runs", height=2_000)
     pages.click("Artifacts")
-    pages.wait_for(*(artifact_key(_RUN, kind) for kind in ("progress", "population", "plan", "data", "summary")))
+    pages.wait_for(*(artifact_key(_RUN, kind) for kind in ("progress", "plan", "data", "summary")))
     pages.wait_for(f"{GENERATIONS} of {GENERATIONS}, finished ")
     cards = [line for line in pages.text().splitlines() if line in ("MARKDOWN", "TABLE", "PROGRESS")]
-    assert len(cards) == 6, "however many generations there were"
+    assert len(cards) == 5, "however many generations there were"
     pages.keep("artifacts", height=2_000)
 
 
@@ -76,13 +76,6 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     assert min(widths) >= _SMALLEST_PLOT
     pages.keep("run", height=1_000)
     pages.keep("run-whole", height=4_800)
-
-
-def test_the_population_is_a_table(operated: Operated, pages: Browser) -> None:
-    pages.open(
-        artifact_page(operated, "population"), f"Generation {GENERATIONS}: the agents", "4 Items", "fitness", "origin"
-    )
-    pages.keep("population")
 
 
 def test_the_summary_tells_how_it_ended(operated: Operated, pages: Browser, undisturbed: Undisturbed) -> None:

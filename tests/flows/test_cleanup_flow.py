@@ -128,11 +128,6 @@ def bucket_config(url: str, **checkpoint: Any) -> Config:
 def test_a_training_shows_how_far_its_uploads_are(gcs_bucket: str) -> None:
     config = bucket_config(gcs_bucket)
     assert train_flow(config, "Uploads.1", return_state=True).is_completed()
-    page = markdown(artifact_key("Uploads.1", "uploads"))
-    assert page.startswith(f"# Uploads to {gcs_bucket}: 0 pending (0.0 MB), 3 done")
-    for number in (1, 2, 3):
-        assert f"| {number} | done |" in page
-    assert "Last error" not in page
     assert status_of(gcs_bucket, "Uploads.1").uploads is not None
     overview = markdown(artifact_key("Uploads.1"))
     assert f"Everything is in {gcs_bucket} (3 generations uploaded" in overview
@@ -161,9 +156,6 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
     assert isinstance(error, StoreUnavailableError), error
     assert f"Run 'away' is not wholly in {url}" in str(error)
     assert "generation 1, generation 2, generation 3" in str(error)
-    page = markdown(artifact_key("away", "uploads"))
-    assert page.startswith(f"# Uploads to {url}: 3 pending (")
-    assert "Last error: " in page
     overview = markdown(artifact_key("away"))
     assert overview.startswith("# Ended after generation 3 of 3 (100 %)\n\n**StoreUnavailableError: Run 'away' is not")
     assert location.stored.manifests() == []

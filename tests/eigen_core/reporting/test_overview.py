@@ -21,10 +21,9 @@ from eigen_core.reporting.pages import (
     link_to_run,
     plan_page,
     summary_page,
-    uploads_page,
     uploads_sentence,
 )
-from eigen_core.reporting.tables import champion_card, readable
+from eigen_core.reporting.tables import champion_card
 from eigen_core.task.panel import days_of
 
 NOW = datetime(2026, 11, 21, 3, 36, 10, tzinfo=UTC)
@@ -195,11 +194,6 @@ def test_the_uploads_are_told_in_a_sentence_and_on_a_page() -> None:
     assert uploads_sentence(away) == (
         "2 generations (7.5 MB, the oldest for 61 s) wait for upload to gs://bucket/runs. 503 from the store"
     )
-    page = uploads_page(away)
-    assert page.startswith("# Uploads to gs://bucket/runs: 2 pending (7.5 MB), 3 done")
-    assert "Last error: 503 from the store" in page
-    assert "As of 21 Nov 2026, 03:36:10 UTC." in page
-    assert "| 3 | done | 2.5 | 1 |  |" in page
 
 
 @pytest.mark.parametrize("holdout", [True, False])
@@ -226,9 +220,7 @@ def test_the_summary_says_how_a_run_ended(holdout: bool) -> None:
     assert "\n| 10 |" not in page
 
 
-def test_a_run_in_a_bucket_is_linked_to_the_console_and_rewards_have_two_decimals() -> None:
-    rows = readable([{"rank": 1, "fitness (reward)": -1234.5, "time (s)": 2.0}])
-    assert rows == [{"rank": 1, "fitness (reward)": "-1,234.50", "time (s)": 2.0}]
+def test_a_run_in_a_bucket_is_linked_to_the_console() -> None:
     assert link_to_run("/runs/", "mine") == "`/runs/mine`"
     assert link_to_run("gs://bucket/a b", "mine") == (
         "[gs://bucket/a b/mine](https://console.cloud.google.com/storage/browser/bucket/a%20b/mine)"

@@ -148,18 +148,15 @@ def test_a_page_is_created_once_and_then_renewed() -> None:
     def act() -> None:
         for generation in (1, 2, 3):
             pages.show_markdown("renewed", f"# {generation}", f"generation {generation}")
-            pages.show_table("renewed-population", [{"rank": generation}], f"generation {generation}")
             pages.show_progress("renewed-progress", 10.0 * generation, f"{generation} of 10")
             seen.extend(version.id for version in versions("renewed"))
 
     in_a_flow_run(act)
     assert len(set(seen)) == 1
-    (page,), (table,), (progress,) = map(versions, ("renewed", "renewed-population", "renewed-progress"))
+    (page,), (progress,) = map(versions, ("renewed", "renewed-progress"))
     assert (page.data, page.description, page.type) == ("# 3", "generation 3", "markdown")
-    assert json.loads(str(table.data)) == [{"rank": 3}]
-    assert (table.description, table.type) == ("generation 3", "table")
     assert (progress.data, progress.description, progress.type) == (30.0, "3 of 10", "progress")
-    assert len({page.flow_run_id, table.flow_run_id, progress.flow_run_id}) == 1
+    assert len({page.flow_run_id, progress.flow_run_id}) == 1
 
 
 @pytest.mark.usefixtures("prefect_api")
