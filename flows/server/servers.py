@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
-from flows.server.environment import HOST, Stopped, api_at, own_environment, server_command, server_environment, ui_of
+from flows.server.environment import HOST, api_at, client_environment, server_command, server_environment
 from flows.server.prefect_internals import SERVER_IN_MEMORY, known_revisions
-from flows.server.state_directory import ProcessRecord, StateDirectory
+from flows.server.state_directory import StateDirectory
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -128,9 +128,6 @@ class ListenOptions:
     without_password: bool = False
 
 
-_HERE = ListenOptions()
-
-
 def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
     """Return the URL of the API of PREFECT_API_URL or a profile, else of the server that `eigen up` has started.
 
@@ -168,7 +165,7 @@ def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dic
     record = home.running("server")
     if record is None or not answers(record.api):
         return {}
-    return {**own_environment(environ), "PREFECT_API_URL": record.api, "PREFECT_UI_URL": ui_of(record.api)}
+    return client_environment(environ, record.api)
 
 
 def configured_api(environ: Mapping[str, str]) -> str | None:
@@ -213,9 +210,7 @@ def wanted_port(
     return None if not local or answers(configured) else port
 
 
-def start_server(
-    home: StateDirectory, environ: Mapping[str, str], port: int, listening: ListenOptions = _HERE
-) -> ProcessRecord:
+def start_server(home: StateDirectory, environ: Mapping[str, str], port: int, host: str) -> None:
     """Start a server at a port of this machine, record it, and return when it answers.
 
     Raises:
@@ -223,18 +218,12 @@ def start_server(
         Stopped: the server ended, or did not answer in time.
     """
     api = api_at(port)
-    command, environment = server_command(port, listening.host), server_environment(environ, port)
-    record, started = home.start("server", command, environment, api=api, host=listening.host)
-    try:
-        started.wait_until_ready("server", lambda: answers(api), START_SECONDS)
-    except Stopped:
-        started.stop()
-        raise
+    command, environment = server_command(port, host), server_environment(environ, port)
+    home.start("server", command, environment, lambda: answers(api), START_SECONDS, api=api, host=host)
     home.remember_port(port)
-    return record
 
 
-def require_startable(environ: Mapping[str, str], port: int, listening: ListenOptions = _HERE) -> None:
+def require_startable(environ: Mapping[str, str], port: int, listening: ListenOptions) -> None:
     """Refuse to start a server that would not work or would not be safe; nothing is written.
 
     Raises:

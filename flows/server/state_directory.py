@@ -90,55 +90,6 @@ def wait_until(condition: Callable[[], bool], seconds: float, every: float = _PO
     return True
 
 
-def start(command: Sequence[str], environment: Mapping[str, str], log: Path, folder: Path) -> "ChildProcess":
-    """Start a process that outlives this one: in a session of its own, its output appended to a file.
-
-    Raises:
-        InputError: the log cannot be written to.
-    """
-    with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
-        process = subprocess.Popen(
-            command,
-            env=dict(environment),
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    return ChildProcess(process, log)
-
-
-class ChildProcess:
-    """A child process; `process`: its identity."""
-
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
-        self._process = process
-        self._log = log
-        # Until this process asks how it ended, its number is not given to another.
-        self.process = LocalProcess.of(process.pid)
-
-    def ended(self) -> int | None:
-        return self._process.poll()
-
-    def wait_until_ready(self, name: str, ready: Callable[[], bool], seconds: float) -> None:
-        """Return when `ready` says so.
-
-        Raises:
-            Stopped: the process, called `name` in the message, ended, or was not ready within `seconds`.
-        """
-        in_time = wait_until(lambda: self.ended() is not None or ready(), seconds, _READY_POLL_SECONDS)
-        status = self.ended()
-        if not in_time or status is not None:
-            how = f"was not ready within {seconds:.0f} s" if status is None else f"ended with status {status}"
-            raise Stopped(f"The {name} {how}. {last_words(self._log)}")
-
-    def stop(self, seconds: float = _KILLED_SECONDS) -> None:
-        """Stop it as `LocalProcess.stop` does."""
-        self.process.stop(seconds)
-        self._process.wait()
-
-
 def last_words(log: Path) -> str:
     """Return sentences with the last line of a log and its path."""
     return f"Its last line was: {' '.join(last_lines(log, 1)) or 'none'}. Its log is {log}."
@@ -200,17 +151,56 @@ class StateDirectory:
         name: Component,
         command: Sequence[str],
         environment: Mapping[str, str],
+        ready: Callable[[], bool],
+        seconds: float,
         *,
         api: str,
         store: str | None = None,
         host: str | None = None,
-    ) -> tuple[ProcessRecord, ChildProcess]:
-        """Start a process in the working directory, and record it; the other arguments are those of the record."""
+    ) -> ProcessRecord:
+        """Start a process that outlives this one, record it, and return when it is ready.
+
+        It works in the working directory, in a session of its own, and its output is appended to its log.
+
+        Args:
+            name: of the component.
+            command: with its arguments.
+            environment: of the process.
+            ready: returns whether it is ready.
+            seconds: timeout.
+            api, store, host: of the record.
+
+        Raises:
+            InputError: the log cannot be written to.
+            Stopped: the process ended, or was not ready in time; then it is stopped, and its record removed.
+        """
         folder, log = Path.cwd(), self.log(name)
-        started = start(command, environment, log, folder)
-        record = ProcessRecord(process=started.process, api=api, log=log, folder=folder, store=store, host=host)
-        self.write(name, record)
-        return record, started
+        with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
+            child = subprocess.Popen(
+                command,
+                env=dict(environment),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        # Until this process asks how it ended, its number is not given to another.
+        process = LocalProcess.of(child.pid)
+        record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store, host=host)
+        try:
+            self.write(name, record)
+            in_time = wait_until(lambda: child.poll() is not None or ready(), seconds, _READY_POLL_SECONDS)
+            if child.poll() is not None or not in_time:
+                how = f"ended with status {child.returncode}" if in_time else f"was not ready within {seconds:.0f} s"
+                raise Stopped(f"The {name} {how}. {last_words(log)}")
+        except BaseException:
+            # Whatever ends this, Ctrl-C too, leaves nothing behind that does not run.
+            process.stop(_KILLED_SECONDS)
+            child.wait()
+            self.forget(name)
+            raise
+        return record
 
     def read(self, name: Component) -> ProcessRecord | None:
         """Return the record of a process; None if it was not started from here, or was stopped.
@@ -358,8 +348,7 @@ def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
         InputError: it is no store.
     """
     given = config.checkpoint
-    store = worker.store if given.store == CheckpointConfig().store and worker.store is not None else given.store
-    located = {"store": placed(store, worker.folder), "local": placed(given.local, worker.folder)}
+    located = {"store": store_here(worker, given.store), "local": placed(given.local, worker.folder)}
     return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
 
 

@@ -14,7 +14,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
 from flows.server import servers
-from flows.server.deploying import client_of, deploy, is_up_to_date, require_pool
+from flows.server.deploying import client_of, deploy, is_up_to_date
 from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
 from flows.server.flow_runs import last_heartbeat, report_lost, running_flow_run
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
@@ -77,21 +77,21 @@ def _brought(
     port = _port_of_missing_server(home, environ, listening.port, only)
     if port is not None:
         say("starting the server")
-        servers.start_server(home, environ, port, listening)
+        servers.start_server(home, environ, port, listening.host)
         began = ("server",)
-    api, server = servers.known_server(home, environ), home.running("server")
+    api, server, worker = servers.known_server(home, environ), home.running("server"), None
     server = server if server is not None and server.api == api else None
-    if only == "server":
-        return UpResult(api, server, None, began)
-    with client_of(api) as client:
-        worker = home.running("worker")
-        if worker is None:
-            return UpResult(api, server, _start_worker(client, home, environ, api, say), (*began, "worker"))
-        # A server that is busy with a training is not sent again what it has.
-        if not is_up_to_date(client):
-            say("creating the deployments")
-            deploy(api)
-        return UpResult(api, server, worker, began)
+    if only != "server":
+        with client_of(api) as client:
+            # A server that is busy with a training is not sent again what it has.
+            if not is_up_to_date(client):
+                say("creating the deployments")
+                deploy(api)
+            worker = home.running("worker")
+            if worker is None:
+                say("starting the worker")
+                worker, began = _start_worker(client, home, environ, api), (*began, "worker")
+    return UpResult(api, server, worker, began)
 
 
 def stop_event() -> threading.Event:
@@ -129,34 +129,21 @@ def _port_of_missing_server(
 
 
 def _start_worker(
-    client: SyncPrefectClient, home: StateDirectory, environ: Mapping[str, str], api: str, say: Say
+    client: SyncPrefectClient, home: StateDirectory, environ: Mapping[str, str], api: str
 ) -> ProcessRecord:
     """Start a worker whose flows run in the working directory, and return when the server has its heartbeat."""
-    up_to_date = is_up_to_date(client)
-    say("starting the worker" + ("" if up_to_date else ", creating the deployments"))
-    # All that the worker needs: it starts while Prefect loads the flows for the rest.
-    require_pool(client)
     name = home.worker_name
     # Before the new worker can begin anything.
     report_lost(client, home.read("worker"), name)
     environment, store = worker_environment(environ, api, Path.cwd()), store_from_environment(environ)
     began = datetime.now(UTC)
-    record, started = home.start("worker", worker_command(name), environment, api=api, store=store)
 
     def has_heartbeat() -> bool:
         heartbeat = last_heartbeat(client, name)
         return heartbeat is not None and heartbeat >= began
 
-    try:
-        if not up_to_date:
-            deploy(api)
-        started.wait_until_ready("worker", has_heartbeat, _WORKER_SECONDS)
-    except BaseException:
-        # Whatever ends this, Ctrl-C too, leaves no worker behind that is not recorded.
-        started.stop()
-        home.forget("worker")
-        raise
-    return record
+    command = worker_command(name)
+    return home.start("worker", command, environment, has_heartbeat, _WORKER_SECONDS, api=api, store=store)
 
 
 GRACE_SECONDS = 120.0

@@ -5,15 +5,15 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import psutil
 import pytest
-from operation_cases import record_of, sleeping
+from operation_cases import ROOT, record_of, sleeping
 
 from eigen_core.common.errors import InputError
-from flows.server.state_directory import LocalProcess, StateDirectory, last_lines, start
+from flows.server.environment import Stopped
+from flows.server.state_directory import LocalProcess, StateDirectory, last_lines
 
 
 def test_the_folder_is_below_the_working_directory_unless_the_environment_names_one(
@@ -126,33 +126,10 @@ def test_children_are_told_by_their_commands_and_killed_with_their_parent() -> N
         assert not any(child.is_alive() for child in [parent, *children])
 
 
-def test_a_started_process_has_a_session_of_its_own_and_writes_into_its_log(tmp_path: Path) -> None:
-    log = tmp_path / "some.log"
-    log.write_text("before\n")
-    code = "import os, sys, time; print(os.getcwd(), os.environ['WORD'], flush=True); time.sleep(60)"
-    started = start([sys.executable, "-c", code], {**os.environ, "WORD": "said"}, log, tmp_path)
-    try:
-        assert os.getsid(started.process.pid) == started.process.pid
-        end = time.monotonic() + 20.0
-        while len(last_lines(log, 5)) < 2 and time.monotonic() < end:
-            time.sleep(0.05)
-        assert last_lines(log, 5) == ["before", f"{tmp_path} said"]
-        assert started.ended() is None
-    finally:
-        started.stop()
-    assert started.ended() == -signal.SIGTERM
-    assert not started.process.is_alive()
-
-
-def test_what_does_not_stop_is_killed(tmp_path: Path) -> None:
-    code = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('on', flush=True); time.sleep(60)"
-    log = tmp_path / "some.log"
-    started = start([sys.executable, "-c", code], os.environ, log, tmp_path)
-    end = time.monotonic() + 20.0
-    while not last_lines(log, 1) and time.monotonic() < end:
-        time.sleep(0.05)
-    started.stop(0.2)
-    assert started.ended() == -signal.SIGKILL
+def test_what_does_not_stop_is_killed() -> None:
+    with sleeping("import signal", "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as process:
+        assert LocalProcess.of(process.pid).stop(0.2)
+        assert process.wait(20.0) == -signal.SIGKILL
 
 
 def test_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
@@ -162,17 +139,46 @@ def test_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
     assert last_lines(tmp_path / "missing.log", 2) == []
 
 
-def test_a_process_goes_on_when_its_starter_has_ended(tmp_path: Path) -> None:
+def test_a_started_process_writes_into_its_log_and_outlives_its_starter(tmp_path: Path) -> None:
+    home = StateDirectory(tmp_path)
+    home.log("worker").write_text("before\n")
     code = f"""
 import os, sys
 from pathlib import Path
-from flows.server.state_directory import start
-command = [sys.executable, "-c", "import time; time.sleep(60)"]
-folder = Path({str(tmp_path)!r})
-print(start(command, os.environ, folder / "some.log", folder).process.model_dump_json())
+from flows.server.state_directory import StateDirectory, last_lines
+home = StateDirectory(Path({str(tmp_path)!r}))
+says = "import os, time; print(os.getcwd(), os.environ['WORD'], flush=True); time.sleep(60)"
+command, environment = [sys.executable, "-c", says], {{**os.environ, "WORD": "said"}}
+ready = lambda: len(last_lines(home.log("worker"), 5)) == 2
+home.start("worker", command, environment, ready, 20.0, api="http://api")
 """
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 0, ended.stderr
-    process = LocalProcess.model_validate_json(ended.stdout)
-    assert process.is_alive()
-    assert process.kill()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60, check=True)
+    record = home.running("worker")
+    assert record is not None
+    assert last_lines(record.log, 5) == ["before", f"{tmp_path} said"]
+    assert os.getsid(record.process.pid) == record.process.pid
+    assert record.process.kill()
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        ("print('why'); raise SystemExit(3)", r"ended with status 3\. Its last line was: why\."),
+        ("import time; time.sleep(60)", r"was not ready within 2 s\. Its last line was: none\."),
+    ],
+)
+def test_a_process_that_does_not_become_ready_is_stopped_and_forgotten(tmp_path: Path, code: str, how: str) -> None:
+    home = StateDirectory(tmp_path)
+    seen: list[LocalProcess] = []
+
+    def ready() -> bool:
+        record = home.read("server")
+        assert record is not None
+        seen.append(record.process)
+        return False
+
+    with pytest.raises(Stopped, match=f"The server {how} Its log is"):
+        home.start("server", [sys.executable, "-c", code], os.environ, ready, 2.0, api="http://api")
+    assert home.read("server") is None
+    assert not any(process.is_alive() for process in seen)
