@@ -132,8 +132,6 @@ DEPLOYMENT = "train/gpu"
 POLL_SECONDS = 2.0
 """Interval in which the worker asks for work."""
 
-_SERVICES = ("SCHEDULER", "LATE_RUNS", "TRIGGERS", "FOREMAN", "TASK_RUN_RECORDER", "EVENT_PERSISTER", "REPOSSESSOR")
-
 
 def api_at(port: int) -> str:
     """Return the URL of the API of a server on this machine."""
@@ -158,7 +156,7 @@ def own_origins(environ: Mapping[str, str], port: int) -> str:
 
 
 def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
-    """Return the environment of the server: no telemetry, leases that outlive it, all services that resumes need."""
+    """Return the environment of the server: no telemetry, leases that outlive it, its own pages alone."""
     kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
     return {
         # Prefect's pages draw a flow run's tasks on a time line, and do not respond while they draw thousands.
@@ -169,7 +167,6 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
         # By itself Prefect lets every page that a browser has open here ask it, and whoever asks it can run code.
         CORS_VARIABLE: environ.get(CORS_VARIABLE, own_origins(environ, port)),
         "PREFECT_UI_API_URL": environ.get("PREFECT_UI_API_URL", api_at(port)),
-        **{f"PREFECT_SERVER_SERVICES_{name}_ENABLED": "true" for name in _SERVICES},
     }
 
 

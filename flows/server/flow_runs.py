@@ -96,7 +96,7 @@ def trained_run(flow_run: FlowRun) -> str | None:
 
 def is_choosing(flow_run: FlowRun) -> bool:
     """Return whether a flow run still looks for a run to resume."""
-    return trained_run(flow_run) is None and (bool(flow_run.parameters.get("resume")) or SCHEDULED_TAG in flow_run.tags)
+    return trained_run(flow_run) is None and not _names_its_run(flow_run)
 
 
 def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
@@ -293,9 +293,7 @@ def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | No
     assert state is not None
     go_on = f"`eigen launch --run {run}` continues it."
     if state.is_paused():
-        end = state.state_details.pause_timeout
-        until = "" if end is None else f" until {end:%d %b %H:%M} UTC"
-        return f"Flow run {flow_run.name} is suspended{until}: resume it in its page. {go_on}"
+        return f"Flow run {flow_run.name} is suspended: resume it in its page. {go_on}"
     if state.is_cancelled() or state.is_cancelling():
         return f"Run '{run}' was cancelled: {go_on}"
     if state.is_failed():
@@ -334,11 +332,13 @@ def is_scheduled() -> bool:
     return SCHEDULED_TAG in runtime.flow_run.tags
 
 
-def switch_schedule(active: bool) -> None:
-    """Switch the schedule of this flow run's deployment, if it has one, on or off."""
-    deployment = own_deployment()
+def switch_schedule(active: bool, deployment: UUID | None = None) -> None:
+    """Switch the schedule of a deployment (None: that of this flow run), if it has one, on or off."""
+    deployment = own_deployment() if deployment is None else deployment
     if deployment is not None:
-        _switch(deployment, active)
+        with server_asked(f"The schedule '{RESUME}' could not be switched", logger) as client:
+            require_server()
+            set_schedule(client, client.read_deployment(deployment), active)
 
 
 def remove_needless_resumes() -> None:
@@ -361,7 +361,7 @@ def remove_needless_resumes() -> None:
 def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - what Prefect calls a hook with
     """Switch the schedule off after a cancellation, and record it with the run, which only its name continues."""
     if flow_run.deployment_id is not None:
-        _switch(flow_run.deployment_id, False)
+        switch_schedule(False, flow_run.deployment_id)
     run = trained_run(flow_run)
     if run is not None:
         # It loads torch, which a server's pages need not wait for.
@@ -381,13 +381,6 @@ def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: b
     if schedule is not None and (schedule.active, schedule.parameters) != (active, _PARAMETERS):
         # A change that does not name the parameters removes them.
         client.update_deployment_schedule(found.id, schedule.id, active=active, parameters=_PARAMETERS)
-
-
-def _switch(deployment_id: UUID, active: bool) -> None:
-    failure = f"The schedule '{RESUME}' could not be switched {'on' if active else 'off'}"
-    with server_asked(failure, logger) as client:
-        require_server()
-        set_schedule(client, client.read_deployment(deployment_id), active)
 
 
 # How long the end of a training waits for a server that is unavailable.

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 from prefect import flow
@@ -16,7 +17,7 @@ from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
 from eigen_core.config import PRESET_NAMES, VARIANTS, Config, preset_values
-from eigen_core.config.explain import settings
+from eigen_core.config.explain import flatten, settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.stop_requests import stop_requests_raised
@@ -36,25 +37,18 @@ class _Form:
 
     def __get_pydantic_json_schema__(self, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         reference = handler(core_schema)
-        presets = {name: preset_values(name) for name in PRESET_NAMES}
         properties = handler.resolve_ref_schema(reference)["properties"]
-        _remove_machine_settings(properties, "")
         for section in VARIANTS:
             properties[section] = _of_all_variants(section, properties[section], handler)
-        for name, setting in properties.items():
-            if "properties" in setting:
-                for inner_name, inner in setting["properties"].items():
-                    _without_value(inner, (name, inner_name), presets)
-            elif "$ref" in setting:
+        for name, setting in _given_by_parameters(properties, ""):
+            section = handler.resolve_ref_schema(setting)
+            if "properties" in section:
                 setting.pop("default", None)
-                inner_properties = handler.resolve_ref_schema(setting)["properties"]
-                _remove_machine_settings(inner_properties, f"{name}.")
-                for inner_name, inner in inner_properties.items():
-                    _without_value(inner, (name, inner_name), presets)
+                for inner_name, inner in _given_by_parameters(section["properties"], f"{name}."):
+                    _without_value(inner, f"{name}.{inner_name}")
             else:
-                _without_value(setting, (name,), presets)
-            if name == "preset":
-                setting["enum"] = list(PRESET_NAMES)
+                _without_value(setting, name)
+        properties["preset"]["enum"] = list(PRESET_NAMES)
         return reference
 
 
@@ -94,21 +88,23 @@ def _of_all_variants(section: str, schema: Mapping[str, Any], handler: GetJsonSc
     }
 
 
-def _remove_machine_settings(properties: dict[str, Any], prefix: str) -> None:
+def _given_by_parameters(properties: dict[str, Any], prefix: str) -> list[tuple[str, Any]]:
+    """Remove the settings of a machine from `properties`, and return the others."""
     for name in [name for name in properties if f"{prefix}{name}" in MACHINE_SETTINGS]:
         del properties[name]
+    return list(properties.items())
 
 
 FormConfig = Annotated[Config, _Form()]
 """`Config`, as a parameter that is filled in as a form."""
 
 
-def _without_value(setting: dict[str, Any], path: tuple[str, ...], presets: Mapping[str, Any]) -> None:
+def _without_value(setting: dict[str, Any], key: str) -> None:
     if "default" in setting:
         default = setting.pop("default")
         values_shown = [f"Default: {_json(default)}"]
-        if path != ("preset",):
-            values = [(name, value) for name, preset in presets.items() for value in _values_at(path, preset)]
+        if key != "preset":
+            values = [(name, preset.get(key, default)) for name, preset in _presets().items()]
             values_shown += [f"{name}: {_json(value)}" for name, value in values if value != default]
         setting["description"] = f"{setting['description']} {'; '.join(values_shown)}."
     if "const" in setting:
@@ -120,14 +116,10 @@ def _without_value(setting: dict[str, Any], path: tuple[str, ...], presets: Mapp
         setting["enum"] = [True, False]
 
 
-def _values_at(path: tuple[str, ...], preset: Any) -> list[Any]:  # noqa: ANN401 - sections, or a value
-    """Return the value of a setting in a preset as a list of one, empty if the preset has none."""
-    found = preset
-    for key in path:
-        if key not in found:
-            return []
-        found = found[key]
-    return [found]
+@cache
+def _presets() -> Mapping[str, Mapping[str, Any]]:
+    """Return the settings of each preset by their keys."""
+    return {name: flatten(preset_values(name)) for name in PRESET_NAMES}
 
 
 def _json(value: object) -> str:

@@ -22,7 +22,12 @@ from kept_database import kept_file
 from operation_cases import answering, record_of, sleeping
 from prefect.server.api.clients import OrchestrationClient
 from prefect.server.api.server import create_app
-from prefect.settings import PREFECT_SERVER_API_AUTH_STRING, PREFECT_SERVER_CORS_ALLOWED_ORIGINS, temporary_settings
+from prefect.settings import (
+    PREFECT_SERVER_API_AUTH_STRING,
+    PREFECT_SERVER_CORS_ALLOWED_ORIGINS,
+    Settings,
+    temporary_settings,
+)
 from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
@@ -33,9 +38,7 @@ from flows.server.environment import (
     client_environment,
     flow_environment,
     own_origins,
-    server_command,
     server_environment,
-    worker_command,
     worker_environment,
 )
 from flows.server.launching import enter
@@ -46,52 +49,24 @@ from flows.server.up import bring_up
 NOWHERE = "http://127.0.0.1:1/api"
 
 
-def test_the_server_has_what_healing_needs_whatever_the_environment_says() -> None:
-    given = {
-        "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
-        "PREFECT_API_URL": "http://elsewhere/api",
-        "PREFECT_HOME": "/home/prefect",
-        "PATH": "/bin",
-    }
+def test_the_server_has_the_settings_that_resumes_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"PREFECT_API_URL": "http://elsewhere/api", "PREFECT_HOME": "/home/prefect", "PATH": "/bin"}
     environment = server_environment(given, 4300)
-    assert environment["PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED"] == "true"
-    assert environment["PREFECT_SERVER_SERVICES_REPOSSESSOR_ENABLED"] == "true"
-    assert environment["PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"].endswith("lease_storage.filesystem")
-    assert environment["PREFECT_UI_API_URL"] == "http://127.0.0.1:4300/api"
-    assert environment["PREFECT_SERVER_ANALYTICS_ENABLED"] == "false"
     assert "PREFECT_API_URL" not in environment
     assert {"PREFECT_HOME": "/home/prefect", "PATH": "/bin"}.items() <= environment.items()
-    assert (
-        server_environment({"PREFECT_UI_API_URL": "https://proxy/api"}, 4300)["PREFECT_UI_API_URL"]
-        == "https://proxy/api"
-    )
-
-
-def test_the_settings_are_prefects_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    from prefect.settings import Settings
-
-    for name, value in server_environment({}, 4300).items():
+    proxied = server_environment({"PREFECT_UI_API_URL": "https://proxy/api"}, 4300)
+    assert proxied["PREFECT_UI_API_URL"] == "https://proxy/api"
+    # They are Prefect's own names.
+    for name, value in environment.items():
         monkeypatch.setenv(name, value)
     server = Settings().server
     assert server.concurrency.lease_storage == "prefect.server.concurrency.lease_storage.filesystem"
     assert server.ui.api_url == "http://127.0.0.1:4300/api"
     assert not server.analytics_enabled
-    services = server.services
-    assert all(kept.total_seconds() <= 60 for kept in services.db_vacuum.event_retention_overrides.values())
-    assert services.db_vacuum.enabled_vacuum_types == {"events"}
+    vacuum = server.services.db_vacuum
+    assert all(kept.total_seconds() <= 60 for kept in vacuum.event_retention_overrides.values())
+    assert vacuum.enabled_vacuum_types == {"events"}
     assert server.flow_run_graph.max_nodes == 1_000
-    assert all(
-        service.enabled
-        for service in (
-            services.scheduler,
-            services.late_runs,
-            services.triggers,
-            services.foreman,
-            services.task_run_recorder,
-            services.event_persister,
-            services.repossessor,
-        )
-    )
 
 
 def test_the_worker_and_its_flows_have_what_every_flow_needs(tmp_path: Path) -> None:
@@ -109,11 +84,6 @@ def test_the_password_of_an_own_server_is_known_to_those_that_ask_it() -> None:
     assert environment["PREFECT_API_AUTH_STRING"] == "me:secret"
     given = {"PREFECT_SERVER_API_AUTH_STRING": "me:secret", "PREFECT_API_AUTH_STRING": "you:other"}
     assert client_environment(given, NOWHERE)["PREFECT_API_AUTH_STRING"] == "you:other"
-
-
-def test_no_command_shows_a_secret_or_a_shell() -> None:
-    assert server_command(4300)[1:] == ["-P", "-m", "flows.server.servers", "127.0.0.1", "4300"]
-    assert worker_command("me")[-4:] == ["--limit", "1", "--name", "me"]
 
 
 @pytest.mark.parametrize("names", [("EIGEN_FOLDER", "PWD"), ("PWD",)])
