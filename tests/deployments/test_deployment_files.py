@@ -1,14 +1,11 @@
 """What lies in deployments/ fits the rest: entrypoints, services, containers, clusters, rented machines."""
 
-import importlib
-import os
 import re
 import shlex
 import shutil
 import subprocess
 import sys
 import tomllib
-import zipfile
 from collections.abc import Iterator
 from importlib.resources import files
 from itertools import chain
@@ -19,7 +16,6 @@ import pytest
 import yaml
 from command_lines import check_command
 from distributed.cli import dask_scheduler, dask_worker
-from wheel_cases import built_wheel
 
 from eigen_core.workers import worker_command
 
@@ -35,21 +31,9 @@ def document() -> dict[str, Any]:
     return found
 
 
-def deployment(document: dict[str, Any], name: str) -> dict[str, Any]:
-    (found,) = (entry for entry in document["deployments"] if entry["name"] == name)
-    assert isinstance(found, dict)
-    return found
-
-
 def test_the_version_is_the_one_that_is_pinned(document: dict[str, Any]) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert f"prefect=={document['prefect-version']}" in project["dependencies"]
-
-
-@pytest.mark.parametrize(("name", "flow"), [("gpu", "train"), ("weekly", "cleanup")])
-def test_the_entrypoints_are_flows_of_the_installed_package(document: dict[str, Any], name: str, flow: str) -> None:
-    module, _, function = deployment(document, name)["entrypoint"].rpartition(".")
-    assert getattr(importlib.import_module(module), function).name == flow
 
 
 def test_what_prefect_reads_for_hooks_and_forms_loads_neither_torch_nor_pandas(document: dict[str, Any]) -> None:
@@ -57,21 +41,6 @@ def test_what_prefect_reads_for_hooks_and_forms_loads_neither_torch_nor_pandas(d
     code = f"import sys, {', '.join(sorted(modules))}; print(*{{'torch', 'pandas', 'matplotlib'}} & set(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert loaded.stdout.split() == []
-
-
-def test_the_step_before_a_flow_is_there(document: dict[str, Any]) -> None:
-    for entry in document["deployments"]:
-        (step,) = entry["pull"]
-        ((name, inputs),) = step.items()
-        module, _, function = name.rpartition(".")
-        assert inputs == {}
-        assert callable(getattr(importlib.import_module(module), function))
-
-
-def test_a_wheel_brings_the_file_along(tmp_path: Path, document: dict[str, Any]) -> None:
-    with zipfile.ZipFile(built_wheel(tmp_path)) as archive:
-        assert yaml.safe_load(archive.read("deployments/prefect.yaml")) == document
-        assert "flows/server/up.py" in archive.namelist()
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
@@ -141,12 +110,6 @@ def test_the_guide_for_rented_machines_has_six_commands_that_there_are() -> None
     check_command(start)
 
 
-@pytest.mark.skipif(os.environ.get("EIGEN_BUILD_IMAGE") is None, reason="EIGEN_BUILD_IMAGE names no builder")
-def test_the_image_builds() -> None:
-    command = [os.environ["EIGEN_BUILD_IMAGE"], "build", "-f", "deployments/container/Containerfile", "."]
-    subprocess.run(command, cwd=ROOT, check=True)
-
-
 CLUSTER = ROOT / "deployments" / "cluster"
 FILES = sorted(CLUSTER.glob("*.yaml"))
 DASK_COMMANDS = {"scheduler": dask_scheduler.main, "worker": dask_worker.main}
@@ -205,22 +168,6 @@ def test_eigen_takes_the_commands(file: Path) -> None:
     assert found or file.name == "kubernetes.yaml"
 
 
-def test_what_kubernetes_runs_is_reached_by_the_name_that_workers_use() -> None:
-    service, policy, scheduler, worker = documents("kubernetes.yaml")
-    assert [document["kind"] for document in (service, policy, scheduler, worker)] == [
-        "Service",
-        "NetworkPolicy",
-        "Deployment",
-        "Deployment",
-    ]
-    (port,) = service["spec"]["ports"]
-    (container,) = worker["spec"]["template"]["spec"]["containers"]
-    assert f"tcp://{service['metadata']['name']}:{port['port']}" in container["command"]
-    assert service["spec"]["selector"] == scheduler["spec"]["template"]["metadata"]["labels"]
-    for deployment in (scheduler, worker):
-        assert deployment["spec"]["selector"]["matchLabels"] == deployment["spec"]["template"]["metadata"]["labels"]
-
-
 def test_in_kubernetes_only_pods_of_the_namespace_reach_scheduler_and_workers() -> None:
     _, policy, *deployments = documents("kubernetes.yaml")
     spec = policy["spec"]
@@ -248,10 +195,3 @@ def test_compose_asks_for_the_password_without_which_its_server_would_not_start(
     assert environment["PREFECT_SERVER_API_AUTH_STRING"].startswith("${PREFECT_SERVER_API_AUTH_STRING:?")
     # The header names it before the first command that needs it.
     assert text.index("#   export PREFECT_SERVER_API_AUTH_STRING=") < text.index("#   docker compose ")
-
-
-def test_in_compose_only_what_runs_eigens_server_is_asked_for_its_health() -> None:
-    for name, service in documents("compose.yaml")[0]["services"].items():
-        runs_image_command = "entrypoint" not in service and "command" not in service
-        assert runs_image_command == (name == "eigen")
-        assert service.get("healthcheck", {}).get("disable", False) == (not runs_image_command)

@@ -12,7 +12,6 @@ from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undis
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.housekeeping import verify_run
-from flows.server.deploying import SILENT_SECONDS
 
 _DISTURBANCES = 40
 _GENERATIONS = 2 * _DISTURBANCES
@@ -188,71 +187,3 @@ def test_a_training_killed_with_its_worker_is_resumed_once_the_worker_is_back(
     assert operated.finish("both") == ["Crashed", "Completed"]
     assert outcome(operated.status("both")) == undisturbed.outcome(GENERATIONS)
     measured(f"flow and worker killed -9: `eigen up` is done after {back:.1f} s, next generation after {resumed:.1f} s")
-
-
-@pytest.mark.thorough
-@pytest.mark.slow
-def test_a_training_killed_after_its_last_checkpoint_plays_its_holdout(
-    operated: Operated, settings: list[str], measured: Callable[[str], None]
-) -> None:
-    generations = 2
-    with_holdout = [setting.replace("market.holdout_days=0", "market.holdout_days=50") for setting in settings]
-    number = operated.submit("played", with_holdout, generations)
-    operated.wait_for_generation("played", generations)
-    # The plots are drawn between the last checkpoint and the holdout.
-    operated.engine().kill()
-    killed = time.monotonic()
-    assert operated.wait_for_end(number) == "Crashed"
-    manifests = sorted((operated.store / "played" / "manifests").glob("*.json"))
-    status = operated.status("played")
-    assert (status.state, status.generation, status.holdout) == ("unfinished", generations, None)
-    assert operated.finish("played") == ["Crashed", "Completed"]
-    measured(f"killed after the last checkpoint: the holdout is played after {time.monotonic() - killed:.1f} s")
-    status = operated.status("played")
-    assert status.state == "finished"
-    assert status.holdout is not None
-    assert sorted((operated.store / "played" / "manifests").glob("*.json")) == manifests
-
-
-# That a training goes on without its server is seen in `test_side_by_side.py` too.
-
-_MANY_GENERATIONS = 1_000
-# A minute's waiting of Prefect's client, for each of two things in a generation, would leave fewer.
-_GENERATIONS_AWAY = 2
-_SECONDS_AWAY = 110.0
-
-
-@pytest.mark.parametrize(
-    ("away", "watched"),
-    [
-        pytest.param(15.0, 0.0, id="quarter minute"),
-        pytest.param(120.0, SILENT_SECONDS + 60.0, id="two minutes", marks=pytest.mark.slow),
-    ],
-)
-@pytest.mark.slow
-def test_a_training_goes_on_without_its_server(
-    operated: Operated, settings: list[str], measured: Callable[[str], None], away: float, watched: float
-) -> None:
-    number = operated.submit("away", settings, _MANY_GENERATIONS)
-    operated.wait_for_generation("away", 1)
-    first, began = operated.generation("away"), time.monotonic()
-    time.sleep(away)
-    before = (operated.generation("away") - first) / (time.monotonic() - began)
-    engine = operated.engine()
-    operated.process("server").kill()
-    first, killed = operated.generation("away"), time.monotonic()
-    operated.wait_for_generation("away", first + _GENERATIONS_AWAY, _SECONDS_AWAY)
-    time.sleep(max(killed + away - time.monotonic(), 0.0))
-    done, took = operated.generation("away") - first, time.monotonic() - killed
-    operated.up()
-    measured(f"server away for {took:.0f} s: {before / (done / took):.2f} times as long for a generation as before")
-    time.sleep(watched)
-    assert operated.engine() == engine
-    # A server that comes back to much work may miss heartbeats all the same: the training sets that right.
-    operated.wait(120, lambda: operated.states(number)[-1] == "Running", "the state of a flow run that trains")
-    measured(f"server away for {took:.0f} s: taken for crashed {operated.states(number).count('Crashed')} times")
-    operated.cancel(number)
-    assert operated.wait_for_end(number) == "Cancelled"
-    operated.wait(120, lambda: not engine.is_running(), "the end of a process that was cancelled")
-    operated.forget(number)
-    shutil.rmtree(operated.store / "away")

@@ -5,64 +5,34 @@ A new one takes each server seconds of migrations: `python -P tests/support/kept
 
 import hashlib
 import os
+import shutil
 import sqlite3
 import subprocess
 import sys
 import tempfile
-from contextlib import closing, suppress
+from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
-from eigen_core.common.files import make_folder, replacing, sync_file, temporary_file
+from eigen_core.common.files import make_folder, replacing
 from eigen_core.common.runtime import default_cache_root
-
-# What SQLite keeps beside a database. Left behind by a database that is gone, it would be read into the copy.
-_BESIDE = ("-wal", "-shm", "-journal")
 
 
 def main() -> None:
+    kept = kept_file()
     try:
-        keep(kept_file(), _migrated())
+        make_folder(kept.parent)
+        with replacing(kept) as opened:
+            opened.write(_migrated())
     except OSError as error:
         sys.stderr.write(f"No empty database is kept for Prefect; each server of a test makes its own: {error}\n")
 
 
-def keep(kept: Path, content: bytes) -> None:
-    """Keep the tables of a new database in `kept`."""
-    make_folder(kept.parent)
-    with replacing(kept) as opened:
-        opened.write(content)
-
-
 def begin_with_copy(database: Path, kept: Path) -> None:
-    """Create `database` as a copy of `kept` if that is whole; several processes may do so at once.
-
-    Raises:
-        OSError: a file cannot be written, or its file system has no links.
-    """
-    content = _whole(kept)
-    if content is None or any(os.path.lexists(f"{database}{suffix}") for suffix in ("", *_BESIDE)):
-        return
-    make_folder(database.parent)
-    with temporary_file(database.parent) as (file, temporary):
-        file.write(content)
-        sync_file(file)
-        # Unlike a rename, it never replaces the database of a server that was faster.
-        with suppress(FileExistsError):
-            os.link(temporary, database)
-
-
-def _whole(kept: Path) -> bytes | None:
-    if not kept.is_file():
-        return None
-    try:
-        # Read-only, and without the files that SQLite would write beside it.
-        with closing(sqlite3.connect(f"{kept.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
-            has_tables = connection.execute("SELECT 1 FROM sqlite_master").fetchone() is not None
-            is_whole = has_tables and connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    except sqlite3.DatabaseError:
-        return None
-    return kept.read_bytes() if is_whole else None
+    """Create `database` as a copy of `kept`, if there is one and no database yet."""
+    if kept.is_file() and not database.exists():
+        make_folder(database.parent)
+        shutil.copyfile(kept, database)
 
 
 def kept_file() -> Path:

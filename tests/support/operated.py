@@ -208,14 +208,16 @@ class Operated:
     @contextmanager
     def pool_paused(self) -> Iterator[None]:
         """Let no worker begin anything meanwhile."""
-        self._pause_pool(True)
+        with self._patched(f"work_pools/{POOL}", "is_paused", True):
+            yield
+
+    @contextmanager
+    def _patched(self, path: str, name: str, value: bool) -> Iterator[None]:
+        self._request("PATCH", path, {name: value})
         try:
             yield
         finally:
-            self._pause_pool(False)
-
-    def _pause_pool(self, paused: bool) -> None:
-        self._request("PATCH", f"work_pools/{POOL}", {"is_paused": paused})
+            self._request("PATCH", path, {name: not value})
 
     def wait(self, seconds: float, look: Callable[[], T | None], what: str, every: float = 0.1) -> T:
         """What `look` finds, as soon as it finds something."""
@@ -256,14 +258,8 @@ class Operated:
     @contextmanager
     def without_trigger(self) -> Iterator[None]:
         (found,) = self.ask("automations/filter", automations={"name": {"any_": ["resume-after-crash"]}})
-        self._switch(found["id"], False)
-        try:
+        with self._patched(f"automations/{found['id']}", "enabled", False):
             yield
-        finally:
-            self._switch(found["id"], True)
-
-    def _switch(self, automation: str, enabled: bool) -> None:
-        self._request("PATCH", f"automations/{automation}", {"enabled": enabled})
 
     @contextmanager
     def worker_paused(self) -> Iterator[None]:
