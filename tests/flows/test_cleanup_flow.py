@@ -83,23 +83,6 @@ def test_a_run_in_use_is_left_alone_and_shown(store: Path, tmp_path: Path) -> No
     assert objects_of(location) == before
 
 
-def test_files_of_no_generation_stay_as_many_hours_as_are_given(store: Path, tmp_path: Path) -> None:
-    location = RunLocation.of(run_config(store, tmp_path).checkpoint, "first")
-    planted = f"first/blobs/ab/{'ab' * 32}"
-    location.store.put(planted, b"x" * 1_000)
-    cleanup_flow(str(store))
-    assert planted in objects_of(location)
-    cleanup_flow(str(store), 1.0)
-    assert planted in objects_of(location)
-    cleanup_flow(str(store), 0.0)
-    assert planted not in objects_of(location)
-
-
-def test_an_empty_store_is_clean(tmp_path: Path) -> None:
-    assert cleanup_flow(str(tmp_path / "nowhere"), 0.0) == 0
-    assert not (tmp_path / "nowhere").exists()
-
-
 def test_a_bucket_that_is_missing_fails_the_flow_with_a_sentence(gcs_bucket: str) -> None:
     ended = cleanup_flow(f"{gcs_bucket}-other", return_state=True)
     assert ended.is_failed()

@@ -17,7 +17,9 @@ from training_flow_cases import records, train
 import flows.server.reporter
 from eigen_core import generation
 from eigen_core.checkpoint.location import open_store
+from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.drawing import Drawing
+from eigen_core.task import open_data
 from eigen_core.training.listener import Listener, observed_by
 from flows.server.flow_runs import first_name
 from flows.server.flows import train_flow
@@ -160,8 +162,14 @@ def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pyt
 
 
 def test_a_run_that_cannot_fit_shows_its_plan(tmp_path: Path) -> None:
-    ended = train(small_flow_config(tmp_path, memory={"limit_gb": 0.1}), "large")
-    assert ended.name == "MemoryPlan"
+    config = small_flow_config(tmp_path / "store", memory={"limit_gb": 0.1})
+    # Where the panel is not in the cache yet, the guard ends what reads the prices.
+    open_data(config)
+    ended = train(config, "large")
+    assert (ended.is_failed(), ended.name) == (True, "MemoryPlan")
+    assert isinstance(ended.result(raise_on_failure=False), RunTooLargeError)
+    assert "memory.limit_gb" in str(ended.message)
+    assert not (tmp_path / "store").exists()
     pages = pages_of(flow_run_of(ended).id)
     assert set(pages) == {"large-plan"}
     assert "The run does not fit" in str(pages["large-plan"].data)

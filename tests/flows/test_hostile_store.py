@@ -155,12 +155,6 @@ def _is_new(path: Path, hostile: Hostile) -> bool:
     return not planted and path.is_relative_to(hostile.store.parent)
 
 
-@pytest.mark.parametrize("key", [*MACHINE_SETTINGS, *_TRUSTED_TEXTS])
-def test_no_text_is_followed_by_commands_that_look(hostile: Hostile, trained: Any, key: str) -> None:
-    plant(hostile, trained, nested(key, hostile.values_of(key)[0]))
-    hostile.assert_not_followed(*look(hostile))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("key", [key for key in settings() if key not in (*MACHINE_SETTINGS, *_TRUSTED_TEXTS)])
 def test_a_text_in_place_of_any_other_setting_is_refused_by_all_commands(

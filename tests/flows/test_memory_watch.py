@@ -24,11 +24,9 @@ from eigen_core.common.progress import report_progress
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.machine import MemoryGuardError
-from eigen_core.planning.run_plan import RunTooLargeError
-from eigen_core.task import open_data
-from eigen_core.training.journals import BlockedError, memory_reports
+from eigen_core.training.journals import memory_reports
 from eigen_core.training.runs import status_of
-from flows.server.environment import BLOCKED_NAME, GUARD_NAME, PLAN_NAME
+from flows.server.environment import GUARD_NAME
 from flows.server.reporter import artifact_key
 
 MB = 1_000_000
@@ -132,49 +130,6 @@ def test_a_leaking_phase_is_ended_named_and_gone_on_with_exactly(
     assert status_of(str(tmp_path), "run").generation == 1
     assert train(config).is_completed()
     assert records(config) == expected
-
-
-@pytest.mark.slow
-def test_after_two_aborts_a_run_is_blocked_until_limit_or_configuration_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
-) -> None:
-    config = small_flow_config(tmp_path)
-    under_limit = limited(config)
-    with monkeypatch.context() as patch:
-        hoarding(patch, "evaluate")
-        assert train(under_limit).name == GUARD_NAME
-        Hoard.kept.clear()
-        assert status_of(str(tmp_path), "run").state == "unfinished"
-        assert train(under_limit).name == GUARD_NAME
-        Hoard.kept.clear()
-        assert status_of(str(tmp_path), "run").state == "blocked"
-        blocked = train(under_limit)
-        assert (blocked.is_failed(), blocked.name) == (True, BLOCKED_NAME)
-        error = blocked.result(raise_on_failure=False)
-        assert isinstance(error, BlockedError)
-        assert "ended generation 2 2 times" in str(error)
-        assert Hoard.kept == []
-        # Another limit is tried, and another setting that matters.
-        assert train(limited(config, more_gb=2 * ROOM_GB)).name == GUARD_NAME
-        Hoard.kept.clear()
-        assert train(under_limit.model_copy(update={"threads": 2})).name == GUARD_NAME
-    assert train(config).is_completed()
-    assert records(config) == expected
-    assert status_of(str(tmp_path), "run").state == "finished"
-
-
-def test_a_run_that_cannot_fit_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    config = small_flow_config(tmp_path / "store")
-    small = config.model_copy(update={"memory": config.memory.model_copy(update={"limit_gb": 0.3})})
-    # Where the panel is not in the cache yet, the guard ends what reads the prices.
-    open_data(config)
-    ended = train(small)
-    assert (ended.is_failed(), ended.name) == (True, PLAN_NAME)
-    error = ended.result(raise_on_failure=False)
-    assert isinstance(error, RunTooLargeError)
-    assert ended.message == str(error)
-    assert "memory.limit_gb" in str(error)
-    assert not (tmp_path / "store").exists()
 
 
 @pytest.mark.thorough

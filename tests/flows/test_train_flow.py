@@ -70,27 +70,21 @@ def test_a_run_completes_with_its_records_plots_and_checkpoints(
     assert not run.is_locked()
 
 
-@pytest.mark.parametrize("phase", ["evaluate", "train", "evolve"])
+@pytest.mark.parametrize(
+    ("owner", "name"), [(phases, "evaluate"), (phases, "train"), (phases, "evolve"), (RunDirectory, "save")]
+)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.thorough
 def test_a_phase_that_fails_once_leaves_no_trace_in_the_result(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     expected: tuple[GenerationRecord, ...],
-    phase: str,
+    owner: Any,
+    name: str,
     after: bool,
 ) -> None:
     error = OSError("a passing trouble")
-    monkeypatch.setattr(phases, phase, failing_once(getattr(phases, phase), error, after=after))
-    config = small_flow_config(tmp_path)
-    assert train(config).is_completed()
-    assert records(config) == expected
-
-
-def test_a_checkpoint_that_fails_once_is_written_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
-) -> None:
-    monkeypatch.setattr(RunDirectory, "save", failing_once(RunDirectory.save, OSError("a passing trouble"), after=True))
+    monkeypatch.setattr(owner, name, failing_once(getattr(owner, name), error, after=after))
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     assert records(config) == expected
@@ -284,30 +278,6 @@ def test_two_processes_do_not_train_one_run(tmp_path: Path) -> None:
     assert (ended.is_completed(), ended.name) == (True, RUNNING_NAME)
     assert "in use by process" in str(ended.message)
     assert status_of(str(tmp_path), "run").generation == 0
-
-
-def test_an_observer_hears_of_every_phase_and_can_stop_between_two(tmp_path: Path) -> None:
-    heard: list[tuple[int, str]] = []
-
-    class Observer(Listener):
-        def phase_started(self, generation: int, phase: str) -> None:
-            heard.append((generation, phase))
-            if (generation, phase) == (2, "train"):
-                raise KeyboardInterrupt
-
-    config = small_flow_config(tmp_path)
-    with observed_by(Observer()), pytest.raises(KeyboardInterrupt):
-        train(config)
-    assert heard == [
-        (1, "evaluate"),
-        (1, "train"),
-        (1, "evolve"),
-        (1, "checkpoint"),
-        (2, "evaluate"),
-        (2, "train"),
-    ]
-    status = status_of(str(tmp_path), "run")
-    assert (status.state, status.generation) == ("unfinished", 1)
 
 
 def test_no_more_threads_compute_than_there_are_cores_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

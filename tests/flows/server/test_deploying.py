@@ -13,7 +13,7 @@ from operation_cases import record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.events import AutomationCore
-from prefect.events.schemas.automations import EventTrigger, Posture
+from prefect.events.schemas.automations import EventTrigger
 from prefect.exceptions import ObjectNotFound
 from prefect.server.events.schemas import automations as server_automations
 from prefect.server.events.schemas import events as server_events
@@ -81,43 +81,23 @@ def assert_resuming(client: SyncPrefectClient) -> None:
 @pytest.mark.thorough
 def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     assert deploying.is_up_to_date(client)
-    assert client.read_work_pool(POOL).type == "process"
     # A limit of the pool would be held for ever by a run whose process has vanished.
     assert client.read_work_pool(POOL).concurrency_limit is None
     train = client.read_deployment_by_name(DEPLOYMENT)
-    assert train.entrypoint == "flows.server.flows.train_flow"
-    assert train.work_pool_name == POOL
     assert train.global_concurrency_limit is not None
     assert train.global_concurrency_limit.limit == 1
     assert train.concurrency_options is not None
     assert train.concurrency_options.collision_strategy.value == "CANCEL_NEW"
-    assert train.job_variables == {"env": {"PREFECT_FLOWS_HEARTBEAT_FREQUENCY": "30"}}
-    assert train.pull_steps == [{"flows.server.launching.enter": {}}]
     (schedule,) = train.schedules
     assert (schedule.slug, schedule.active, schedule.parameters) == ("resume", False, {"resume": True})
-    assert schedule.schedule.interval.total_seconds() == 600  # type: ignore[union-attr] # the kind that has one
     cleanup = client.read_deployment_by_name(deploying.CLEANUP)
     assert [found.active for found in cleanup.schedules] == [True]
-    assert cleanup.entrypoint == "flows.server.flows.cleanup_flow"
-
-
-def test_the_automations_are_scoped_to_the_training(client: SyncPrefectClient) -> None:
-    deployment = deploying.find_deployment(client)
-    found = {automation.name: automation for automation in client.read_automations()}
-    assert set(found) == {deploying.RESUME_NAME, deploying.ZOMBIE_NAME}
-    trigger = found[deploying.ZOMBIE_NAME].trigger
-    assert isinstance(trigger, EventTrigger)
-    assert trigger.posture == Posture.Proactive
-    assert trigger.within.total_seconds() == deploying.SILENT_SECONDS
-    assert trigger.for_each == {"prefect.resource.id"}
-    assert str(deployment.id) in str(trigger.match_related)
-    assert trigger.expect == {"prefect.flow-run.*", SUSPENDED_EVENT}
+    zombie = deploying.zombie_automation(train.id).trigger
+    assert isinstance(zombie, EventTrigger)
+    assert zombie.expect == {"prefect.flow-run.*", SUSPENDED_EVENT}
     # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
-    heartbeat = float(deployment.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
-    assert 3 * heartbeat <= deploying.SILENT_SECONDS < 300
-    resuming = found[deploying.RESUME_NAME]
-    assert [action.type for action in resuming.actions] == ["run-deployment"]
-    assert resuming.actions[0].parameters == {"resume": True}  # type: ignore[union-attr] # of this type
+    heartbeat = float(train.job_variables["env"]["PREFECT_FLOWS_HEARTBEAT_FREQUENCY"])
+    assert 3 * heartbeat <= zombie.within.total_seconds() < 300
 
 
 @pytest.mark.parametrize(
@@ -356,20 +336,16 @@ def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_trainin
     monkeypatch.undo()
 
 
-def test_going_on_asks_for_the_newest_unfinished_run(client: SyncPrefectClient, deployed: str) -> None:
-    deploying.set_resuming(client, False)
-    page = resume(deployed)
-    assert page is not None
-    found = client.read_flow_run(page.rsplit("/", 1)[1])  # type: ignore[arg-type] # it takes the text of one too
-    assert found.parameters["resume"] is True
-    assert trained_run(found) is None
-    assert_resuming(client)
-
-
 def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefectClient, deployed: str) -> None:
     deploying.set_resuming(client, False)
     assert resume(deployed, always=False) is None
-    deploying.set_resuming(client, True)
+    page = resume(deployed)
+    assert page is not None
+    found = client.read_flow_run(UUID(page.rsplit("/", 1)[1]))
+    assert found.parameters["resume"] is True
+    assert trained_run(found) is None
+    assert_resuming(client)
+    client.set_flow_run_state(found.id, Cancelled(), force=True)
     assert resume(deployed, always=False) is not None
     assert resume(deployed, always=False) is None
 
@@ -398,7 +374,11 @@ def test_the_last_flow_run_is_the_one_that_ended_last(client: SyncPrefectClient)
     assert trained_run(last) == "first"
 
 
-def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(client: SyncPrefectClient) -> None:
+def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(
+    client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The server returns them in pages.
+    monkeypatch.setattr("flows.server.status._PAGE", 3)
     first = create(client, {"run": "told"}, name="told gen 1-2", tags=["run:told"])
     second = create(client, {"run": "told"}, name="told")
     other = create(client, {"run": "other"}, name="other", tags=["run:other"])
@@ -427,19 +407,6 @@ def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(c
     log(second, 31, "e")
     assert [line.message for _, line in run_logs.new_lines()] == ["late", "e"]
     assert list(RunLogs(client, "unknown").new_lines()) == []
-
-
-def test_many_lines_come_in_pages(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flows.server.status._PAGE", 3)
-    flow_run = create(client, {"run": "long"}, name="long", tags=["run:long"])
-    began = datetime.now(UTC)
-    entries = [
-        {"name": "x", "level": 20, "message": str(n), "timestamp": (began + timedelta(seconds=n)).isoformat()}
-        for n in range(10)
-    ]
-    body = [{**entry, "flow_run_id": str(flow_run.id)} for entry in entries]
-    assert client.request("POST", "/logs/", json=body).status_code == 201
-    assert [line.message for _, line in RunLogs(client, "long").new_lines()] == [str(n) for n in range(10)]
 
 
 def test_a_run_has_the_newest_of_its_pages(client: SyncPrefectClient, deployed: str) -> None:
