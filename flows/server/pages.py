@@ -180,12 +180,12 @@ class RunPages(Listener):
         # The page cuts decimals off.
         percent = float(round(100.0 * progress.share))
         key = artifact_key(self._run, "progress")
-        self._reporter.report("progress", lambda: self._pages.show_progress(key, percent, text))
+        self._reporter.report("progress", lambda: self._pages.show(key, percent, text))
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
         """Show a text; `page` is called when it is sent."""
         key = artifact_key(self._run, kind)
-        self._reporter.report(kind, lambda: self._pages.show_markdown(key, page(), description))
+        self._reporter.report(kind, lambda: self._pages.show(key, page(), description))
 
     def _with_plots(self, overview: pages.Overview, when: str, paths: Sequence[Path]) -> pages.Overview:
         try:

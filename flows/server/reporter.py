@@ -59,15 +59,15 @@ class Pages:
     def __init__(self) -> None:
         self._ids: dict[str, UUID] = {}
 
-    def show_markdown(self, key: str, markdown: str, description: str) -> None:
-        self._show(key, markdown, description, partial(create_markdown_artifact, markdown=markdown))
-
-    def show_progress(self, key: str, percent: float, description: str) -> None:
-        self._show(key, percent, description, partial(create_progress_artifact, progress=percent))
-
-    def _show(self, key: str, data: str | float, description: str, create: Callable[..., object]) -> None:
+    def show(self, key: str, data: str | float, description: str) -> None:
+        """Show a text as markdown, a number as progress (percent)."""
         known = self._ids.get(key)
         if known is None or not _renewed(known, data, description):
+            create: Callable[..., object] = (
+                partial(create_markdown_artifact, markdown=data)
+                if isinstance(data, str)
+                else partial(create_progress_artifact, progress=data)
+            )
             # Prefect's functions return the id, or, to a caller that awaits, a promise of it.
             self._ids[key] = cast(UUID, create(key=key, description=description))
 
@@ -92,19 +92,13 @@ def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
 
 def show_memory(pages: Pages, run: str, markdown: str, headline: str, pictures: Sequence[Path]) -> None:
     text = "\n\n".join([markdown, plots_markdown(pictures)] if pictures else [markdown])
-    key = artifact_key(run, "memory")
-    _guarded(key, lambda: pages.show_markdown(key, text, f"Memory of run {run}: {headline}"))
+    with server_asked("The memory report could not be shown", get_run_logger()):
+        pages.show(artifact_key(run, "memory"), text, f"Memory of run {run}: {headline}")
 
 
 def publish_cleaning(store: str, rows: list[Row]) -> None:
-    _guarded("cleanup", lambda: create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}"))
-
-
-def _guarded(key: str, publish: Callable[[], object]) -> None:
-    try:
-        publish()
-    except REFUSALS as error:
-        get_run_logger().warning("The artifact %s could not be stored: %s: %s", key, type(error).__name__, error)
+    with server_asked("The table of the cleaning could not be shown", get_run_logger()):
+        create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}")
 
 
 _CALL_SECONDS = 10.0
@@ -128,7 +122,7 @@ def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iter
         # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
         with get_client(sync_client=True) as client:
             yield client
-    except (httpx.HTTPError, PrefectException) as error:
+    except REFUSALS as error:
         logger.warning("%s: %s: %s", failure, type(error).__name__, error)
 
 
@@ -230,12 +224,10 @@ def publish(written: "WrittenReport") -> str | None:
 
     report = written.report
     key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(written.file.absolute()))
-    try:
+    with server_asked("Prefect has no page of the report", logger):
         require_server()
         create_markdown_artifact(
             key=key, markdown=markdown, description=f"Report of run {report.run}: {report.sentence}"
         )
-    except REFUSALS as error:
-        logger.warning("Prefect has no page of the report: %s: %s", type(error).__name__, error)
-        return None
-    return key
+        return key
+    return None

@@ -147,8 +147,8 @@ def test_a_page_is_created_once_and_then_renewed() -> None:
 
     def act() -> None:
         for generation in (1, 2, 3):
-            pages.show_markdown("renewed", f"# {generation}", f"generation {generation}")
-            pages.show_progress("renewed-progress", 10.0 * generation, f"{generation} of 10")
+            pages.show("renewed", f"# {generation}", f"generation {generation}")
+            pages.show("renewed-progress", 10.0 * generation, f"{generation} of 10")
             seen.extend(version.id for version in versions("renewed"))
 
     in_a_flow_run(act)
@@ -161,8 +161,8 @@ def test_a_page_is_created_once_and_then_renewed() -> None:
 
 @pytest.mark.usefixtures("prefect_api")
 def test_another_flow_run_makes_a_new_version_and_leaves_the_old_one() -> None:
-    in_a_flow_run(lambda: Pages().show_markdown("resumed", "before", "first"))
-    in_a_flow_run(lambda: Pages().show_markdown("resumed", "after", "second"))
+    in_a_flow_run(lambda: Pages().show("resumed", "before", "first"))
+    in_a_flow_run(lambda: Pages().show("resumed", "after", "second"))
     found = versions("resumed")
     assert sorted(str(version.data) for version in found) == ["after", "before"]
     assert len({version.flow_run_id for version in found}) == 2
@@ -173,10 +173,10 @@ def test_a_page_that_was_removed_is_made_again() -> None:
     pages = Pages()
 
     def act() -> None:
-        pages.show_markdown("removed", "before", "first")
+        pages.show("removed", "before", "first")
         with get_client(sync_client=True) as client:
             client.delete_artifact(versions("removed")[0].id)
-        pages.show_markdown("removed", "after", "second")
+        pages.show("removed", "after", "second")
 
     in_a_flow_run(act)
     assert [version.data for version in versions("removed")] == ["after"]
@@ -197,8 +197,8 @@ def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
         publish_cleaning("runs", [])
 
     in_a_flow_run(act)
-    assert "The artifact lost-memory could not be stored: ConnectError: no server" in caplog.text
-    assert "The artifact cleanup could not be stored: ConnectError: no server" in caplog.text
+    assert "The memory report could not be shown: ConnectError: no server" in caplog.text
+    assert "The table of the cleaning could not be shown: ConnectError: no server" in caplog.text
     assert versions("lost-memory") == []
 
 
@@ -236,7 +236,7 @@ def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch
     api = f"http://127.0.0.1:{server.server_port}/api"
     settings = {PREFECT_API_URL: api, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
     with temporary_settings(settings), retry_once(), pytest.raises(REFUSALS):
-        Pages().show_markdown("key", "text", "description")
+        Pages().show("key", "text", "description")
     assert 0.5 <= time.monotonic() - began < 50.0
     server.shutdown()
     server.server_close()
