@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from flows.server.environment import Component, free_port
+from flows.server.environment import Component
 from flows.server.state_directory import StateDirectory
 
 _OTHERS = ("PREFECT_", "EIGEN_", "CLOUD_")
@@ -20,6 +21,14 @@ _FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 _POLL_SECONDS = 2.0
 _TRAINING_SECONDS = 1_200.0
 _TAIL = 2_000
+
+
+def free_port() -> int:
+    """Return a port of this machine at which nothing listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def own_environment(folder: Path) -> dict[str, str]:

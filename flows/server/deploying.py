@@ -71,14 +71,19 @@ def deploy(api: str) -> None:
         Stopped: Prefect refuses; the message has its last lines.
     """
     with client_of(api) as client:
-        require_pool(client)
-        before = {name: _activity(client, name) for name in DEPLOYMENTS}
+        _create_pool(client)
+        before = {(deployment.name, schedule.slug): schedule.active for deployment, schedule in _schedules(client)}
         try:
             _run_prefect_deploy(api)
         finally:
             # It may have got half-way: a schedule that is off by mistake would let a crash cost the night.
-            for name, active in before.items():
-                _restore(client, name, active)
+            for deployment, schedule in _schedules(client):
+                active = before.get((deployment.name, schedule.slug), schedule.active)
+                if active != schedule.active:
+                    # A change that does not name the parameters removes them.
+                    client.update_deployment_schedule(
+                        deployment.id, schedule.id, active=active, parameters=schedule.parameters
+                    )
         bring_automations(client, client.read_deployment_by_name(DEPLOYMENT).id)
         for name in DEPLOYMENTS:
             deployment = client.read_deployment_by_name(name)
@@ -137,7 +142,7 @@ def require_schedule(deployment: DeploymentResponse) -> None:
         raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
 
 
-def require_pool(client: SyncPrefectClient) -> None:
+def _create_pool(client: SyncPrefectClient) -> None:
     """Create the work pool if it is missing."""
     # It takes a second to import.
     from prefect.workers.process import ProcessWorker
@@ -152,24 +157,12 @@ def code_version() -> str:
     return f"{__version__}+{code_digest(_PACKAGES, _KINDS, version('prefect'))[:_DIGITS]}"
 
 
-def _activity(client: SyncPrefectClient, name: str) -> dict[str, bool]:
-    """Return which schedules of a deployment are on, by slug; none if there is no such deployment."""
-    try:
-        schedules = client.read_deployment_by_name(name).schedules
-    except ObjectNotFound:
-        return {}
-    return {found.slug: found.active for found in schedules if found.slug is not None}
-
-
-def _restore(client: SyncPrefectClient, name: str, active: dict[str, bool]) -> None:
-    if not active:
-        return
-    deployment = client.read_deployment_by_name(name)
-    for schedule in deployment.schedules:
-        wanted = active.get(schedule.slug or "", schedule.active)
-        if wanted != schedule.active:
-            # A change that does not name the parameters removes them: it would begin new runs instead of resuming.
-            client.update_deployment_schedule(deployment.id, schedule.id, active=wanted, parameters=schedule.parameters)
+def _schedules(client: SyncPrefectClient) -> Iterator[tuple[DeploymentResponse, DeploymentSchedule]]:
+    """Yield the schedules of the deployments that the server has."""
+    for name in DEPLOYMENTS:
+        with suppress(ObjectNotFound):
+            deployment = client.read_deployment_by_name(name)
+            yield from ((deployment, schedule) for schedule in deployment.schedules)
 
 
 def _run_prefect_deploy(api: str) -> None:

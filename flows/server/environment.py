@@ -4,7 +4,6 @@ import json
 import os
 import re
 import resource
-import socket
 import sys
 import warnings
 from collections.abc import Iterable, Mapping
@@ -109,14 +108,6 @@ def set_umask(environ: Mapping[str, str]) -> None:
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise InputError(f"{_UMASK} is '{text}', which is no umask: write three octal digits, such as 027.")
     os.umask(int(text, 8))
-
-
-def free_port() -> int:
-    """Return a port of this machine at which nothing listens."""
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 HOST = "127.0.0.1"

@@ -213,8 +213,6 @@ class StateDirectory:
             return ProcessRecord.model_validate_json(path.read_bytes())
         except FileNotFoundError:
             return None
-        except NotADirectoryError as error:
-            raise InputError(f"{self.path} is no folder: rename it, or set EIGEN_HOME to a folder.") from error
         except (OSError, ValidationError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is damaged"
             raise InputError(

@@ -9,8 +9,8 @@ import pytest
 from flow_cases import small_settings
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
+from benchmarks.operated_training import free_port
 from flows.server.deploying import SILENT_SECONDS
-from flows.server.environment import free_port
 
 pytestmark = pytest.mark.thorough
 

@@ -21,12 +21,12 @@ from training_cases import advance, content_of
 from worker_cases import alone, led, led_by, wait_for
 
 import eigen_core.workers
+from benchmarks.operated_training import free_port
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate
 from eigen_core.run import local_workers
 from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import WorkerClient, connected
-from flows.server.environment import free_port
 
 
 @pytest.mark.cpu

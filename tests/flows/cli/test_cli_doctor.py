@@ -16,9 +16,9 @@ import torch
 from cli_cases import eigen
 from packaging.specifiers import SpecifierSet
 
+from benchmarks.operated_training import free_port
 from eigen_core.workers import WorkerStatus
 from flows.cli import doctor as module
-from flows.server.environment import free_port
 
 pytestmark = pytest.mark.usefixtures("without_api")
 

@@ -52,7 +52,7 @@ def test_a_damaged_record_is_a_sentence(tmp_path: Path) -> None:
 
 def test_a_file_in_the_place_of_the_folder_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
-    with pytest.raises(InputError, match="is no folder"):
+    with pytest.raises(InputError, match="cannot be read"):
         StateDirectory(tmp_path / "home").read("server")
     with (
         pytest.raises(InputError, match=r"Cannot write to .* or set EIGEN_HOME to another folder"),

@@ -16,7 +16,8 @@ from operation_cases import operator_environment, record_of, sleeping
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Pending, Running
 
-from flows.server.environment import COMPONENTS, free_port
+from benchmarks.operated_training import free_port
+from flows.server.environment import COMPONENTS
 from flows.server.flow_runs import report_lost
 from flows.server.state_directory import ProcessRecord, StateDirectory
 
