@@ -106,27 +106,6 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     assert {key: str(page.data) for key, page in pages_of(stopped.id).items()} == before
 
 
-@pytest.mark.thorough
-def test_plots_of_an_earlier_process_are_shown_as_such(tmp_path: Path) -> None:
-    config = small_flow_config(tmp_path, generations=1, reporting={"plot_every": 1})
-    assert train(config, "older").is_completed()
-    more = config.model_copy(update={"generations": 2, "reporting": config.reporting.model_copy()})
-    seen: list[str] = []
-
-    class Observer(Listener):
-        def phase_started(self, generation: int, phase: str) -> None:
-            if (generation, phase) == (2, "evaluate"):
-                with get_client(sync_client=True) as client:
-                    run = next(run for run in client.read_flow_runs() if run.name == "older gen 2-2")
-                seen.append(str(pages_of(run.id)["older"].data))
-
-    with observed_by(Observer()):
-        assert train(more, "older").is_completed()
-    assert seen[0].startswith("# Generation 1 of 2 (50 %)")
-    assert "## Plots, drawn before this process began, " in seen[0]
-    assert "| **Last checkpoint** | generation 1, " in seen[0]
-
-
 @pytest.mark.parametrize(
     ("parameters", "name"),
     [

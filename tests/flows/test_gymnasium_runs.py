@@ -1,6 +1,5 @@
 """The training flow with a Gymnasium environment: trained, gone on with and held out as the market is."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -23,29 +22,16 @@ def pendulum(store: Path, generations: int) -> Config:
     return small_flow_config(store, generations=generations, **sections)
 
 
-def trained(folder: Path, environment: str) -> subprocess.CompletedProcess[str]:
-    settings = small_settings(environment={"episode_steps": 9}, replay={"minimum": 20})
-    support = str(Path(uneven_environment.__file__).parent)
-    return run_eigen(
-        ["train", "--run", "x", "--generations", "2", *settings, "--set", f"task=gym:uneven_environment:{environment}"],
-        environment=eigen_environment(folder / "prefect", PYTHONPATH=support),
-        folder=folder,
-    )
-
-
-@pytest.mark.thorough
-def test_an_environment_of_the_old_api_is_refused_before_a_run_is_made(tmp_path: Path) -> None:
-    ended = trained(tmp_path, "OldStepEnvironment")
-    assert ended.returncode == 2, ended.stderr
-    assert "step(action) returns 4 values" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    assert not (tmp_path / "runs").exists()
-
-
 @pytest.mark.thorough
 def test_a_reward_that_is_no_number_is_named_and_no_resume_is_advised(tmp_path: Path) -> None:
-    ended = trained(tmp_path, "NotFiniteEnvironment")
-    assert ended.returncode == 1
+    settings = small_settings(environment={"episode_steps": 9}, replay={"minimum": 20})
+    task = "task=gym:uneven_environment:NotFiniteEnvironment"
+    ended = run_eigen(
+        ["train", "--run", "x", "--generations", "2", *settings, "--set", task],
+        environment=eigen_environment(tmp_path / "prefect", PYTHONPATH=str(Path(uneven_environment.__file__).parent)),
+        folder=tmp_path,
+        code=1,
+    )
     (said,) = (line for line in ended.stderr.splitlines() if line.startswith("eigen:"))
     assert "gave the reward nan, which is not finite, in step 3 of the episode" in said
     assert "Go on with" not in said

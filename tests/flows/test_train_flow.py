@@ -249,18 +249,6 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     assert RunDirectory.open(tmp_path, "run").plots.is_dir()
 
 
-@pytest.mark.thorough
-def test_a_run_of_other_settings_is_refused_and_left_alone(tmp_path: Path) -> None:
-    config = small_flow_config(tmp_path, generations=1)
-    assert train(config).is_completed()
-    ended = train(small_flow_config(tmp_path, generations=2, seed=2, learner={"gamma": 0.5}))
-    assert ended.is_failed()
-    error = ended.result(raise_on_failure=False)
-    assert isinstance(error, InputError)
-    assert "seed, learner.gamma differ" in str(error)
-    assert status_of(str(tmp_path), "run").generation == 1
-
-
 def test_what_cannot_be_trained_makes_no_run(tmp_path: Path) -> None:
     ended = train(small_flow_config(tmp_path, replay={"capacity": 230, "minimum": 200}))
     assert isinstance(ended.result(raise_on_failure=False), InputError)

@@ -15,7 +15,6 @@ from prefect import State, tags
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
-from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
 from prefect.states import Cancelled, Completed, Crashed, Failed, Pending, Running, Scheduled, Suspended
@@ -415,13 +414,6 @@ def test_a_named_run_is_resumed_as_it_was_configured(deployed: Deployed, tmp_pat
     assert asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True).name == FINISHED_NAME
     with pytest.raises(InputError, match="seed"):
         asked(small_flow_config(tmp_path), "mine")
-
-
-def test_after_a_cancellation_it_is_off(deployed: Deployed) -> None:
-    deployed.switch_on()
-    flow_run: FlowRun = deployed.client.read_flow_run(deployed.asked(Cancelled()))
-    stop_resuming(train_flow, flow_run, Cancelled())
-    assert not deployed.is_on
 
 
 def test_without_a_deployment_nothing_is_switched(

@@ -20,7 +20,7 @@ from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, 
 from eigen_core.training.runs import status_of
 from flows.server.environment import BLOCKED_NAME, NOTHING_NAME
 from flows.server.flows import train_flow
-from flows.server.training import unfinished_runs, with_own_settings
+from flows.server.training import unfinished_runs
 
 
 @pytest.fixture(autouse=True)
@@ -69,37 +69,8 @@ def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: 
     assert not has_failed_too_often(location, 3)
 
 
-def test_the_environment_names_the_store_where_the_configuration_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_own_settings(Config(), None).checkpoint.store == "runs"
-    monkeypatch.setenv("EIGEN_STORE", "gs://bucket/prefix")
-    assert with_own_settings(Config(), None).checkpoint.store == "gs://bucket/prefix"
-    assert with_own_settings(Config(checkpoint={"store": "elsewhere"}), None).checkpoint.store == "elsewhere"
-
-
 @pytest.mark.usefixtures("prefect_api")
 class TestFlow:
-    @pytest.mark.thorough
-    def test_an_interrupted_run_is_gone_on_with_as_it_was_configured(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config = small_flow_config(tmp_path, seed=5, generations=2)
-        with monkeypatch.context() as patch:
-            patch.setattr(phases, "evolve", _interrupted_in_generation_2(phases.evolve))
-            with pytest.raises(KeyboardInterrupt):
-                train_flow(config, "mine", return_state=True)
-        assert status_of(str(tmp_path), "mine").generation == 1
-        ended = scheduled(tmp_path)
-        assert ended.is_completed()
-        status = status_of(str(tmp_path), "mine")
-        assert (status.state, status.generation, status.config.seed) == ("finished", 2, 5)
-        assert scheduled(tmp_path).name == NOTHING_NAME
-        flow_run_id = ended.state_details.flow_run_id
-        assert flow_run_id is not None
-        with get_client(sync_client=True) as client:
-            flow_run = client.read_flow_run(flow_run_id)
-        assert flow_run.name == "mine gen 2-2 (2 done)"
-        assert {"run:mine", "preset:quickstart", "device:cpu"} <= set(flow_run.tags)
-
     @pytest.mark.thorough
     def test_a_run_that_always_fails_is_given_up_and_says_so(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -122,15 +93,6 @@ class TestFlow:
         # Whoever asks for this very run is not refused.
         assert train_flow(config, "mine", resume=True, return_state=True).is_completed()
         assert scheduled(tmp_path).name == NOTHING_NAME
-
-
-def _interrupted_in_generation_2(evolve: Any) -> Any:
-    def interrupted(state: phases.TrainingState) -> Any:
-        if state.generation == 1:
-            raise KeyboardInterrupt
-        return evolve(state)
-
-    return interrupted
 
 
 @pytest.mark.usefixtures("prefect_api")
