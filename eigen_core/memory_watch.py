@@ -1,11 +1,10 @@
-"""The memory guard of a training: its phases, its reports on demand and at an abort, and the aborts of a run."""
+"""The memory guard of a training: its phases, and its reports on demand and at an abort."""
 
 import gc
 import logging
 import weakref
 from collections.abc import Sequence
 from contextvars import copy_context
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -28,13 +27,7 @@ from eigen_core.machine import (
 from eigen_core.machine.allocation import is_exhaustion
 from eigen_core.planning.plan import PHASES
 from eigen_core.planning.run_plan import RunPlan
-from eigen_core.training.journals import (
-    GuardAbort,
-    memory_key,
-    remember_abort,
-    require_not_blocked,
-    write_memory_report,
-)
+from eigen_core.training.journals import write_memory_report
 from eigen_core.training.listener import Listener
 
 logger = logging.getLogger(__name__)
@@ -55,12 +48,10 @@ class MemoryWatch:
     """
 
     def __init__(self, config: Config, location: RunLocation, listeners: Sequence[Listener]) -> None:
-        self._config = config
         self._location = location
         self._listeners = listeners
-        self.limits = host_limits(config.memory)
         of_device = device_limit(resolve_device(config.device))
-        self.guard = MemoryGuard(self.limits, config.memory, device_limit=of_device)
+        self.guard = MemoryGuard(host_limits(config.memory), config.memory, device_limit=of_device)
 
     def __enter__(self) -> Self:
         self.guard.__enter__()
@@ -73,10 +64,6 @@ class MemoryWatch:
     ) -> None:
         self._stop_listening()
         self.guard.__exit__(kind, error, traceback)
-
-    def require_not_blocked(self, generation: int) -> None:
-        """Raise `BlockedError` if the guard has aborted a generation too often."""
-        require_not_blocked(self._location, self._config, self.limits, generation)
 
     def expect(self, run_plan: RunPlan) -> None:
         """Pass the predicted memory of each phase to the guard."""
@@ -120,41 +107,25 @@ class MemoryWatch:
         )
 
     def keep_abort(self, error: MemoryGuardError) -> None:
-        """Save the report of the guard's error and the abort in the run, if it exists.
+        """Save the report of the guard's error in the run, if it exists, and send it to the listeners.
 
         The error loses its traceback, whose frames hold the state of the training: drawing the report needs memory.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
-        generation, pictures = self._generation_under_way(), list[Path]()
-        if self._location.local.exists():
-            markdown = write_memory_report(self._location, error.report, generation, error.phase)
-            abort = GuardAbort(
-                generation=generation,
-                phase=error.phase,
-                moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
-                limit=str(self.limits.smallest),
-                config_sha256=memory_key(self._config),
-                reason=str(error),
-            )
-            alike = remember_abort(self._location, abort)
-            logger.info("%s The report is %s (time %d in this generation).", error, markdown, alike)
-            pictures = _drawn(error.report, markdown)
-        self._show(error.report, pictures)
-
-    def _generation_under_way(self) -> int:
-        newest = self._location.local.newest_manifest()
-        return 1 if newest is None else newest.generation + 1
+        self._keep(error.report, error.phase)
 
     def _report_on_demand(self) -> None:
-        report, pictures = self.guard.report("SIGUSR1 came"), list[Path]()
-        if self._location.local.exists():
-            phase = report.phases[-1].phase if report.phases else ""
-            markdown = write_memory_report(self._location, report, self._generation_under_way(), phase)
-            logger.info("SIGUSR1: the memory report is %s", markdown)
-            pictures = _drawn(report, markdown)
-        self._show(report, pictures)
+        report = self.guard.report("SIGUSR1 came")
+        self._keep(report, report.phases[-1].phase if report.phases else "")
 
-    def _show(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
+    def _keep(self, report: MemoryReport, phase: str) -> None:
+        pictures: list[Path] = []
+        if self._location.local.exists():
+            newest = self._location.local.newest_manifest()
+            generation = 1 if newest is None else newest.generation + 1
+            markdown = write_memory_report(self._location, report, generation, phase)
+            logger.info("memory: %s. The report is %s", report.reason, markdown)
+            pictures = _drawn(report, markdown)
         for listener in self._listeners:
             listener.memory_reported(report, pictures)
 

@@ -104,7 +104,6 @@ def train_run(
     Raises:
         InputError: data, store or run cannot be used with this configuration.
         RunTooLargeError: the run does not fit into memory or onto the disk; nothing was changed.
-        BlockedError: the guard has aborted this generation too often.
         MemoryGuardError: the guard has aborted the training; its report is in the run.
         StoreUnavailableError: the store does not answer, or does not have all of the run at its end.
         LeaseLostError: another process holds the run.
@@ -151,7 +150,6 @@ class _Training:
         config, name, guard, run = self.config, self.run.name, self.watch.guard, self.run
         generation = run.generation + 1
         self.send(lambda listener: listener.chosen(generation))
-        self.watch.require_not_blocked(generation)
         data = open_data(config)
         plan = require_fit(config, data, name)
         self.watch.expect(plan)

@@ -1,7 +1,5 @@
-"""Journals of a run beside its checkpoints: attempts, stops, requests, aborts, starts and the goodput."""
+"""Journals of a run beside its checkpoints: attempts, stops, requests, memory reports, starts and the goodput."""
 
-import hashlib
-import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,26 +23,22 @@ from eigen_core.common.records import Record
 from eigen_core.config import Config
 
 if TYPE_CHECKING:
-    from eigen_core.machine import HostLimits, MemoryReport
+    from eigen_core.machine import MemoryReport
 
 logger = logging.getLogger(__name__)
 
 MOST_ATTEMPTS = 3
 """After this many scheduled resumes that leave a run in the same generation, it is blocked."""
-MOST_ABORTS = 2
-"""After this many aborts of the same generation, under the same limit and configuration, a run is blocked."""
 
 _REPORTS = "memory"
 _REPORTS_KEPT = 20
-# The length of a run and its plots change nothing about a generation's memory.
-_IRRELEVANT = ("generations", "reporting")
 _MOST_BYTES = 1 << 20
 
 R = TypeVar("R", bound=Record)
 
 
 class BlockedError(Exception):
-    """A run would be aborted again as before. The message says why and how to change that."""
+    """A run is not resumed by schedule any more. The message says why and how to change that."""
 
 
 class Journal(Generic[R]):
@@ -181,32 +175,6 @@ def requested_config(location: RunLocation, generation: int) -> dict[str, JsonVa
     return next((request.config for request in last if request.generation == generation), None)
 
 
-class GuardAbort(Record):
-    """One abort of a training by its memory guard."""
-
-    generation: int
-    """The generation under way."""
-    phase: str
-    """Its phase; empty between phases."""
-    moment: str
-    """When, ISO 8601, UTC."""
-    limit: str
-    """The smallest limit of the host, in words."""
-    config_sha256: str
-    """Hash of what determines the memory of a generation."""
-    reason: str
-    """Message of the guard."""
-
-    @property
-    def conditions(self) -> tuple[int, str, str]:
-        """Generation, limit and configuration: aborts that share them are alike."""
-        return self.generation, self.limit, self.config_sha256
-
-
-# Stored runs have the file under this name.
-ABORTS = Journal(f"{_REPORTS}/trips.json", GuardAbort)
-
-
 def write_memory_report(location: RunLocation, report: "MemoryReport", generation: int, phase: str) -> Path:
     """Write a report into the run's folder, as markdown and JSON; return the markdown's path. Old reports are removed.
 
@@ -228,43 +196,6 @@ def write_memory_report(location: RunLocation, report: "MemoryReport", generatio
 def memory_reports(folder: Path) -> list[Path]:
     """Return the reports of a run (markdown), newest first; `folder` is the run's on this machine."""
     return sorted((folder / _REPORTS).glob("*.md"), reverse=True)
-
-
-def memory_key(config: Config) -> str:
-    """Return a hash of the settings that the memory of a generation may depend on."""
-    values = {key: value for key, value in config.model_dump(mode="json").items() if key not in _IRRELEVANT}
-    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
-
-
-def remember_abort(location: RunLocation, abort: GuardAbort) -> int:
-    """Record an abort of the run, and return how many of its aborts are alike."""
-    return len(_aborts_under(abort.conditions, ABORTS.append(location, abort)))
-
-
-def is_blocked(location: RunLocation, generation: int) -> bool:
-    """Whether the guard has aborted `generation` `MOST_ABORTS` times under the same conditions."""
-    aborts = ABORTS.read(location)
-    if not aborts or aborts[-1].generation != generation:
-        return False
-    return len(_aborts_under(aborts[-1].conditions, aborts)) >= MOST_ABORTS
-
-
-def require_not_blocked(location: RunLocation, config: Config, limits: "HostLimits", generation: int) -> None:
-    """Raise `BlockedError` if the guard has aborted a generation `MOST_ABORTS` times under these conditions."""
-    aborts = _aborts_under((generation, str(limits.smallest), memory_key(config)), ABORTS.read(location))
-    if len(aborts) < MOST_ABORTS:
-        return
-    last = aborts[-1]
-    raise BlockedError(
-        f"Run '{location.name}' is blocked: the memory guard has ended generation {generation} {len(aborts)} times "
-        f"under {last.limit}, the last time {f'in {last.phase} ' if last.phase else ''}at {last.moment}. "
-        f"Raise the limit or change the configuration (`eigen memory {location.name}` shows what took the "
-        "memory, `eigen plan` what would fit); its checkpoints are good."
-    )
-
-
-def _aborts_under(conditions: tuple[int, str, str], aborts: Sequence[GuardAbort]) -> list[GuardAbort]:
-    return [abort for abort in aborts if abort.conditions == conditions]
 
 
 class OwnSettings(Record):

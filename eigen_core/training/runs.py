@@ -39,7 +39,6 @@ from eigen_core.training.journals import (
     OwnSettings,
     goodput,
     has_failed_too_often,
-    is_blocked,
     own_settings,
     remember_own_settings,
     remember_request,
@@ -77,7 +76,7 @@ class RunStatus:
     Attributes:
         run: its name.
         state: running (a process holds its lock or lease), finished (`is_complete`), unfinished, or blocked: its next
-            generation has failed too often, in scheduled resumes or by the memory guard.
+            generation has failed too often in scheduled resumes.
         generation: last complete generation; 0: none.
         config: the configuration with which it was last started or continued.
         store: absolute path or URL of the store.
@@ -342,7 +341,7 @@ class Run:
             state = "running"
         elif self.is_complete(config, generation):
             state = "finished"
-        elif is_blocked(location, generation + 1) or has_failed_too_often(location, generation + 1):
+        elif has_failed_too_often(location, generation + 1):
             state = "blocked"
         folder = location.root / self.name
         return RunStatus(

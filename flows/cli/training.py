@@ -361,7 +361,6 @@ def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
     from eigen_core.checkpoint.lease import LeaseLostError
     from eigen_core.machine import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
-    from eigen_core.training.journals import BlockedError
 
     def last() -> "tuple[str, Config]":
         return display.trained or (name, config)
@@ -373,8 +372,6 @@ def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
         raise Stopped(f"Stopped. {_where_it_stands(*last())}") from None
     except MemoryGuardError as error:
         raise StoppedByMemory(f"{error} {_memory_report_since(began, *last())}") from error
-    except BlockedError as error:
-        raise StoppedByMemory(str(error)) from error
     except RunTooLargeError:
         raise
     except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:

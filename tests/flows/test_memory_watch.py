@@ -1,4 +1,4 @@
-"""A training under the memory guard: aborted in any phase, with a report; blocked after two aborts; resumed exactly."""
+"""A training under the memory guard: aborted in any phase, with a report; resumed exactly."""
 
 import os
 import signal
@@ -61,11 +61,11 @@ def _quick(no_pauses: None) -> Iterator[None]:  # noqa: ARG001
     Hoard.kept.clear()
 
 
-def limited(config: Config, more_gb: float = ROOM_GB) -> Config:
+def limited(config: Config) -> Config:
     """The configuration under a limit whose hard line is a little above what this process takes and its plan needs."""
     hard = config.memory.hard
     needed = max(host_bytes() / 1e9, 1.1)
-    memory = {"limit_gb": (needed + more_gb) / hard, "sample_seconds": 0.05}
+    memory = {"limit_gb": (needed + ROOM_GB) / hard, "sample_seconds": 0.05}
     return config.model_copy(update={"memory": config.memory.model_copy(update=memory)})
 
 

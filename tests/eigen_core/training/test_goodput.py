@@ -1,4 +1,4 @@
-"""What is kept of attempts: goodput, aborts by the guard, reports that do not pile up."""
+"""Goodput of a run, and memory reports that do not pile up."""
 
 import os
 import shutil
@@ -8,16 +8,13 @@ from pathlib import Path
 import psutil
 import pytest
 from flow_cases import small_flow_config
-from memory_cases import HandMeter, hand_guard
-from store_cases import run_config, save_generations
+from memory_cases import bare_report
 
 import eigen_core.training.journals
 from eigen_core import generation
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.progress import report_progress
-from eigen_core.config import Config
-from eigen_core.machine import HostLimit, HostLimits
 from eigen_core.training import journals
 from eigen_core.training.runs import Run, status_of
 from flows.server.flows import train_flow
@@ -146,89 +143,8 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
     assert not sign.exists()
 
 
-LIMITS = HostLimits((HostLimit(4_000_000_000, "memory.limit_gb", "run"),))
-OTHER_LIMITS = HostLimits((HostLimit(5_000_000_000, "memory.limit_gb", "run"),))
-
-
-@pytest.fixture(params=["folder", "bucket"])
-def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
-    store = tmp_path / "store" if request.param == "folder" else f"{request.getfixturevalue('gcs_bucket')}/prefix"
-    return run_config(store, tmp_path / "runs")
-
-
-@pytest.fixture
-def kept_run(config: Config) -> RunLocation:
-    return save_generations(config, "run", 1, 2)
-
-
-def abort(config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> journals.GuardAbort:
-    return journals.GuardAbort(
-        generation=generation,
-        phase="train",
-        moment="2026-01-02T03:04:05Z",
-        limit=str(limits.smallest),
-        config_sha256=journals.memory_key(config),
-        reason="memory: too much",
-    )
-
-
-def is_refused(kept_run: RunLocation, config: Config, generation: int = 3, limits: HostLimits = LIMITS) -> bool:
-    try:
-        journals.require_not_blocked(kept_run, config, limits, generation)
-    except journals.BlockedError:
-        return True
-    return False
-
-
-def test_two_aborts_of_a_kind_block_and_anything_else_does_not(kept_run: RunLocation, config: Config) -> None:
-    assert journals.ABORTS.read(kept_run) == []
-    assert not journals.is_blocked(kept_run, 3)
-    assert journals.remember_abort(kept_run, abort(config)) == 1
-    assert not is_refused(kept_run, config)
-    assert journals.remember_abort(kept_run, abort(config, limits=OTHER_LIMITS)) == 1
-    assert not is_refused(kept_run, config)
-    assert journals.remember_abort(kept_run, abort(config)) == 2
-    assert is_refused(kept_run, config)
-    with pytest.raises(
-        journals.BlockedError, match=r"'run' is blocked: .* generation 3 2 times under 4\.00 GB .*in train"
-    ):
-        journals.require_not_blocked(kept_run, config, LIMITS, 3)
-    assert journals.is_blocked(kept_run, 3)
-    assert not journals.is_blocked(kept_run, 4)
-    assert not is_refused(kept_run, config, generation=4)
-    assert not is_refused(kept_run, config, limits=OTHER_LIMITS)
-    assert not is_refused(kept_run, config.model_copy(update={"threads": 7}))
-    assert is_refused(kept_run, config.model_copy(update={"generations": 99}))
-
-
-def test_an_abort_is_known_on_another_machine(kept_run: RunLocation, config: Config, tmp_path: Path) -> None:
-    if not kept_run.remote:
-        pytest.skip("a folder is on one machine")
-    journals.remember_abort(kept_run, abort(config))
-    elsewhere = config.checkpoint.model_copy(update={"local": str(tmp_path / "another")})
-    assert journals.ABORTS.read(RunLocation.of(elsewhere, "run")) == [abort(config)]
-
-
-def test_aborts_that_cannot_be_read_block_nothing(
-    kept_run: RunLocation, config: Config, caplog: pytest.LogCaptureFixture
-) -> None:
-    for _ in range(2):
-        journals.remember_abort(kept_run, abort(config))
-    for contents in kept_run.contents():
-        contents.store.put("run/memory/trips.json", b"{}")
-    assert not is_refused(kept_run, config)
-    assert "trips.json" in caplog.text
-    assert kept_run.stored.verify() == []
-
-
-def test_only_the_newest_reports_and_aborts_stay(kept_run: RunLocation, config: Config) -> None:
-    guard = hand_guard(HandMeter())
-    with guard:
-        report = guard.report("a user asked")
-    written = [journals.write_memory_report(kept_run, report, generation, "train") for generation in range(30)]
-    left = journals.memory_reports(kept_run.root / "run")
+def test_only_the_newest_memory_reports_stay(location: RunLocation) -> None:
+    written = [journals.write_memory_report(location, bare_report(), generation, "train") for generation in range(30)]
+    left = journals.memory_reports(location.root / "run")
     assert left == written[:9:-1]
-    assert len(list((kept_run.root / "run" / "memory").iterdir())) == 2 * len(left)
-    for _ in range(30):
-        journals.remember_abort(kept_run, abort(config))
-    assert len(journals.ABORTS.read(kept_run)) == 20
+    assert len(list((location.root / "run" / "memory").iterdir())) == 2 * len(left)

@@ -29,7 +29,7 @@ from eigen_core.common.records import PhaseMemory
 from eigen_core.machine import MemoryGuardError
 from eigen_core.planning.run_plan import RunTooLargeError, plan_run
 from eigen_core.task import open_data
-from eigen_core.training.journals import BlockedError, write_memory_report
+from eigen_core.training.journals import write_memory_report
 from eigen_core.training.runs import status_of
 from flows.cli.common import EXIT_OTHER, sentences
 from flows.cli.display import LineDisplay
@@ -274,12 +274,6 @@ def test_a_report_of_an_earlier_end_is_not_taken_for_this_ones(
     said = ended_by(monkeypatch, lambda: error).stderr
     assert "The report is" not in said
     assert "The last checkpoint is generation 2" in said
-
-
-def test_a_blocked_run_says_what_the_flow_says(monkeypatch: pytest.MonkeyPatch, stopped_run: RunLocation) -> None:
-    ended = ended_by(monkeypatch, lambda: BlockedError("Run 'run' is blocked: twice."))
-    assert ended.stderr == "eigen: Run 'run' is blocked: twice.\n"
-    assert stopped_run.exists()
 
 
 def test_a_plan_that_no_longer_fits_in_the_flow_is_printed(
