@@ -10,7 +10,6 @@ from types import TracebackType
 from typing import Self
 
 from eigen_core.checkpoint.location import RunLocation
-from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.records import PhaseMemory
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, resolve_device
@@ -84,10 +83,6 @@ class MemoryWatch:
             return {} if held is None else held.owners
 
         self.guard.set_owners(owners)
-
-    def add_uploads(self, session: RunSession) -> None:
-        """Add the state of the uploads to the reports."""
-        self.guard.add_section("Uploads", lambda: str(session.uploads() or "There are none: the store is a folder."))
 
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
         """Return the memory of the phases of a generation, in order; the attempts of a phase are one."""

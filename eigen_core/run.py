@@ -164,7 +164,6 @@ class _Training:
             exits.enter_context(computed_by_workers(name, state, data, workers))
             run.begin(config)
             session = exits.enter_context(open_session(config.checkpoint, name))
-            self.watch.add_uploads(session)
             if run.newest is not None:
                 with guard.phase("resume", generation):
                     _resume(state, session)

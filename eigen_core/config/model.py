@@ -106,8 +106,6 @@ class MemoryConfig(Section):
     """Share of the limit at which the guard aborts the current phase; the last checkpoint stays valid."""
     sample_seconds: Annotated[float, Field(ge=0.001, le=60)] = 0.2
     """Interval of memory measurements (seconds)."""
-    trace: bool = False
-    """Whether to record where Python allocates memory, for the guard's report; costs time and memory."""
 
     @model_validator(mode="after")
     def _soft_comes_first(self) -> Self:

@@ -4,7 +4,6 @@ from eigen_core.machine.allocation import SharedTensor, shared_probe, shared_zer
 from eigen_core.machine.limits import (
     DeviceLimit,
     HostLimit,
-    HostLimits,
     device_limit,
     host_limits,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "DeviceLimit",
     "DeviceUsage",
     "HostLimit",
-    "HostLimits",
     "MemoryGuard",
     "MemoryGuardError",
     "MemoryReport",

@@ -49,29 +49,21 @@ class ControlGroup:
         return self.folder / _LIMIT_FILES[self.version]
 
     def limit(self) -> int | None:
-        """Return the limit (bytes); None if the group has none.
-
-        Raises:
-            InputError: the file is there and cannot be read or understood.
-        """
+        """Return the limit (bytes); None if the group has none, or if it cannot be read, which is logged."""
         path = self.limit_file
         try:
             text = path.read_text().strip()
+            if text == "max":
+                return None
+            value = int(text)
         except FileNotFoundError:
             return None
-        except OSError as error:
-            raise InputError(
-                f"the memory limit of control group {self.name} cannot be read from {path}: {error.strerror}. "
-                "Make it readable, or set memory.limit_gb to what the run may take."
-            ) from error
-        if text == "max":
-            return None
-        if not re.fullmatch(r"-?[0-9]+", text):
-            raise InputError(
-                f"the memory limit of control group {self.name} is no number: {path} says '{text[:40]}'. "
+        except (OSError, ValueError) as error:
+            warn_once(
+                f"The memory limit of control group {self.name} does not count, since {path} cannot be read ({error}). "
                 "Set memory.limit_gb to what the run may take."
             )
-        value = int(text)
+            return None
         # -1 sets no limit in version 1.
         return None if value == -1 or value >= _UNLIMITED else value
 
@@ -161,6 +153,12 @@ def _lines(path: Path) -> list[str]:
         return []
 
 
+@cache
+def warn_once(sentence: str) -> None:
+    """Log a warning that a process would repeat."""
+    logger.warning("%s", sentence)
+
+
 LimitKind = Literal["run", "group", "address_space", "machine"]
 
 
@@ -197,18 +195,6 @@ class DeviceLimit(Limit):
 
 
 @dataclass(frozen=True)
-class HostLimits:
-    """All limits of the host, the smallest first; there is always one."""
-
-    limits: tuple[HostLimit, ...]
-
-    @property
-    def smallest(self) -> HostLimit:
-        """The smallest limit."""
-        return self.limits[0]
-
-
-@dataclass(frozen=True)
 class Pressure(Limit):
     """Memory against a limit: `counted`, and its soft and hard line (bytes)."""
 
@@ -232,8 +218,8 @@ class Pressure(Limit):
 
 def host_limits(
     memory: MemoryConfig, root: Path = Path("/"), address_space: int | None = None, physical: int | None = None
-) -> HostLimits:
-    """Find every limit of the host: control groups, RLIMIT_AS, physical memory, `memory.limit_gb`.
+) -> tuple[HostLimit, ...]:
+    """Return all limits of the host, the smallest first: control groups, RLIMIT_AS, physical memory, `memory.limit_gb`.
 
     A `memory.limit_gb` above what the machine allows is logged as a warning and has no effect.
 
@@ -244,15 +230,17 @@ def host_limits(
         physical: in place of the memory of the machine (bytes).
 
     Raises:
-        InputError: a limit is zero or negative, or a control group's cannot be read while
-            `memory.limit_gb` gives no other.
+        InputError: a limit is zero or negative.
     """
-    total = memory_of_machine(root)[0] if physical is None else physical
+    total = int(psutil.virtual_memory().total) if physical is None else physical
     found = [HostLimit(total, "physical memory", "machine")]
     addresses = resource.getrlimit(resource.RLIMIT_AS)[0] if address_space is None else address_space
     if addresses != resource.RLIM_INFINITY:
         found.append(HostLimit(addresses, "address space of the process, RLIMIT_AS, ulimit -v", "address_space"))
-    found += _group_limits(root, optional=memory.limit_gb is not None)
+    for group in control_groups(root):
+        if (size_of_group := group.limit()) is not None:
+            origin = f"control group {group.name}, {group.limit_file.name}"
+            found.append(HostLimit(size_of_group, origin, "group", group))
     for limit in found:
         if limit.bytes <= 0:
             raise InputError(
@@ -262,52 +250,9 @@ def host_limits(
         given = HostLimit(max(int(memory.limit_gb * BYTES_PER_GB), 1), "memory.limit_gb", "run")
         machine = min(found, key=lambda limit: limit.bytes)
         if given.bytes > machine.bytes:
-            _warn_once(f"memory.limit_gb {memory.limit_gb:g} is above what the machine allows, {machine}: that counts.")
+            warn_once(f"memory.limit_gb {memory.limit_gb:g} is above what the machine allows, {machine}: that counts.")
         found.append(given)
-    return HostLimits(tuple(sorted(found, key=lambda limit: limit.bytes)))
-
-
-@cache
-def _warn_once(sentence: str) -> None:
-    logger.warning("%s", sentence)
-
-
-def _group_limits(root: Path, *, optional: bool) -> list[HostLimit]:
-    limits = []
-    for group in control_groups(root):
-        try:
-            limit = group.limit()
-        except InputError as error:
-            if not optional:
-                raise
-            logger.warning("%s", error)
-            continue
-        if limit is not None:
-            origin = f"control group {group.name}, {group.limit_file.name}"
-            limits.append(HostLimit(limit, origin, "group", group))
-    return limits
-
-
-def memory_of_machine(root: Path = Path("/")) -> tuple[int, int]:
-    """Return physical and available memory as the system reports them (bytes).
-
-    Raises:
-        InputError: the system does not report it.
-    """
-    path = root / "proc/meminfo"
-    try:
-        known = proc_entries(path)
-    except OSError as error:
-        if root == Path("/") and isinstance(error, FileNotFoundError):
-            machine = psutil.virtual_memory()
-            return int(machine.total), int(machine.available)
-        raise InputError(
-            f"the memory of this machine is not known: {path} cannot be read: {error.strerror}. Make it readable."
-        ) from error
-    if "MemTotal" not in known:
-        raise InputError(f"the memory of this machine is not known: {path} has no line MemTotal.")
-    total = known["MemTotal"]
-    return total, known.get("MemAvailable", known.get("MemFree", total))
+    return tuple(sorted(found, key=lambda limit: limit.bytes))
 
 
 def proc_entries(path: Path) -> dict[str, int]:

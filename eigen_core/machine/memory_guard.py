@@ -4,7 +4,6 @@ import gc
 import logging
 import threading
 import time
-import tracemalloc
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -16,11 +15,10 @@ from typing import Self
 from eigen_core.common.progress import checked_by
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine.allocation import empty_device_cache, is_exhaustion, keep_reserve
-from eigen_core.machine.limits import DeviceLimit, HostLimits, Limit, Pressure
-from eigen_core.machine.memory_report import MemoryReport, Row, measured_parts, traced_lines
+from eigen_core.machine.limits import DeviceLimit, HostLimit, Limit, Pressure
+from eigen_core.machine.memory_report import MemoryReport, Row, measured_parts
 from eigen_core.machine.usage import (
     Curve,
-    Meter,
     PhaseUsage,
     Point,
     SystemMeter,
@@ -37,8 +35,6 @@ logger = logging.getLogger(__name__)
 _REARM = 0.02
 _PHASES_KEPT = 1_024
 _PHASES_REPORTED = 256
-# The line that allocates is most often in a library, so its callers are kept too.
-_TRACED_FRAMES = 4
 
 
 class MemoryGuardError(RuntimeError):
@@ -69,7 +65,7 @@ class MemoryGuard:
     fails inside a phase aborts it in the same way.
 
     Args:
-        limits: of the host.
+        limits: of the host, the smallest first.
         memory: settings of the run.
         device_limit: of the GPU; None without one.
         meter: reads the memory; None: of the system.
@@ -79,18 +75,18 @@ class MemoryGuard:
 
     def __init__(
         self,
-        limits: HostLimits,
+        limits: Sequence[HostLimit],
         memory: MemoryConfig,
         *,
         device_limit: DeviceLimit | None = None,
-        meter: Meter | None = None,
+        meter: SystemMeter | None = None,
         clock: Callable[[], float] = time.monotonic,
         watch: bool = True,
     ) -> None:
         self.limits = limits
         self.device_limit = device_limit
         self._memory = memory
-        self._meter = meter or SystemMeter(limits.limits, device_limit.device if device_limit else None)
+        self._meter = meter or SystemMeter(limits, device_limit.device if device_limit else None)
         self._clock = clock
         self._watched = watch
         self._began = clock()
@@ -98,10 +94,9 @@ class MemoryGuard:
         self._children = 0
         self._curve = Curve()
         self._ended: deque[PhaseUsage] = deque(maxlen=_PHASES_KEPT)
-        self._open: list[PhaseUsage] = []
+        self._open: PhaseUsage | None = None
         self._before = 0
         self._owners: Callable[[], Mapping[str, object]] = dict
-        self._sections: dict[str, Callable[[], str]] = {}
         self._plan: tuple[Row, ...] = ()
         self._planned: tuple[dict[str, int], dict[str, int]] = ({}, {})
         self._above_soft = False
@@ -117,12 +112,9 @@ class MemoryGuard:
         self._before = self._before or own_resident_bytes()
         self.sample()
         with ExitStack() as exits:
-            self._free_reserve = keep_reserve(self.limits.limits)
+            self._free_reserve = keep_reserve(self.limits)
             exits.callback(self._free_reserve)
             exits.enter_context(checked_by(self.check))
-            if self._memory.trace and not tracemalloc.is_tracing():
-                tracemalloc.start(_TRACED_FRAMES)
-                exits.callback(tracemalloc.stop)
             if self._watched:
                 self._stop.clear()
                 watcher = threading.Thread(target=self._watch, name="memory-guard", daemon=True)
@@ -142,10 +134,6 @@ class MemoryGuard:
             # Where no memory is left, an allocation of the phase fails too and aborts it.
             with suppress(MemoryError):
                 self.sample()
-
-    def add_section(self, title: str, describe_part: Callable[[], str]) -> None:
-        """Add a section to reports, whose text `describe_part` returns (markdown)."""
-        self._sections[title] = describe_part
 
     def set_owners(self, owners: Callable[[], Mapping[str, object]]) -> None:
         """Set a function that returns objects that may hold much memory, by name; it must not keep them alive."""
@@ -196,8 +184,8 @@ class MemoryGuard:
             self._last_look, self._children = self._clock(), usage.children
             device = usage.device.allocated if usage.device else 0
             self._curve.add(Point(self._last_look - self._began, usage.host, device))
-            for phase in self._open:
-                phase.note(self._last_look - self._began, usage)
+            if self._open is not None:
+                self._open.note(self._last_look - self._began, usage)
             pressure = self._pressure(usage)
             crossed_soft = pressure.share >= self._memory.soft and not self._above_soft
             self._above_soft = crossed_soft or (self._above_soft and pressure.share >= self._memory.soft - _REARM)
@@ -206,7 +194,7 @@ class MemoryGuard:
     def _pressures(self, usage: Usage, more_host: int = 0, more_device: int = 0) -> tuple[Pressure, ...]:
         """Return the pressure on each limit if so many more bytes were allocated."""
         counted: list[tuple[Limit, int]] = [
-            (limit, count + more_host) for limit, count in zip(self.limits.limits, usage.counted, strict=True)
+            (limit, count + more_host) for limit, count in zip(self.limits, usage.counted, strict=True)
         ]
         if self.device_limit is not None:
             counted.append((self.device_limit, (usage.device.counted if usage.device else 0) + more_device))
@@ -234,7 +222,7 @@ class MemoryGuard:
 
     @contextmanager
     def phase(self, name: str, generation: int) -> Iterator[None]:
-        """Run the block as a phase of a generation, and abort it if the memory does not suffice.
+        """Run the block as a phase of a generation, outside of other phases; abort it if the memory does not suffice.
 
         Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line do not count.
 
@@ -255,28 +243,22 @@ class MemoryGuard:
             self._end(record)
 
     def _begin(self, name: str, generation: int) -> PhaseUsage:
-        self._note_peaks()
         self._crossed, self._failure = None, None
         self._meter.reset_peaks()
         usage = self.sample()
         record = PhaseUsage.begin(name, generation, self._clock() - self._began, usage)
         with self._looking:
-            self._open.append(record)
+            self._open = record
         return record
 
     def _end(self, record: PhaseUsage) -> None:
         self.sample()
-        self._note_peaks()
-        with self._looking:
-            self._open.remove(record)
-            self._ended.append(record)
-
-    def _note_peaks(self) -> None:
-        """Add the peaks that the system kept to the phases under way, before they are reset."""
+        # The system saw more between two readings.
         own, device = self._meter.peaks()
         with self._looking:
-            for phase in self._open:
-                phase.note_peaks((own or 0) + self._children, device)
+            record.note_peaks(own + self._children, device)
+            self._open = None
+            self._ended.append(record)
 
     @contextmanager
     def exhaustion_reported(self) -> Iterator[None]:
@@ -329,7 +311,8 @@ class MemoryGuard:
         """Return the parts of the memory now and its history, from any thread; `reason`: the end of a sentence."""
         usage, pressure, _ = self._look()
         with self._looking:
-            phases = tuple([replace(phase) for phase in (*self._ended, *self._open)][-_PHASES_REPORTED:])
+            under_way = () if self._open is None else (self._open,)
+            phases = tuple([replace(phase) for phase in (*self._ended, *under_way)][-_PHASES_REPORTED:])
             course, recent = tuple(self._curve.course), tuple(self._curve.recent)
         report = MemoryReport(
             moment=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -341,11 +324,10 @@ class MemoryGuard:
             course=course,
             recent=recent,
             plan=self._plan,
-            sections=tuple([(title, text()) for title, text in self._sections.items()]),
         )
         with self._reporting:
             parts, tensors = measured_parts(usage, self._before, self._owners())
-            return replace(report, parts=parts, tensors=tensors, traced=traced_lines())
+            return replace(report, parts=parts, tensors=tensors)
 
     def _error(self, reason: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
         """Return the error of the phase under way, or of one that was `refused`."""
@@ -354,8 +336,8 @@ class MemoryGuard:
         if refused is not None:
             phase, generation = refused
             reason += f" in generation {generation}" if generation is not None else ""
-        elif self._open:
-            phase, generation = self._open[-1].phase, self._open[-1].generation
+        elif self._open is not None:
+            phase, generation = self._open.phase, self._open.generation
             reason += f" in {phase} of generation {generation}"
         with self._reporting:
             # Loops of several threads meet the same crossing: one report serves them all.

@@ -7,7 +7,6 @@ import signal
 import sys
 import threading
 import time
-import tracemalloc
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -64,10 +63,8 @@ class MemoryReport:
         nearest: the memory against the limit that is nearest, in words.
         limits: of the host, the smallest first, then of the GPU.
         parts: owners and the rest, the largest first; their sum is the memory of all processes.
-        traced: lines of Python that allocated, each with its callers, if `memory.trace` is on.
         phases: the newest phases; the last may be under way.
         course, recent: the memory over the whole time, each point the peak of an interval, and over its end.
-        sections: further texts, by title.
     """
 
     moment: str
@@ -77,12 +74,10 @@ class MemoryReport:
     limits: tuple[Pressure, ...] = ()
     parts: tuple[Part, ...] = ()
     tensors: tuple[TensorGroup, ...] = ()
-    traced: tuple[str, ...] = ()
     phases: tuple[PhaseUsage, ...] = ()
     course: tuple[Point, ...] = ()
     recent: tuple[Point, ...] = ()
     plan: tuple[Row, ...] = ()
-    sections: tuple[tuple[str, str], ...] = ()
 
     @property
     def headline(self) -> str:
@@ -149,19 +144,6 @@ def _live_tensors() -> dict[int, Values]:
     return found
 
 
-def traced_lines() -> tuple[str, ...]:
-    """Return the lines of Python that allocated most, the callers last; empty without tracing."""
-    if not tracemalloc.is_tracing():
-        return ()
-    own = tracemalloc.Filter(False, tracemalloc.__file__)
-    statistics = tracemalloc.take_snapshot().filter_traces([own]).statistics("traceback")
-    return tuple(
-        f"{size(entry.size)} in {entry.count:,} blocks: "
-        + " < ".join(f"{frame.filename}:{frame.lineno}" for frame in reversed(entry.traceback))
-        for entry in statistics[:_ROWS]
-    )
-
-
 def report_markdown(report: MemoryReport) -> str:
     """Return the report as markdown, the largest part first."""
     device = size(report.usage.device.taken) if report.usage.device else ""
@@ -192,8 +174,6 @@ def report_markdown(report: MemoryReport) -> str:
             ("owner", "content", "device", "number", "size", "resident"),
             ((t.owner, t.content, t.device, f"{t.count:,}", size(t.bytes), size(t.resident)) for t in report.tensors),
         ),
-        "Where Python allocated": "\n".join(f"- `{line}`" for line in report.traced),
-        **dict(report.sections),
     }
     head = f"# Memory: {report.reason}\n\n{report.headline}\n\n{report.moment}. Nearest limit: {report.nearest}."
     return "\n\n".join([head, *(f"## {title}\n\n{text}" for title, text in sections.items() if text)]) + "\n"

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import psutil
@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine.limits import HostLimit, device_limit, host_limits, memory_of_machine, proc_entries
+from eigen_core.machine.limits import HostLimit, device_limit, host_limits, proc_entries
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +31,7 @@ _RESET_PEAK = "5"
 _M_ARENA_MAX = -8
 _M_MMAP_THRESHOLD = -3
 _M_TRIM_THRESHOLD = -1
+_ARENAS = 2
 _MAPPED_BYTES = 8 * 1024**2
 _TOP_BYTES = 64 * 1024**2
 # `resident_part` needs a byte for each page: mappings that were never written can be large.
@@ -49,18 +50,14 @@ def statm(process: int | None = None) -> tuple[int, int]:
         psutil.NoSuchProcess: it has ended.
         psutil.AccessDenied: it may not be looked at.
     """
-    try:
-        virtual, resident, *_ = Path(f"/proc/{process or 'self'}/statm").read_text().split()
-    except OSError:
-        info = psutil.Process(process).memory_info()
-        return int(info.vms), int(info.rss)
-    return int(virtual) * mmap.PAGESIZE, int(resident) * mmap.PAGESIZE
+    info = psutil.Process(process).memory_info()
+    return int(info.vms), int(info.rss)
 
 
-def process_bytes(name: str, path: Path | None = None) -> int:
-    """Return an entry of /proc/self/status, such as "RssFile", or of another file (bytes); 0 if there is none."""
+def process_bytes(name: str) -> int:
+    """Return an entry of /proc/self/status, such as "RssFile" (bytes); 0 if there is none."""
     try:
-        return proc_entries(path or _STATUS).get(name, 0)
+        return proc_entries(_STATUS).get(name, 0)
     except OSError as error:
         logger.debug("%s is not known: %s.", name, error)
         return 0
@@ -82,16 +79,17 @@ def reset_peak() -> bool:
     return True
 
 
-def release_free_memory() -> bool:
-    """Return freed memory that glibc keeps to the system (`malloc_trim`). Return whether there was any."""
+def release_free_memory() -> None:
+    """Return freed memory that glibc keeps to the system (`malloc_trim`)."""
     trim = _c_function("malloc_trim", ctypes.c_size_t)
-    return trim is not None and trim(0) == 1
+    if trim is not None:
+        trim(0)
 
 
-def tune_allocator(arenas: int = 2) -> bool:
-    """Make glibc return freed memory to the system sooner; return False, without effect, if the C library is another.
+def tune_allocator() -> None:
+    """Make glibc return freed memory to the system sooner; no effect with another C library.
 
-    All threads share `arenas` heaps, as with `MALLOC_ARENA_MAX`: free memory of one heap cannot serve another.
+    All threads share two heaps, as with `MALLOC_ARENA_MAX`: free memory of one heap cannot serve another.
 
     Blocks of 8 MiB and more (`M_MMAP_THRESHOLD`) are mapped one by one and unmapped when they are freed. By default
     glibc raises this threshold up to 32 MiB, and its heap becomes fragmented: in the train phase of preset `eigen2`
@@ -100,8 +98,10 @@ def tune_allocator(arenas: int = 2) -> bool:
     fixed threshold stops glibc from raising `M_TRIM_THRESHOLD`, so that one is set too.
     """
     mallopt = _c_function("mallopt", ctypes.c_int, ctypes.c_int)
-    settings = ((_M_ARENA_MAX, arenas), (_M_MMAP_THRESHOLD, _MAPPED_BYTES), (_M_TRIM_THRESHOLD, _TOP_BYTES))
-    return mallopt is not None and {mallopt(option, value) for option, value in settings} == {1}
+    settings = ((_M_ARENA_MAX, _ARENAS), (_M_MMAP_THRESHOLD, _MAPPED_BYTES), (_M_TRIM_THRESHOLD, _TOP_BYTES))
+    if mallopt is not None:
+        for option, value in settings:
+            mallopt(option, value)
 
 
 def resident_part(address: int, size: int) -> int:
@@ -180,19 +180,6 @@ class Usage:
         return self.own + self.children
 
 
-class Meter(Protocol):
-    """Measures memory for a guard."""
-
-    def read(self) -> Usage:
-        """Measure the memory now. Must be quick and callable from any thread."""
-
-    def peaks(self) -> tuple[int | None, DeviceUsage | None]:
-        """Return the peaks since `reset_peaks`, if they are known: resident of this process (bytes); on the device."""
-
-    def reset_peaks(self) -> None:
-        """Start the peaks again from the present."""
-
-
 def _descendants_bytes() -> int:
     """Return the memory of all descendants, without their part of shared memory that counts whole for this process."""
     shares = [_share_of(child) for child in psutil.Process().children(recursive=True)]
@@ -252,7 +239,6 @@ class SystemMeter:
     Args:
         limits: limits against which memory is counted.
         device: device of the tensors.
-        root: root of the file system.
         clock: monotonic time (seconds).
     """
 
@@ -260,18 +246,16 @@ class SystemMeter:
         self,
         limits: Sequence[HostLimit],
         device: torch.device | None = None,
-        root: Path = Path("/"),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._limits = tuple(limits)
         self._device = device or torch.device("cpu")
-        self._root = root
         self._clock = clock
         self._children = 0
         self._next_look = -float("inf")
 
     def read(self) -> Usage:
-        """Measure the memory now."""
+        """Measure the memory now; may be called from any thread."""
         virtual, own = statm()
         children = self._children_bytes()
         # A list first: a report that lists all objects could find a tuple that is filled while files are read.
@@ -292,12 +276,12 @@ class SystemMeter:
         if limit.kind == "address_space":
             return virtual
         if limit.kind == "machine":
-            total, available = memory_of_machine(self._root)
-            return max(total - available, resident)
+            machine = psutil.virtual_memory()
+            return max(int(machine.total - machine.available), resident)
         return max((limit.group.taken() if limit.group else None) or 0, resident)
 
-    def peaks(self) -> tuple[int | None, DeviceUsage | None]:
-        """Return the highest memory since `reset_peaks`."""
+    def peaks(self) -> tuple[int, DeviceUsage | None]:
+        """Return the highest memory since `reset_peaks`: resident of this process (bytes), and on the device."""
         now = device_bytes(self._device)
         if now is None:
             return peak_resident_bytes(), None
@@ -322,7 +306,7 @@ def headroom_bytes(memory: MemoryConfig, device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return max(int(free + unused - (1.0 - memory.hard) * on_device.bytes), 0)
-    limits = host_limits(memory).limits
+    limits = host_limits(memory)
     counted = SystemMeter(limits).read().counted
     return max(min(int(memory.hard * limit.bytes) - taken for limit, taken in zip(limits, counted, strict=True)), 0)
 

@@ -17,7 +17,6 @@ from eigen_core.machine import (
     DeviceLimit,
     DeviceUsage,
     HostLimit,
-    HostLimits,
     device_limit,
     host_limits,
     release_free_memory,
@@ -96,7 +95,7 @@ class RunPlan:
 
     data: TaskData
     plan: Plan
-    limits: HostLimits
+    limits: tuple[HostLimit, ...]
     device_limit: DeviceLimit | None
     suggestions: tuple[Suggestion, ...]
     disk: DiskRoom
@@ -151,9 +150,7 @@ class RunPlan:
             **self.plan.document(),
             "fits": self.fits,
             "sentence": self.sentence(),
-            "limits": [
-                {"bytes": limit.bytes, "origin": limit.origin, "kind": limit.kind} for limit in self.limits.limits
-            ],
+            "limits": [{"bytes": limit.bytes, "origin": limit.origin, "kind": limit.kind} for limit in self.limits],
             "device_limit": None
             if self.device_limit is None
             else {"bytes": self.device_limit.bytes, "origin": self.device_limit.origin},
@@ -193,9 +190,9 @@ def plan_run(
     sizes = Sizes.of(config, data)
     counted = plan_of(config, sizes)
     release_free_memory()
-    usage, hard = SystemMeter(limits.limits, device).read(), config.memory.hard
+    usage, hard = SystemMeter(limits, device).read(), config.memory.hard
     own = 0 if measured else usage.own - owned_bytes(data.content)
-    of_host = zip(limits.limits, usage.counted, strict=True)
+    of_host = zip(limits, usage.counted, strict=True)
     left = (_available(limit, taken, usage, counted, hard) for limit, taken in of_host)
     available = {"host": min(left, key=lambda limit: limit.bytes)}
     if of_device is not None:
@@ -203,7 +200,7 @@ def plan_run(
     # A limit of the run's own leaves all of it to the probe.
     for_probe = min(
         int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else taken)
-        for limit, taken in zip(limits.limits, usage.counted, strict=True)
+        for limit, taken in zip(limits, usage.counted, strict=True)
     )
 
     def plan_with(changed: Config, sizes: Sizes, *, anew: bool) -> Plan:

@@ -181,7 +181,7 @@ class Doctor:
         from eigen_core.machine import headroom_bytes, host_limits
 
         memory = self._config.memory
-        limits = "; ".join(map(str, host_limits(memory).limits))
+        limits = "; ".join(map(str, host_limits(memory)))
         headroom = headroom_bytes(memory, resolve_device("cpu"))
         return "ok", f"{limits}; {size(headroom)} can be taken now before the guard's line at {memory.hard:.0%}", ""
 

@@ -99,7 +99,7 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, expla
     _print_parts(console, run_plan, explained=explained)
     _print_phases(console, run_plan)
     _print_disk(console, config, run_plan.plan.disk)
-    for index, limit in enumerate(run_plan.limits.limits):
+    for index, limit in enumerate(run_plan.limits):
         _print_fact(console, "" if index else "limits", str(limit))
     if run_plan.device_limit is not None:
         _print_fact(console, "", str(run_plan.device_limit))

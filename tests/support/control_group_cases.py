@@ -7,13 +7,12 @@ VERSION_1 = "35 31 0:32 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,m
 VERSION_2 = "41 31 0:38 / /sys/fs/cgroup rw,relatime shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
-def system(root: Path, groups: str, mounts: str, files: Mapping[str, str], total_kb: int = 16_000_000) -> Path:
+def system(root: Path, groups: str, mounts: str, files: Mapping[str, str]) -> Path:
     """A file system with /proc and control groups; `files` are relative to /sys/fs/cgroup."""
     own = root / "proc/self"
     own.mkdir(parents=True)
     own.joinpath("cgroup").write_text(groups)
     own.joinpath("mountinfo").write_text(f"27 1 254:0 / / rw - ext4 /dev/vda rw\n{mounts}")
-    root.joinpath("proc/meminfo").write_text(f"MemTotal: {total_kb} kB\nMemFree: 5 kB\nMemAvailable: 9000000 kB\n")
     for name, text in files.items():
         path = root / "sys/fs/cgroup" / name
         path.parent.mkdir(parents=True, exist_ok=True)

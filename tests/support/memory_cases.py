@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuard, MemoryReport, Usage
+from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuard, MemoryReport, Usage
 from eigen_core.machine.usage import SystemMeter
 
 MB = 1_000_000
@@ -16,14 +16,14 @@ def host_bytes() -> int:
 
 
 @dataclass
-class HandMeter:
+class HandMeter(SystemMeter):
     own: int = 100 * MB
     children: int = 0
     others: int = 0
     """What else counts against the limit."""
     device: DeviceUsage | None = None
-    kept_peak: int | None = None
-    """The peak that the system has kept, if it keeps one."""
+    kept_peak: int = 0
+    """The peak that the system has kept."""
     resets: int = 0
     looks: int = 0
 
@@ -31,7 +31,7 @@ class HandMeter:
         self.looks += 1
         return Usage(self.own, self.children, (self.own + self.children + self.others,), self.device)
 
-    def peaks(self) -> tuple[int | None, DeviceUsage | None]:
+    def peaks(self) -> tuple[int, DeviceUsage | None]:
         """What the system has kept; the device keeps no peak."""
         return self.kept_peak, None
 
@@ -80,7 +80,7 @@ def hand_guard(
     """
     clock = clock or HandClock()
     return (MemoryGuard if measures else QuickGuard)(
-        HostLimits(limits),
+        limits,
         memory or MemoryConfig(),
         device_limit=device_limit,
         meter=meter,

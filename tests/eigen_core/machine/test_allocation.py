@@ -7,27 +7,16 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from memory_cases import MB, HandMeter, hand_guard, host_bytes
-from torch import Tensor
 
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import (
-    HostLimit,
-    HostLimits,
-    MemoryGuard,
-    MemoryGuardError,
-    SharedTensor,
-    shared_zeros,
-    shares_memory,
-    unwritten_zeros,
-)
+from eigen_core.machine import HostLimit, SharedTensor, shared_zeros, shares_memory, unwritten_zeros
 from eigen_core.machine.allocation import keep_reserve
 from eigen_core.machine.gpu import on_device, visible_gpus
 from eigen_core.machine.limits import LimitKind
@@ -72,24 +61,6 @@ def test_more_than_the_machine_has_can_be_addressed() -> None:
     zeros = unwritten_zeros((10**12,), torch.float32)
     zeros[-1] = 1.0
     assert resident_part(zeros.data_ptr() + zeros.nbytes - SIZE, SIZE) < MARGIN
-
-
-def test_the_guard_sees_what_is_written_and_not_what_is_promised() -> None:
-    limit = HostLimit(int((host_bytes() + SIZE) / 0.93), "a limit", "run")
-    with MemoryGuard(HostLimits((limit,)), MemoryConfig(sample_seconds=0.001), watch=False) as guard:
-        zeros = unwritten_zeros((100 * SIZE,), torch.uint8)
-        guard.check()
-        with pytest.raises(MemoryGuardError, match="a limit"):
-            _write(zeros[: 2 * SIZE], guard)
-        # Not exactly SIZE: the rest of the process may meanwhile grow, or be swapped out.
-        assert resident_part(zeros.data_ptr(), 2 * SIZE) == pytest.approx(SIZE, rel=0.5)
-
-
-def _write(zeros: torch.Tensor, guard: MemoryGuard) -> None:
-    for piece in torch.tensor_split(zeros, 80):
-        piece.fill_(1)
-        time.sleep(0.002)
-        guard.check()
 
 
 shared_only = pytest.mark.skipif(not shares_memory("cpu"), reason="another system")
@@ -219,33 +190,22 @@ def test_where_there_are_no_addresses_left_there_is_no_reserve(
     free()
 
 
-@dataclass
 class _BreathlessMeter(HandMeter):
-    """Has no memory for some of its looks."""
-
-    failing: bool = False
+    """Has no memory for its readings but the first and the last few."""
 
     def read(self) -> Usage:
         usage = super().read()
-        if self.failing:
+        if 2 < self.looks < 10:
             raise MemoryError
         return usage
 
 
 def test_the_watcher_goes_on_after_a_look_for_which_there_was_no_memory() -> None:
-    meter = _BreathlessMeter()
-
-    def looked_again() -> bool:
-        looks, end = meter.looks, time.monotonic() + 10.0
-        while meter.looks < looks + 3 and time.monotonic() < end:
-            time.sleep(0.001)
-        return meter.looks >= looks + 3
-
+    meter, end = _BreathlessMeter(), time.monotonic() + 60.0
     with hand_guard(meter, memory=MemoryConfig(sample_seconds=0.001), watch=True):
-        meter.failing = True
-        assert looked_again()
-        meter.failing = False
-        assert looked_again()
+        while meter.looks < 12:
+            assert time.monotonic() < end
+            time.sleep(0.001)
     assert "memory-guard" not in [thread.name for thread in threading.enumerate()]
 
 
@@ -274,17 +234,3 @@ def test_on_the_cpu_it_is_the_same_memory() -> None:
     tensor = on_device(values, torch.device("cpu"))
     values[1, 2] = 9.0
     assert tensor.tolist() == [[0.0, 1.0, 2.0], [3.0, 4.0, 9.0]]
-
-
-def test_a_gpu_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The copy is asked for as one from pinned memory that need not have ended; there may be no GPU here."""
-    pinned, copies = torch.zeros(3), []
-    monkeypatch.setattr(Tensor, "pin_memory", lambda _: pinned)
-
-    def copied(tensor: Tensor, device: torch.device, *, non_blocking: bool = False) -> Any:
-        copies.append((tensor is pinned, device.type, non_blocking))
-        return tensor
-
-    monkeypatch.setattr(Tensor, "to", copied)
-    on_device(np.zeros(3), torch.device("cuda"))
-    assert copies == [(True, "cuda", True)]

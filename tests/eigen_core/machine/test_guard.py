@@ -6,7 +6,6 @@ import logging
 import subprocess
 import sys
 import threading
-import tracemalloc
 
 import numpy as np
 import pytest
@@ -190,7 +189,7 @@ def test_start_peak_and_end_of_each_phase_are_kept() -> None:
                     # Between two looks the system saw more.
                     meter.kept_peak = meter.own + 5 * MB
                     meter.own -= 290 * MB
-                meter.kept_peak = None
+                meter.kept_peak = 0
     assert meter.resets == 4
     assert [(p.start_bytes // MB, p.peak_bytes // MB, p.end_bytes // MB) for p in guard.phases] == [
         (200, 505, 210),
@@ -200,17 +199,6 @@ def test_start_peak_and_end_of_each_phase_are_kept() -> None:
     ]
     assert [phase.phase for phase in guard.usage_of(2)] == ["evaluate", "train"]
     assert guard.phases[1].ended - guard.phases[1].began == 2.0
-
-
-def test_a_phase_inside_another_counts_for_both() -> None:
-    meter = HandMeter(own=200 * MB)
-    guard = hand_guard(meter)
-    with guard, guard.phase("checkpoint", 1):
-        meter.kept_peak = 600 * MB
-        with guard.phase("compress", 1):
-            meter.kept_peak = 400 * MB
-    inner, outer = guard.phases
-    assert (inner.peak_bytes, outer.peak_bytes) == (400 * MB, 600 * MB)
 
 
 @pytest.mark.parametrize(("predicted", "fits"), [(0, True), (929, True), (931, False)])
@@ -298,18 +286,6 @@ def test_an_allocation_that_failed_ends_the_phase_like_the_hard_line(guard: Memo
     assert caught.value.__cause__ is error
 
 
-def test_an_error_of_an_inner_phase_passes_the_outer_one_as_it_is(guard: MemoryGuard) -> None:
-
-    def save() -> None:
-        with guard.phase("compress", 2):
-            raise RuntimeError("can't allocate memory")
-
-    with guard, pytest.raises(MemoryGuardError) as caught, guard.phase("checkpoint", 2):
-        save()
-    assert caught.value.phase == "compress"
-    assert str(caught.value).count("an allocation failed") == 1
-
-
 @pytest.mark.parametrize(
     "error",
     [
@@ -357,12 +333,6 @@ def test_threads_that_meet_the_same_crossing_share_one_report(meter: HandMeter, 
     assert len(set(map(id, reports))) == 1
 
 
-def test_tracing_lasts_as_long_as_the_guard() -> None:
-    with hand_guard(HandMeter(), memory=MemoryConfig(trace=True)):
-        assert tracemalloc.is_tracing()
-    assert not tracemalloc.is_tracing()
-
-
 pytestmark = pytest.mark.cpu
 
 _LEAK = """
@@ -376,7 +346,6 @@ import torch
 class LeakingEpisode:
     def __init__(self):
         self.prices = torch.ones(1_000_000)
-        self.names = bytearray(200_000)  # line 12
 
 limit_gb, kept = None, []
 if sys.argv[1] == "address space":
@@ -385,7 +354,7 @@ if sys.argv[1] == "address space":
     resource.setrlimit(resource.RLIMIT_AS, (limit, resource.RLIM_INFINITY))
 else:
     limit_gb = (SystemMeter(()).read().host + 300_000_000) / 1e9
-memory = MemoryConfig(limit_gb=limit_gb, sample_seconds=0.001, soft=0.5, hard=0.95, trace=sys.argv[1] == "own limit")
+memory = MemoryConfig(limit_gb=limit_gb, sample_seconds=0.001, soft=0.5, hard=0.95)
 limits = host_limits(memory)
 try:
     with MemoryGuard(limits, memory) as guard:
@@ -399,7 +368,7 @@ except MemoryGuardError as error:
         "kept": len(kept), "message": str(error), "phase": error.phase, "largest": error.report.parts[0].name,
         "leak": next(p.host for p in error.report.parts if p.name == "tensors of no known owner"),
         "counted": error.report.limits[0].counted,
-        "traced": error.report.traced, "origin": error.report.limits[0].origin, "limit": error.report.limits[0].bytes,
+        "origin": error.report.limits[0].origin, "limit": error.report.limits[0].bytes,
     }))
 """
 
@@ -415,8 +384,3 @@ def test_a_process_that_leaks_is_ended_by_its_guard_and_told_who_leaks(kind: str
     assert 20 < seen["kept"] <= 100
     assert seen["leak"] == pytest.approx(4e6 * seen["kept"], rel=0.05)
     assert ("RLIMIT_AS" if kind == "address space" else "memory.limit_gb") in seen["origin"]
-    # Only the guard with its own limit traces: the one with few addresses must not spend them.
-    if kind == "address space":
-        assert not seen["traced"]
-    else:
-        assert " <string>:12 < <string>:" in seen["traced"][0]

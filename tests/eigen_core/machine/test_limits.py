@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import resource
 from pathlib import Path
 
@@ -21,7 +22,7 @@ _UNLIMITED_V1 = "9223372036854771712\n"
 
 
 def _found(root: Path, limit_gb: float | None = None, address_space: int = FREE) -> tuple[HostLimit, ...]:
-    return host_limits(MemoryConfig(limit_gb=limit_gb), root, address_space).limits
+    return host_limits(MemoryConfig(limit_gb=limit_gb), root, address_space, physical=16_384_000_000)
 
 
 @pytest.mark.parametrize("tightest", ["/user.slice/job", "/user.slice", "/"])
@@ -118,24 +119,17 @@ def test_an_own_limit_above_the_machine_is_a_warning(tmp_path: Path, caplog: pyt
     ]
 
 
-@pytest.mark.parametrize("text", ["rubbish", "", "0x10", "1e9", "12 GB"])
-def test_a_group_whose_limit_is_no_number_is_refused_unless_there_is_an_own_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
+@pytest.mark.parametrize("text", ["rubbish", "", "0x10", "1e9", "12 GB", None])
+def test_a_group_whose_limit_cannot_be_read_does_not_count_and_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None
 ) -> None:
-    root = system(tmp_path, "0::/\n", VERSION_2, {"memory.max": text})
-    with pytest.raises(InputError, match=r"control group / is no number: .*memory\.max.*Set memory\.limit_gb"):
-        _found(root)
+    root = system(tmp_path, "0::/\n", VERSION_2, {} if text is None else {"memory.max": text})
+    if text is None:
+        # A folder in its place fails for everybody; root may read whatever its mode says.
+        root.joinpath("sys/fs/cgroup/memory.max").mkdir(parents=True)
     with caplog.at_level(logging.WARNING):
-        assert _found(root, limit_gb=1)[0].origin == "memory.limit_gb"
-    assert "is no number" in caplog.messages[0]
-
-
-def test_a_group_whose_limit_cannot_be_read_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    root = system(tmp_path, "0::/\n", VERSION_2, {})
-    # A folder in its place fails for everybody; root may read whatever its mode says.
-    root.joinpath("sys/fs/cgroup/memory.max").mkdir(parents=True)
-    with pytest.raises(InputError, match=r"cannot be read from .*memory\.max: .*Make it readable, or set memory"):
-        _found(root)
+        assert _found(root)[0].origin == "physical memory"
+    assert re.search(r"control group / does not count, since .*memory\.max cannot be read .*limit_gb", caplog.text)
 
 
 @pytest.mark.parametrize("value", [0, -5])
@@ -145,15 +139,6 @@ def test_limits_under_which_nothing_runs_are_refused(tmp_path: Path, value: int)
         _found(root)
     with pytest.raises(InputError, match=r"RLIMIT_AS.* is 0 bytes"):
         _found(system(tmp_path / "other", "", "", {}), address_space=0)
-
-
-def test_a_machine_that_does_not_say_how_much_it_has_is_refused(tmp_path: Path) -> None:
-    tmp_path.joinpath("proc").mkdir()
-    with pytest.raises(InputError, match=r"memory of this machine is not known: .*meminfo cannot be read"):
-        _found(tmp_path)
-    tmp_path.joinpath("proc/meminfo").write_text("nothing: here\n")
-    with pytest.raises(InputError, match="has no line MemTotal"):
-        _found(tmp_path)
 
 
 def test_what_a_group_holds_leaves_out_what_the_kernel_can_drop(tmp_path: Path) -> None:
@@ -173,16 +158,11 @@ def test_what_a_group_holds_leaves_out_what_the_kernel_can_drop(tmp_path: Path) 
     assert second.taken() is None
 
 
-def test_the_limits_of_this_machine_are_found() -> None:
-    limits = host_limits(MemoryConfig()).limits
-    assert limits
-    assert all(limit.bytes > 0 for limit in limits)
-    assert "physical memory" in [limit.origin for limit in limits]
-
-
 def test_ulimit_v_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (8 * GB, FREE) if kind == resource.RLIMIT_AS else (1, 1))
-    assert 8 * GB in [limit.bytes for limit in host_limits(MemoryConfig()).limits if limit.kind == "address_space"]
+    limits = host_limits(MemoryConfig())
+    assert 8 * GB in [limit.bytes for limit in limits if limit.kind == "address_space"]
+    assert "physical memory" in [limit.origin for limit in limits]
 
 
 def test_a_driver_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,6 @@ def report() -> MemoryReport:
     unowned = torch.ones(15_000_000)
     with guard:
         guard.set_plan([{"part": "replay", "host": "87 MB", "device": None}])
-        guard.add_section("Uploads", lambda: "none | waiting")
         for generation in (1, 2):
             with guard.phase("train", generation):
                 unowned += 1

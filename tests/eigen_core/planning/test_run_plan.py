@@ -15,7 +15,7 @@ from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
-from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, HostLimits, MemoryGuardError
+from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuardError
 from eigen_core.machine.limits import ControlGroup, LimitKind
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import run_plan as module
@@ -52,7 +52,7 @@ def planned(*settings: str) -> RunPlan:
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind, group: ControlGroup | None = None) -> None:
-    limits = HostLimits((HostLimit(size, f"a limit of kind {kind}", kind, group),))
+    limits = (HostLimit(size, f"a limit of kind {kind}", kind, group),)
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
 
 
@@ -95,7 +95,8 @@ def test_where_no_setting_is_enough_it_says_so() -> None:
 
 def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
     bounded(monkeypatch, 100 * GB, "machine")
-    monkeypatch.setattr("eigen_core.machine.usage.memory_of_machine", lambda _: (100 * GB, 60 * GB))
+    machine = SimpleNamespace(total=100 * GB, available=60 * GB)
+    monkeypatch.setattr("eigen_core.machine.usage.psutil.virtual_memory", lambda: machine)
     assert headroom_of(planned()) == pytest.approx(93 * GB - (40 * GB - host_bytes()), abs=0.1 * GB)
 
 
@@ -148,7 +149,7 @@ def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.
     (tmp_path / "memory.stat").write_text("")
     (tmp_path / "memory.current").write_text(str(host_bytes() + 9 * GB))
     crowded = HostLimit(12 * GB, "a crowded group", "group", ControlGroup(2, "/job", tmp_path))
-    limits = HostLimits((HostLimit(8 * GB, "memory.limit_gb", "run"), crowded))
+    limits = (HostLimit(8 * GB, "memory.limit_gb", "run"), crowded)
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
     run_plan = planned()
     assert "a crowded group" in run_plan.plan.verdicts[0].limit.origin
