@@ -46,10 +46,7 @@ from flows.server.environment import (
 if TYPE_CHECKING:
     from eigen_core.config import Config
     from eigen_core.config.model import CheckpointConfig
-    from eigen_core.machine.profiling import Profile
     from eigen_core.planning.run_plan import RunPlan
-
-_OPERATORS_SHOWN = 5
 
 
 @examples(
@@ -99,7 +96,8 @@ def train(
         with nullcontext() if profiled is None else profiled_to(profiled):
             _train(config, name, display)
         if profiled is not None:
-            print_profile(display.console, profiled)
+            found = "a trace and a table of operators for each phase" if profiled.folder.exists() else "nothing"
+            print_line(display.console, f"Profile of generation {profiled.generation}: {found} in {profiled.folder}")
 
 
 def resume(
@@ -416,21 +414,3 @@ def _what_is_saved(name: str, config: "Config") -> str:
     newest = location.local.newest_manifest()
     saved = "There is no checkpoint" if newest is None else f"The last checkpoint is generation {newest.generation}"
     return f"{saved} in {location.root / name}"
-
-
-def print_profile(console: Console, profile: "Profile") -> None:
-    """Print which operators took longest in each phase, on the GPU if there is one, and where the whole table is."""
-    if not profile.operators:
-        print_line(console, "Nothing was profiled: no generation was left to train.")
-        return
-    on_gpu = any(operator.gpu_seconds for operator in profile.operators)
-    kind = f"{'GPU' if on_gpu else 'CPU'} seconds of operators"
-    print_line(console, f"Profile of generation {profile.generation}, {kind}: {profile.folder}")
-    for phase in dict.fromkeys(operator.phase for operator in profile.operators):
-        found = [operator for operator in profile.operators if operator.phase == phase]
-        seconds = [operator.gpu_seconds if on_gpu else operator.cpu_seconds for operator in found]
-        # A phase may have left the GPU alone.
-        total = sum(seconds) or 1.0
-        for operator, own in list(zip(found, seconds, strict=True))[:_OPERATORS_SHOWN]:
-            took = f"{100 * own / total:3.0f} % {own:8.3f} s {operator.calls:8,} x"
-            print_line(console, f"  {phase:10} {took} {operator.operator}")

@@ -7,9 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +16,6 @@ from hypothesis import strategies as st
 from record_cases import record, telemetry
 from rich.console import Console
 
-from eigen_core.machine.profiling import OperatorTime, Profile
 from flows.cli.display import (
     BarDisplay,
     ConsoleHandler,
@@ -32,7 +28,6 @@ from flows.cli.display import (
 )
 from flows.cli.printing import PlainTable, print_fact, print_line
 from flows.cli.runs import print_history
-from flows.cli.training import print_profile
 from flows.server.environment import prepare_environment
 
 
@@ -285,41 +280,3 @@ def test_lines_and_their_indents_stay() -> None:
     screen, output = narrow_console(30, terminal=True)
     print_line(screen, "first\n\n  second, which is longer than that")
     assert output.getvalue().splitlines() == ["first", "", "  second, which is longer than", "  that"]
-
-
-OF_GPU = (
-    OperatorTime("train", "aten::bmm", 1_000, 1.0, 0.25, 6.0),
-    OperatorTime("train", "aten::mul", 10, 3.0, 0.75, 2.0),
-    OperatorTime("evolve", "aten::sort", 1, 0.5, 1.0, 0.0),
-)
-
-
-@pytest.mark.parametrize(
-    ("operators", "lines"),
-    [
-        (
-            OF_GPU,
-            [
-                "Profile of generation 2, GPU seconds of operators: folder",
-                "  train       75 %    6.000 s    1,000 x aten::bmm",
-                "  train       25 %    2.000 s       10 x aten::mul",
-                "  evolve       0 %    0.000 s        1 x aten::sort",
-            ],
-        ),
-        (
-            [replace(operator, gpu_seconds=0.0) for operator in OF_GPU[1::-1]],
-            [
-                "Profile of generation 2, CPU seconds of operators: folder",
-                "  train       75 %    3.000 s       10 x aten::mul",
-                "  train       25 %    1.000 s    1,000 x aten::bmm",
-            ],
-        ),
-    ],
-    ids=["gpu", "processor"],
-)
-def test_a_profile_shows_seconds_of_the_gpu_and_else_of_the_processor(
-    operators: Sequence[OperatorTime], lines: list[str]
-) -> None:
-    shown = io.StringIO()
-    print_profile(Console(file=shown), Profile(Path("folder"), 2, list(operators)))
-    assert shown.getvalue().splitlines() == lines

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 import torch
 from cli_cases import eigen
@@ -114,14 +113,10 @@ def test_a_profile_shows_the_operators_of_each_phase_and_changes_no_bit(
     assert "USDT" not in ended.stderr
     assert outcome(shown("profiled", folder)) == outcome(shown("whole", folder))[:2]
     written = folder / "profiled-profile"
-    assert f"Profile of generation 2, CPU seconds of operators: {written}" in ended.stdout
-    table = pd.read_csv(written / "operators.csv")
+    assert f"Profile of generation 2: a trace and a table of operators for each phase in {written}" in ended.stdout
     for phase in ("evaluate", "train", "evolve"):
-        assert f"\n  {phase}" in ended.stdout
         assert (written / f"{phase}.trace.json.gz").stat().st_size > 0
-        of_phase = table[table["phase"] == phase]
-        assert of_phase["cpu_share"].sum() == pytest.approx(1.0)
-        assert "aten::add" in set(of_phase["operator"])
+        assert "aten::add" in (written / f"{phase}.txt").read_text()
 
 
 @pytest.mark.usefixtures("whole")
