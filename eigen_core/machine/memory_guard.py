@@ -33,8 +33,7 @@ logger = logging.getLogger(__name__)
 
 # Another crossing of the soft line counts after the memory was below it by this share of the limit.
 _REARM = 0.02
-_PHASES_KEPT = 1_024
-_PHASES_REPORTED = 256
+_PHASES_KEPT = 256
 
 
 class MemoryGuardError(RuntimeError):
@@ -147,7 +146,7 @@ class MemoryGuard:
     ) -> None:
         """Set the plan of the run: `rows` for reports, and the peaks of each phase, on the device of this process.
 
-        No phase begins whose peak would not fit (`admit`).
+        No phase begins whose peak would not fit.
         """
         self._plan = tuple(dict(row) for row in rows)
         self._planned = (dict(host_bytes or {}), dict(device_bytes or {}))
@@ -233,8 +232,7 @@ class MemoryGuard:
         record = self._begin(name, generation)
         try:
             self.check()
-            host, device = self._planned
-            self.admit(name, host.get(name, 0), device.get(name, 0), generation)
+            self._admit(name)
             with self.exhaustion_reported():
                 yield
             self.sample()
@@ -275,32 +273,22 @@ class MemoryGuard:
             words = str(error).strip().partition("\n")[0][:200] or type(error).__name__
             raise self._error(f"an allocation failed ({words})") from error
 
-    def admit(
-        self,
-        phase: str,
-        predicted_bytes: int = 0,
-        predicted_device_bytes: int = 0,
-        generation: int | None = None,
-    ) -> None:
-        """Refuse to begin a phase whose peak will not stay below the hard line, even after caches are freed.
-
-        Its peak is the planned one (0: unknown), or follows from the growth in its last runs if that is more.
-
-        Raises:
-            MemoryGuardError: it does not fit.
-        """
-        if self._predicted(phase, self.sample(), predicted_bytes, predicted_device_bytes).share < self._memory.hard:
+    def _admit(self, phase: str) -> None:
+        """Refuse a phase whose peak will not stay below the hard line, even after caches are freed."""
+        if self._predicted(phase).share < self._memory.hard:
             return
         self._free()
-        predicted = self._predicted(phase, self.sample(), predicted_bytes, predicted_device_bytes)
+        predicted = self._predicted(phase)
         if predicted.share >= self._memory.hard:
             raise self._error(
                 f"{phase} was not begun: it is predicted to need {predicted}, above the hard line of "
-                f"{self._memory.hard:.0%}",
-                (phase, generation),
+                f"{self._memory.hard:.0%},"
             )
 
-    def _predicted(self, phase: str, usage: Usage, host: int, device: int) -> Pressure:
+    def _predicted(self, phase: str) -> Pressure:
+        """Return the pressure at the peak of a phase: the planned peak, or that by the growth in its last runs."""
+        usage = self.sample()
+        host, device = (planned.get(phase, 0) for planned in self._planned)
         growth, device_growth = expected_growth(self._ended, phase)
         held = usage.device.allocated if usage.device else 0
         return self._pressure(
@@ -311,8 +299,8 @@ class MemoryGuard:
         """Return the parts of the memory now and its history, from any thread; `reason`: the end of a sentence."""
         usage, pressure, _ = self._look()
         with self._looking:
-            under_way = () if self._open is None else (self._open,)
-            phases = tuple([replace(phase) for phase in (*self._ended, *under_way)][-_PHASES_REPORTED:])
+            under_way = () if self._open is None else (replace(self._open),)
+            phases = (*self._ended, *under_way)
             course, recent = tuple(self._curve.course), tuple(self._curve.recent)
         report = MemoryReport(
             moment=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -329,14 +317,11 @@ class MemoryGuard:
             parts, tensors = measured_parts(usage, self._before, self._owners())
             return replace(report, parts=parts, tensors=tensors)
 
-    def _error(self, reason: str, refused: tuple[str, int | None] | None = None) -> MemoryGuardError:
-        """Return the error of the phase under way, or of one that was `refused`."""
+    def _error(self, reason: str) -> MemoryGuardError:
+        """Return the error of the phase under way."""
         self._free_reserve()
         phase, generation = "", None
-        if refused is not None:
-            phase, generation = refused
-            reason += f" in generation {generation}" if generation is not None else ""
-        elif self._open is not None:
+        if self._open is not None:
             phase, generation = self._open.phase, self._open.generation
             reason += f" in {phase} of generation {generation}"
         with self._reporting:

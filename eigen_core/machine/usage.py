@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine.limits import HostLimit, device_limit, host_limits, proc_entries
+from eigen_core.machine.limits import HostLimit, host_limits, proc_entries
 
 logger = logging.getLogger(__name__)
 
@@ -295,17 +295,12 @@ class SystemMeter:
             torch.cuda.reset_peak_memory_stats(self._device)
 
 
-def headroom_bytes(memory: MemoryConfig, device: torch.device) -> int:
-    """Return how many bytes can be allocated on a device before the hard line of the tightest limit, at least 0.
+def headroom_bytes(memory: MemoryConfig) -> int:
+    """Return how many bytes can be allocated on the host before the hard line of the tightest limit, at least 0.
 
     Raises:
-        InputError: a limit cannot be used, or the driver does not answer.
+        InputError: a limit cannot be used.
     """
-    on_device = device_limit(device)
-    if on_device is not None:
-        free, _ = torch.cuda.mem_get_info(device)
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return max(int(free + unused - (1.0 - memory.hard) * on_device.bytes), 0)
     limits = host_limits(memory)
     counted = SystemMeter(limits).read().counted
     return max(min(int(memory.hard * limit.bytes) - taken for limit, taken in zip(limits, counted, strict=True)), 0)

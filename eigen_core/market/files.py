@@ -8,8 +8,6 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
 from eigen_core.config import Config
@@ -129,7 +127,7 @@ def require_memory_to_read(source: Source, config: Config) -> None:
                 # Uncompressed length modulo 4 GiB; it may be damaged.
                 text += max(0, min(int.from_bytes(file.read(), "little"), _most_bytes(length)) - length)
     need = text * (WIDE_BYTES_PER_BYTE if config.market.layout == "wide" else BYTES_PER_BYTE)
-    if need >= _LEAST_BYTES and need > (left := headroom_bytes(config.memory, torch.device("cpu"))):
+    if need >= _LEAST_BYTES and need > (left := headroom_bytes(config.memory)):
         raise InputError(
             f"{source.path} holds {size(text)} of prices: to read them takes some {size(need)} of memory, and "
             f"{size(left)} can be taken here. Give fewer days or symbols, or more memory."

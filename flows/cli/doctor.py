@@ -177,12 +177,11 @@ class Doctor:
         return "ok", f"preset {self._config.preset}: {self._opened.size}, from {source}", ""
 
     def _memory_limits(self) -> Found:
-        from eigen_core.generation import resolve_device
         from eigen_core.machine import headroom_bytes, host_limits
 
         memory = self._config.memory
         limits = "; ".join(map(str, host_limits(memory)))
-        headroom = headroom_bytes(memory, resolve_device("cpu"))
+        headroom = headroom_bytes(memory)
         return "ok", f"{limits}; {size(headroom)} can be taken now before the guard's line at {memory.hard:.0%}", ""
 
     def _memory(self) -> Found:

@@ -169,8 +169,9 @@ def test_the_device_has_a_hard_line_of_its_own() -> None:
             guard.sample()
             report_progress("train", 1, 2)
         assert (guard.phases[-1].device_allocated_peak, guard.phases[-1].device_reserved_peak) == (100 * MB, 900 * MB)
+        guard.set_plan((), {}, {"evolve": 920 * MB})
         with pytest.raises(MemoryGuardError, match=r"predicted to need 1\.01 GB of 1\.00 GB .a GPU"):
-            guard.admit("train", predicted_device_bytes=920 * MB)
+            begin(guard, "evolve")
         meter.device = DeviceUsage(allocated=900 * MB, reserved=910 * MB, taken=960 * MB)
         with pytest.raises(MemoryGuardError, match=r"950 MB of 1\.00 GB .a GPU"), guard.phase("train", 2):
             pass
@@ -201,18 +202,20 @@ def test_start_peak_and_end_of_each_phase_are_kept() -> None:
     assert guard.phases[1].ended - guard.phases[1].began == 2.0
 
 
-@pytest.mark.parametrize(("predicted", "fits"), [(0, True), (929, True), (931, False)])
-def test_a_phase_whose_predicted_peak_does_not_fit_is_not_begun(predicted: int, fits: bool) -> None:
-    meter = HandMeter(own=400 * MB)
-    guard = hand_guard(meter)
+def begin(guard: MemoryGuard, phase: str) -> None:
+    with guard.phase(phase, 4):
+        pass
+
+
+def test_a_phase_whose_predicted_peak_does_not_fit_is_not_begun() -> None:
+    guard = hand_guard(HandMeter(own=400 * MB))
+    guard.set_plan((), {"evaluate": 929 * MB, "train": 931 * MB})
     with guard:
-        if fits:
-            guard.admit("train", predicted * MB)
-            return
+        begin(guard, "evaluate")
         with pytest.raises(MemoryGuardError, match="train was not begun: it is predicted to need 931 MB") as caught:
-            guard.admit("train", predicted * MB, generation=4)
+            begin(guard, "train")
     assert (caught.value.phase, caught.value.generation) == ("train", 4)
-    assert "in generation 4" in str(caught.value)
+    assert "in train of generation 4" in str(caught.value)
 
 
 def test_what_the_phase_took_before_is_expected_again() -> None:
@@ -230,11 +233,11 @@ def test_what_the_phase_took_before_is_expected_again() -> None:
         train(1, takes=400, keeps=300)
         train(2, takes=100, keeps=0)
         meter.own = 820 * MB
-        guard.admit("train", generation=3)
-        guard.admit("evaluate", generation=3)
+        begin(guard, "train")
+        begin(guard, "evaluate")
         meter.own = 840 * MB
         with pytest.raises(MemoryGuardError, match="predicted to need 940 MB"):
-            guard.admit("train", generation=3)
+            begin(guard, "train")
 
 
 def test_a_leak_is_expected_to_go_on() -> None:
@@ -245,7 +248,7 @@ def test_a_leak_is_expected_to_go_on() -> None:
             with guard.phase("train", generation):
                 meter.own += 100 * MB
         with pytest.raises(MemoryGuardError, match=r"predicted to need 1\.00 GB"):
-            guard.admit("train", generation=5)
+            begin(guard, "train")
 
 
 def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,10 +260,10 @@ def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPat
             meter.own += 100 * MB
             guard.sample()
             meter.own -= 100 * MB
-        guard.admit("train")
+        begin(guard, "train")
         assert meter.own == 700 * MB
         meter.own = 849 * MB
-        guard.admit("train")
+        begin(guard, "train")
         assert meter.own == 600 * MB
 
 
