@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
-from pydantic import JsonValue, TypeAdapter, model_validator
+from pydantic import Field, JsonValue, TypeAdapter
 from torch import Tensor
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
@@ -25,10 +24,9 @@ from eigen_core.common.records import (
     parsed,
     telemetry_in,
 )
-from eigen_core.config import Config, ExplorationConfig
+from eigen_core.config import Config
 from eigen_core.generation.state import TrainingState
 from eigen_core.learning import Champion, MethodState
-from eigen_core.learning.method import Number
 from eigen_core.machine.arithmetic import arithmetic_of, warn_if_hardware_differs
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
@@ -38,35 +36,6 @@ def require(condition: bool, file: str, what: str) -> None:
     """Raise `UnfitSnapshotError` for a part of a snapshot unless `condition` holds."""
     if not condition:
         raise UnfitSnapshotError(file, what)
-
-
-def require_noise(exploration: ExplorationConfig, steps: int, noise_scale: float, generations: int) -> None:
-    """Require the noise scale after a number of generations with a number of steps each."""
-    noise = exploration.scale
-    for _ in range(generations):
-        noise = max(exploration.minimum, noise * exploration.decay**steps)
-    # Powers round differently from one processor to another.
-    near = math.isclose(noise_scale, noise, rel_tol=1e-9)
-    require(near, "state.json", f"has a noise scale of {noise_scale:g} where the history leads to {noise:g}")
-
-
-def require_numbers(numbers: Mapping[str, Number], from_history: Mapping[str, Number]) -> None:
-    """Require the numbers of the population method that the history leads to."""
-    ordered = {**{name: numbers[name] for name in from_history if name in numbers}, **numbers}
-    what = f"has a mutation of ({_in_words(ordered)}) where the history leads to ({_in_words(from_history)})"
-    require(numbers == from_history, "state.json", what)
-
-
-def _in_words(numbers: Mapping[str, Number]) -> str:
-    return " ".join(f"{name}={value}" for name, value in numbers.items())
-
-
-def require_champion(champion: Champion, newest: GenerationRecord) -> None:
-    """Require that the champion is the one in the newest record, with weights that are numbers."""
-    recorded = (newest.champion_generation, newest.champion_agent, newest.champion_validation, newest.champion_score)
-    known = (champion.generation, champion.agent, champion.validation, champion.score) == recorded
-    require(known, "state.json", "names another champion than the history")
-    require_finite("champion.safetensors", {"weights": champion.weights, **champion.task_state})
 
 
 def require_population(
@@ -113,25 +82,13 @@ def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *
 T = TypeVar("T")
 
 
-class _ChampionDocument(Record):
-    validation: float
-    score: float
-    generation: int
-    agent: int
-
-    @model_validator(mode="before")
-    @classmethod
-    def _of_earlier_versions(cls, document: object) -> object:
-        """Read a champion of when validation fitness alone chose it."""
-        return {"score": document.get("validation"), **document} if isinstance(document, dict) else document
-
-
 class _StateDocument(Record):
     generation: int
-    noise_scale: float
+    noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
     mutation: dict[str, float | int | None]
-    """Numbers that the population method keeps, such as the mutation of the genetic algorithm."""
-    champion: _ChampionDocument
+    """Numbers of the population method; they follow from the history (`PopulationMethod.numbers`)."""
+    champion: dict[str, JsonValue]
+    """Facts about the champion, which the newest record of the history has too."""
     panel: str
 
 
@@ -174,12 +131,12 @@ def snapshot(state: TrainingState) -> Snapshot:
         generation=state.generation,
         noise_scale=state.noise_scale,
         mutation=dict(state.method_state.numbers),
-        champion=_ChampionDocument(
-            validation=champion.validation,
-            score=champion.score,
-            generation=champion.generation,
-            agent=champion.agent,
-        ),
+        champion={
+            "validation": champion.validation,
+            "score": champion.score,
+            "generation": champion.generation,
+            "agent": champion.agent,
+        },
         panel=state.task.fingerprint,
     )
     return Snapshot(
@@ -252,29 +209,29 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     _require_same_data(state, document, generation)
     history = _read(saved, "history", lambda held: history_in(held, generation))
     telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))
+    of_generation = document.generation == int(saved.tensors["champion"]["generation"]) == generation
+    require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
+    newest = history[-1]
+    require_finite("champion.safetensors", saved.tensors["champion"])
     champion = Champion(
-        saved.tensors["champion"]["weights"],
-        **document.champion.model_dump(),
+        saved.tensors["champion"]["weights"].to(state.device),
+        newest.champion_validation,
+        newest.champion_score,
+        newest.champion_generation,
+        newest.champion_agent,
         task_state={
-            name.removeprefix(_CHAMPION_TASK): tensor
+            name.removeprefix(_CHAMPION_TASK): tensor.to(state.device)
             for name, tensor in saved.tensors["champion"].items()
             if name.startswith(_CHAMPION_TASK)
         },
     )
-    of_generation = document.generation == int(saved.tensors["champion"]["generation"]) == generation
-    require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
     size = config.population.size
-    require(len(history[-1].fitness) == size, "history.json", f"is not about {size} agents")
-    steps = config.evaluation.slices * state.task.episode_steps
-    require_noise(config.exploration, steps, document.noise_scale, generation)
-    numbers = state.method.numbers(history)
-    require_numbers(document.mutation, numbers)
-    require_champion(champion, history[-1])
+    require(len(newest.fitness) == size, "history.json", f"is not about {size} agents")
     bounds = {**state.learner.bounds(generation), **state.method.bounds}
-    require_population(bounds, saved.tensors["population"], history[-1])
+    require_population(bounds, saved.tensors["population"], newest)
     if ring is None:
         raise UnfitSnapshotError("replay", "is missing")
-    replay = require_replay(state, ring, history[-1], take_memory=take_memory)
+    replay = require_replay(state, ring, newest, take_memory=take_memory)
     task_state = saved.tensors.get("task", {})
     require_finite("task.safetensors", task_state)
     method_state = saved.tensors.get("evolution", {})
@@ -283,12 +240,8 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
         task_state=_on(state.device, task_state),
         population=Population.from_tensors(saved.tensors["population"], state.device),
         replay=replay,
-        champion=replace(
-            champion,
-            weights=champion.weights.to(state.device),
-            task_state=_on(state.device, champion.task_state),
-        ),
-        method_state=MethodState(numbers, _on(state.device, method_state)),
+        champion=champion,
+        method_state=MethodState(state.method.numbers(history), _on(state.device, method_state)),
         noise_scale=document.noise_scale,
         history=RecordLog.of(GenerationRecord, history),
         telemetry=RecordLog.of(Telemetry, telemetry),
