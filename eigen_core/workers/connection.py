@@ -6,7 +6,7 @@ import socket
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -144,16 +144,12 @@ class Worker:
     Attributes:
         actor: Dask's future of its `ResidentAgents`, which keeps them alive; None: they were released.
         machine: name of its machine, whose workers read one replay (`ResidentAgents.open`).
-        gpu: UUID of the GPU that it computes on; None: the processor.
-        kept: digests of the agents that it has.
         written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
     """
 
     address: str
     actor: distributed.Future[Any] | None
     machine: str = OWN_MACHINE
-    gpu: str | None = None
-    kept: set[str] = field(default_factory=set)
     written: int | None = None
 
     def lost(self, work: str, cause: Exception | None = None) -> WorkerLostError:

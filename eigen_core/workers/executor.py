@@ -3,10 +3,9 @@
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import pairwise
 from typing import Any, Self
 
@@ -33,26 +32,15 @@ from eigen_core.workers.connection import (
     raise_failure,
     worker_command,
 )
-from eigen_core.workers.messages import (
-    Arrays,
-    SentAgents,
-    SentTransitions,
-    SharedTransitions,
-    agent_digests,
-    from_arrays,
-    to_arrays,
-)
+from eigen_core.workers.messages import Arrays, SentTransitions, SharedTransitions, from_arrays, to_arrays
 from eigen_core.workers.resident import CODE, ResidentAgents
 
 logger = logging.getLogger(__name__)
 
 _STARTING = "it began with the run"
 # Time in which a worker that does nothing else begins; the first call imports all libraries.
-_PATIENCE_SECONDS = 10.0
-# Time that a phase waits for data on their way to a worker, which does nothing else.
-_SENDING_SECONDS = 60.0
+_PATIENCE_SECONDS = 20.0
 _FIRST_WORKER_SECONDS = 60.0
-_STEP_SECONDS = 0.02
 
 
 def agent_shares(agents: slice, workers: int) -> list[slice]:
@@ -66,10 +54,9 @@ def agent_shares(agents: slice, workers: int) -> list[slice]:
 class WorkerExecutor:
     """Computes agents on the workers of a scheduler. Implements `Executor`; a context manager.
 
-    Each worker keeps the run's task and learner and the agents that it computed last. Those on this machine read the
-    replay of this process; on each other machine one worker keeps a copy, which the others there read. Sent are agents
-    that a worker does not have and new transitions for the copies; results come back. Workers that join are used from
-    the next phase on.
+    Each worker keeps the run's task and learner. Those on this machine read the replay of this process; on each other
+    machine one worker keeps a copy, which the others there read. Agents are sent in each phase, and new transitions to
+    the copies; results come back. Workers that join are used from the next phase on.
 
     Args:
         run: its name, by which `workers_of` shows it.
@@ -135,15 +122,17 @@ class WorkerExecutor:
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         """Play the episodes of all agents; see `Executor.play`."""
-        digests, self._generation = agent_digests(population), episodes.generation
-        task_state = to_arrays(episodes.task_state)
+        self._generation = episodes.generation
+        # Nothing else of an agent's state is needed to play.
+        genes = {population.gene_key(name): values for name, values in population.genes.items()}
+        playing, task_state = to_arrays({"weights": population.weights, **genes}), to_arrays(episodes.task_state)
         # Its tensors are on the device of this process, which a worker need not have.
         stateless = replace(episodes, task_state={})
         shares = self._shares(slice(0, population.size))
 
         def calls() -> Iterator[Call]:
             for worker, agents in shares:
-                sent = self._sent_agents(worker, population, agents, digests)
+                sent = {name: rows[agents] for name, rows in playing.items()}
                 yield self._call(worker, _computing(agents), "play", sent, stateless.rows(agents), task_state)
 
         parts: list[tuple[EpisodeResults, Arrays]] = self._computed("evaluate", calls())
@@ -163,21 +152,20 @@ class WorkerExecutor:
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
         """Let agents learn; see `Executor.learn`."""
-        digests, state = agent_digests(population), to_arrays(task_state)
+        whole, state = to_arrays(population.tensors()), to_arrays(task_state)
         shares = self._shares(slice(groups[0].start, groups[-1].stop))
         where = self._share_replay([worker for worker, _ in shares], replay)
 
         def calls() -> Iterator[Call]:
             for worker, agents in shares:
-                sent = self._sent_agents(worker, population, agents, digests)
+                sent = {name: rows[agents] for name, rows in whole.items()}
                 arguments = (sent, plan.rows(agents), where[worker.address], state)
                 yield self._call(worker, _computing(agents), "learn", *arguments)
 
         learned = self._computed("train", calls())
-        for (worker, agents), (rows, kept, _) in zip(shares, learned, strict=True):
+        for (_, agents), (rows, _) in zip(shares, learned, strict=True):
             population.put(agents, Population.from_tensors(from_arrays(rows), population.weights.device))
-            worker.kept = set(kept)
-        curves = [of_share for *_, of_share in learned]
+        curves = [of_share for _, of_share in learned]
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 
     def _share_replay(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
@@ -208,11 +196,6 @@ class WorkerExecutor:
         workers = self._ready()
         return list(zip(workers, agent_shares(agents, len(workers)), strict=False))
 
-    def _sent_agents(self, worker: Worker, population: Population, agents: slice, digests: Sequence[str]) -> SentAgents:
-        sent = SentAgents.of(population, agents, digests, worker.kept)
-        worker.kept = set(sent.digests)
-        return sent
-
     def _call(self, worker: Worker, work: str, method: str, *arguments: Any) -> Call:  # noqa: ANN401 - of any method
         return self._client.call(worker, work, method, self._generation, *arguments)
 
@@ -236,8 +219,9 @@ class WorkerExecutor:
     def _release(self) -> None:
         """Let all workers free what they have of this run, and not begin if they have not."""
         for pending in self._pending.values():
-            _forget(pending)
+            pending.forget()
         self._pending.clear()
+        self._lost.clear()
         for worker in self._workers.values():
             # A traceback may keep the worker, and its actor there, for as long as a failure is remembered.
             worker.actor = None
@@ -251,63 +235,44 @@ class WorkerExecutor:
         """
         with self._released_on_error():
             began = time.monotonic()
-            while not self._have_begun():
+            self._give_to_new()
+            # Nothing waits for one whose thread does something else, such as a whole run, as long as others are there.
+            while not self._workers or not all(pending.is_late for pending in self._pending.values()):
                 if not self._pending and time.monotonic() - began > _FIRST_WORKER_SECONDS:
                     raise self._without_workers()
                 report_progress("workers", 0, 1)
                 if not self._pending:
                     time.sleep(LOOK_SECONDS)
+                wait([pending.begun for pending in self._pending.values()], LOOK_SECONDS, FIRST_COMPLETED)
+                self._give_to_new()
             self._workers = dict(sorted(self._workers.items()))
             return list(self._workers.values())
 
-    def _have_begun(self) -> bool:
-        """Give the run to new workers; return whether there are some, and none is worth waiting for.
-
-        One whose thread does something else, for example a whole run, begins once that is done: nothing waits for it as
-        long as others have the run.
-        """
-        self._before_phase()
-        addresses = self.addresses()
-        self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
-        for address in [address for address in self._pending if address not in addresses]:
-            pending = self._pending.pop(address)
-            self._leave_out(pending, pending.worker.lost(_STARTING))
-        self._lost = {address: error for address, error in self._lost.items() if address in addresses}
-        for address in addresses:
-            if address not in self._workers and address not in self._pending:
-                worker = self._client.make(ResidentAgents, self._run, address, *self._arguments)
-                pending = self._pending[address] = _Pending(worker, was_lost=address in self._lost)
-                pending.begun = self._client.start(self._begin(pending))
-        self._join()
-        return bool(self._workers) and self._all_late()
-
-    def _all_late(self) -> bool:
-        return all(pending.is_late for pending in self._pending.values())
-
-    def _join(self) -> None:
-        """Use those that have begun; wait a moment for those that are not late.
+    def _give_to_new(self) -> None:
+        """Give the run to new workers, and use those that have begun.
 
         Raises:
             InputError: a worker builds other data from the content that it was sent.
             Exception: the error of a worker.
         """
-        end = time.monotonic() + LOOK_SECONDS
-        while True:
-            for address, pending in list(self._pending.items()):
-                if not pending.begun.done():
-                    continue
+        self._before_phase()
+        addresses = self.addresses()
+        self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
+        self._lost = {address: error for address, error in self._lost.items() if address in addresses}
+        for address in addresses:
+            if address not in {**self._workers, **self._pending, **self._lost}:
+                worker = self._client.make(ResidentAgents, self._run, address, *self._arguments)
+                self._pending[address] = _Pending(worker, self._client.start(self._begin(worker)))
+        for address, pending in list(self._pending.items()):
+            if address not in addresses:
+                self._leave_out(address, pending.worker.lost(_STARTING))
+            elif pending.begun.done():
                 try:
                     raise_failure(pending.begun)
                 except WorkerLostError as error:
-                    del self._pending[address]
-                    self._leave_out(pending, error)
+                    self._leave_out(address, error)
                 else:
-                    self._warn_of_shared_gpu(pending.worker)
                     self._workers[address] = self._pending.pop(address).worker
-                    self._lost.pop(address, None)
-            if not self._pending or (self._workers and self._all_late()) or time.monotonic() > end:
-                break
-            time.sleep(_STEP_SECONDS)
         self._name_late()
 
     def _without_workers(self) -> WorkerLostError:
@@ -321,20 +286,16 @@ class WorkerExecutor:
             f"scheduler {scheduler} has no workers: start some, for example with `{worker_command(scheduler)}`."
         )
 
-    async def _begin(self, pending: "_Pending") -> None:
+    async def _begin(self, worker: Worker) -> None:
         """Give the run to a worker: it opens the data, which it is sent if it does not find them."""
-        worker = pending.worker
         await _made(worker)
-        ask = partial(self._client.ask, worker, _STARTING)
-        pending.since = time.monotonic()
         probe = self._probe and self._probe[1]
-        opened = await ask("open", 0, probe)
+        opened = await self._client.ask(worker, _STARTING, "open", 0, probe)
         if opened is None:
-            pending.since, pending.is_sent_data = time.monotonic(), True
-            opened = await ask("open", 0, probe, self._content)
+            opened = await self._client.ask(worker, _STARTING, "open", 0, probe, self._content)
         if opened is None:
             raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
-        there, worker.gpu, worker.machine = opened
+        there, worker.machine = opened
         here = arithmetic_of(self._device)
         if there != here:
             logger.warning(
@@ -345,16 +306,8 @@ class WorkerExecutor:
                 here,
             )
 
-    def _warn_of_shared_gpu(self, worker: Worker) -> None:
-        if worker.gpu is not None and worker.gpu in [other.gpu for other in self._workers.values()]:
-            logger.warning(
-                "Worker %s computes on the same GPU as another one: each has only a part of its time and memory. Start "
-                "one a GPU: on this machine by workers=auto, else each with CUDA_VISIBLE_DEVICES set to its own.",
-                worker.address,
-            )
-
     def _name_late(self) -> None:
-        late = [each for each in self._pending.values() if each.is_late and not (each.is_named or each.was_lost)]
+        late = [each for each in self._pending.values() if each.is_late and not each.is_named]
         if late:
             logger.warning(
                 "No answer from %s, busy with something else or not to be reached from here: used from the first phase "
@@ -365,11 +318,11 @@ class WorkerExecutor:
         for pending in late:
             pending.is_named = True
 
-    def _leave_out(self, pending: "_Pending", error: WorkerLostError) -> None:
-        _forget(pending)
-        address, others = pending.worker.address, self._workers or self._pending
-        if address not in self._lost:
-            logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
+    def _leave_out(self, address: str, error: WorkerLostError) -> None:
+        """Do not ask a worker again before it has joined anew or a phase has failed: this machine may not reach it."""
+        self._pending.pop(address).forget()
+        others = self._workers or self._pending
+        logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
         self._lost[address] = error
 
 
@@ -382,29 +335,23 @@ class _Pending:
     """A worker that was asked to begin.
 
     Attributes:
-        was_lost: it was lost before while it began, since this machine may not reach it: no phase waits for it.
-        since: time of the request, or of the last step.
-        is_sent_data: data are on their way to it.
-        is_named: a warning has said that it does not answer.
         begun: done when it has begun.
+        since: time of the request.
+        is_named: a warning has said that it does not answer.
     """
 
     worker: Worker
-    was_lost: bool
+    begun: Future[None]
     since: float = field(default_factory=time.monotonic)
-    is_sent_data: bool = False
     is_named: bool = False
-    begun: Future[None] = field(default_factory=Future)
 
     @property
     def is_late(self) -> bool:
-        patience = _SENDING_SECONDS if self.is_sent_data else _PATIENCE_SECONDS
-        return self.was_lost or time.monotonic() - self.since > patience
+        return time.monotonic() - self.since > _PATIENCE_SECONDS
 
-
-def _forget(pending: _Pending) -> None:
-    pending.begun.cancel()
-    pending.worker.actor = None
+    def forget(self) -> None:
+        self.begun.cancel()
+        self.worker.actor = None
 
 
 async def _made(worker: Worker) -> None:

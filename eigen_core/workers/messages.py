@@ -1,6 +1,6 @@
 """Messages between the leading process and the workers, as arrays."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
@@ -10,9 +10,7 @@ from distributed.core import clean_exception, error_message
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.machine import SharedTensor
-from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
 
 Arrays = dict[str, NDArray[Any]]
@@ -31,37 +29,6 @@ def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
 def to_tensors(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
     """Inverse of `to_arrays`, on `device`; the tensors are copies that can be written to."""
     return {name: torch.tensor(array, device=device) for name, array in arrays.items()}
-
-
-def agent_digests(population: Population) -> list[str]:
-    """Return the SHA-256 of each agent's weights and state."""
-    tensors = {name: tensor.cpu() for name, tensor in population.tensors().items()}
-    return [
-        tensors_sha256({name: tensor[agent] for name, tensor in tensors.items()}) for agent in range(population.size)
-    ]
-
-
-@dataclass(frozen=True)
-class SentAgents:
-    """Consecutive agents of a population, of which a worker may have some already.
-
-    Attributes:
-        digests: SHA-256 of each agent (`agent_digests`).
-        sent: place of the agents that are sent, among `digests`.
-        tensors: their rows, `[len(sent), ...]` each.
-    """
-
-    digests: Sequence[str]
-    sent: Sequence[int]
-    tensors: Arrays
-
-    @classmethod
-    def of(cls, population: Population, agents: slice, digests: Sequence[str], kept: set[str]) -> "SentAgents":
-        """Send those of `agents` whose digest is not among those that the worker has `kept`."""
-        own = digests[agents]
-        sent = [place for place, digest in enumerate(own) if digest not in kept]
-        rows = [agents.start + place for place in sent]
-        return cls(own, sent, to_arrays({name: tensor[rows] for name, tensor in population.tensors().items()}))
 
 
 @dataclass(frozen=True)

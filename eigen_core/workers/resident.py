@@ -1,4 +1,4 @@
-"""The actor that computes agents in a worker: it keeps task, learner, replay and the agents of last time."""
+"""The actor that computes agents in a worker: it keeps task, learner and replay."""
 
 import gc
 import os
@@ -29,10 +29,8 @@ from eigen_core.workers.connection import OWN_MACHINE
 from eigen_core.workers.messages import (
     Arrays,
     RemoteError,
-    SentAgents,
     SentTransitions,
     SharedTransitions,
-    agent_digests,
     to_arrays,
     to_tensors,
 )
@@ -87,7 +85,7 @@ class ResidentAgents:
         self,
         probe: SharedTensor | None,
         content: Any = None,  # noqa: ANN401 - the task's own
-    ) -> tuple[Arithmetic, str | None, str] | None:
+    ) -> tuple[Arithmetic, str] | None:
         """Begin with the data, by default those that are found here; None if these are not the run's.
 
         Args:
@@ -95,8 +93,8 @@ class ResidentAgents:
             content: from which the task is built.
 
         Returns:
-            CPU or GPU and libraries that compute here; the UUID of the GPU, if it is one; and the machine, whose
-            processes read each other's memory: `OWN_MACHINE` if the probe can be read here.
+            CPU or GPU and libraries that compute here; and the machine, whose processes read each other's memory:
+            `OWN_MACHINE` if the probe can be read here.
 
         Raises:
             InputError: other code runs here than in the leading process: it may compute other bits.
@@ -120,7 +118,7 @@ class ResidentAgents:
         self._host_replay = self._empty_replay(_CPU)
         self._replay = self._host_replay if self._device.type == "cpu" else self._empty_replay(self._device)
         own = probe is not None and probe.opened() is not None
-        return arithmetic_of(self._device), self._gpu(), OWN_MACHINE if own else self._machine()
+        return arithmetic_of(self._device), OWN_MACHINE if own else self._machine()
 
     def _prepare(self) -> None:
         torch.set_num_threads(1)
@@ -130,14 +128,10 @@ class ResidentAgents:
         gc.freeze()
         self._config = config_from_values(self._values)
         self._device = resolve_device(self._config.device)
-        self._kept: dict[str, Population] = {}
         self._mapped: Mapping[str, SharedTensor] = {}
         self._shares = shared_probe() is not None
         memory = self._config.memory
         self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
-
-    def _gpu(self) -> str | None:
-        return str(torch.cuda.get_device_properties(self._device).uuid) if self._device.type == "cuda" else None
 
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)
@@ -148,7 +142,7 @@ class ResidentAgents:
         known = self._shares and here.boot and here.namespace
         return f"{here.boot} {here.namespace} {os.getuid()}" if known else uuid4().hex
 
-    def play(self, agents: SentAgents, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
+    def play(self, agents: Arrays, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
         """Play the episodes, which lack the task's state; return the results and, separately, the transitions."""
         population = self._received(agents)
         played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
@@ -177,9 +171,9 @@ class ResidentAgents:
         self._host_replay.append(to_tensors(transitions.rows, _CPU))
 
     def learn(
-        self, agents: SentAgents, plan: LearningPlan, where: SharedTransitions | None, task_state: Arrays
-    ) -> tuple[Arrays, list[str], Arrays]:
-        """Let agents learn from the replay at `where` (None: this worker's); return them, digests, and curves."""
+        self, agents: Arrays, plan: LearningPlan, where: SharedTransitions | None, task_state: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        """Let agents learn from the replay at `where` (None: this worker's); return them and the curves."""
         population = self._received(agents)
         replay = self._host_replay if where is None else self._mapped_replay(where)
         if self._device.type == "cpu":
@@ -189,19 +183,11 @@ class ResidentAgents:
             self._replay.follow(replay)
         groups = agent_groups(population.size, self._computer.group_size)
         curves = self._computer.learn(population, groups, plan, self._replay, to_tensors(task_state, self._device))
-        digests = agent_digests(population)
-        self._kept = {digest: population.rows(slice(row, row + 1)) for row, digest in enumerate(digests)}
-        return to_arrays(population.tensors()), digests, to_arrays(curves)
+        return to_arrays(population.tensors()), to_arrays(curves)
 
-    def _received(self, agents: SentAgents) -> Population:
-        """Return the agents that were sent and those that are here, in their order; these alone are kept."""
-        found = dict(self._kept)
-        if agents.sent:
-            sent = Population.from_tensors(to_tensors(agents.tensors, self._device), self._device)
-            found |= {agents.digests[place]: sent.rows(slice(row, row + 1)) for row, place in enumerate(agents.sent)}
-        parts = [found[digest] for digest in agents.digests]
-        self._kept = dict(zip(agents.digests, parts, strict=True))
-        return Population.joined(parts)
+    def _received(self, agents: Arrays) -> Population:
+        tensors = to_tensors(agents, self._device)
+        return Population(tensors.pop("weights"), tensors)
 
     def _mapped_replay(self, where: SharedTransitions) -> Replay:
         """Return the replay that another process of this machine shares."""

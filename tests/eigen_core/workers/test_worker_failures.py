@@ -147,17 +147,6 @@ def test_a_worker_that_has_freed_the_run_counts_as_lost(workers: LocalWorkers) -
         assert content_of(advance(state, 1)) == content_of(alone(config, 2))
 
 
-@pytest.mark.parametrize("shared", [True, False])
-def test_workers_that_share_a_gpu_are_named(workers: LocalWorkers, warnings: list[str], shared: bool) -> None:
-    with led(small_config(), workers) as (state, executor):
-        wait_for(executor, 2)
-        with replaced(workers, "_gpu", lambda _: "one" if shared else str(os.getpid())):
-            while len(executor.workers) < 2:
-                advance(state, 1)
-        assert len(warnings) == shared
-        assert all("computes on the same GPU" in warning for warning in warnings)
-
-
 def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
     workers: LocalWorkers, tmp_path: Path, warnings: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,10 +159,7 @@ def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
             advance(state, 2)
             assert taken not in executor.workers
             assert len(executor.workers) == 1
-            assert len(warnings) == 1
-            assert taken in warnings[0]
-            # What it says then depends on whether the other has begun by that time.
-            assert "used from the first phase on that begins after that" in warnings[0]
+            assert any(taken in warning and "used from the first phase on" in warning for warning in warnings)
         # A phase waits for it now, however long it takes to begin on a busy machine.
         monkeypatch.setattr(patience, 60.0)
         evaluate(state)
@@ -193,15 +179,14 @@ def test_a_phase_waits_for_the_first_worker_that_is_free(
         began = time.monotonic()
         evaluate(state)
         assert time.monotonic() - began > 2.5
-    assert len(warnings) == 1
-    assert warnings[0].endswith("The phase waits until one is free.")
+    assert warnings
+    assert all(warning.endswith("The phase waits until one is free.") for warning in warnings)
 
 
 def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path: Path) -> None:
     folder = str(tmp_path)
 
     def open_together(self: Any, probe: Any, content: Any = None) -> Any:
-        import os
         import pathlib
         import time
 
