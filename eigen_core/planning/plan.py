@@ -46,7 +46,6 @@ class Part:
     """A part of the memory of a run, in the phases in which it is there.
 
     Attributes:
-        how: a sentence that says how the size is known.
         device_holder: holder on a GPU: torch in the process of the training, CUDA's driver for that process, or the
             workers.
     """
@@ -54,7 +53,6 @@ class Part:
     name: str
     host_bytes: int
     device_bytes: int
-    how: str
     phases: tuple[Phase, ...] = PHASES
     device_holder: Holder = "training"
 
@@ -161,7 +159,6 @@ class Plan:
                 "host (MB)": round(part.host_bytes / BYTES_PER_MB, 1),
                 "device (MB)": round(part.device_bytes / BYTES_PER_MB, 1),
                 "phases": "all" if part.phases == PHASES else ", ".join(part.phases),
-                "how": part.how,
             }
             for part in self.parts
         ]
@@ -285,188 +282,134 @@ class _Parts:
     measured: ProbeResult | None
     device: Device
 
+    @property
+    def cuda(self) -> bool:
+        return self.device == "cuda"
+
     def all(self, own_bytes: int) -> tuple[Part, ...]:
         """Return all parts that are not empty."""
         count = local_worker_count(self.config, self.device)
         elsewhere = count > 0 or self.config.scheduler is not None
-        parts = [*self._process(own_bytes), *self._held(), *self._resumed(), *self._written()]
+        parts = [*self._held(own_bytes), *self._written()]
         parts += self._computed_elsewhere() if elsewhere else self._computed_here()
         parts += self.workers(count, count) if count else []
         return tuple(part for part in parts if part.host_bytes or part.device_bytes)
 
     def _tensors(self, amount: int) -> Peak:
         """Tensors that live where the run computes."""
-        return Peak(amount) if self.device == "cpu" else Peak(0, amount)
+        return Peak(0, amount) if self.cuda else Peak(amount)
 
-    def _process(self, own_bytes: int) -> list[Part]:
-        cuda = self.device == "cuda"
-        if self.measured is None:
-            process = max(_PROCESS, own_bytes) + cuda * _CUDA_HOST
-            parts = [Part("process", process, 0, "Python with torch, pandas and the code of a training.")]
+    def _held(self, own_bytes: int) -> list[Part]:
+        """Memory that the run holds from its start to its end, and that of its start."""
+        sizes, measured, rows, row = self.sizes, self.measured, self.sizes.rows_stored, self.sizes.row_bytes
+        population, capacity = sizes.population_bytes, self.config.replay.capacity * row
+        if measured is None:
+            process, training, starting = max(_PROCESS, own_bytes) + self.cuda * _CUDA_HOST, 0, Peak(0)
         else:
-            process = self.measured.process
-            how = "The code of a training, its guard and threads, and what else its process has loaded."
-            parts = [
-                Part("process", process, 0, "Python with torch and pandas: measured by the probe."),
-                Part("training", max(_TRAINING, own_bytes - process), 0, how),
-            ]
-        if cuda:
-            how = "CUDA's context on the device: assumed, not measured."
-            parts.append(Part("CUDA", 0, _CUDA_CONTEXT, how, device_holder="driver"))
-        return parts
-
-    def _held(self) -> list[Part]:
-        """Memory that the run holds from its start to its end."""
-        sizes, measured, population = self.sizes, self.measured, self.sizes.population_bytes
-        capacity, row, rows = self.config.replay.capacity, sizes.row_bytes, sizes.rows_stored
-        if self.device == "cpu":
-            how = (
-                f"{rows:,} transitions of {row:,} bytes: what {self.config.generations:,} generations append, at most "
-                f"its capacity of {capacity:,}; what was never written takes nothing."
-            )
-            replay = Part("replay", rows * row, 0, how, _GENERATION)
-        else:
-            how = f"Its capacity of {capacity:,} transitions of {row:,} bytes."
-            replay = Part("replay", torch.float32.itemsize * rows, capacity * row, how)
-        how = "Its tensors and arrays." if measured is None else "It and what is made of it: measured by the probe."
-        agents = (
-            f"{self.config.population.size} agents of {sizes.agent_bytes:,} bytes each: {sizes.parameters:,} weights, "
-            "and what the learner keeps beside them."
-        )
-        parts = [
-            Part("data", *self._data(), how),
-            Part("population", *self._tensors(population), agents),
-            replay,
+            process, training = measured.process, max(_TRAINING, own_bytes - measured.process)
+            starting = measured.phases["start"].above(measured.started)
+        # What was never written takes no memory on the host; a GPU holds the whole replay.
+        replay = Part("replay", torch.float32.itemsize * rows, capacity) if self.cuda else None
+        # A resume holds replay and population of the checkpoint beside those that they replace.
+        replaced = capacity + population if self.cuda else 0
+        return [
+            Part("process", process, 0),
+            Part("training", training, 0),
+            Part("CUDA", 0, self.cuda * _CUDA_CONTEXT, device_holder="driver"),
+            Part("data", *self._data()),
+            Part("population", *self._tensors(population)),
+            replay or Part("replay", rows * row, 0, _GENERATION),
+            Part("starting", *starting, ("start",)),
+            Part("loaded", sizes.replay_bytes + population, replaced, ("resume",)),
         ]
-        if measured is not None:
-            above = measured.phases["start"].above(measured.started)
-            parts.append(Part("starting", *above, "What is made to build these: measured by the probe.", ("start",)))
-        return parts
 
     def _data(self) -> Peak:
         """Data and task: without a probe what was counted, else what a run holds beside population and replay."""
         sizes = self.sizes
         if self.measured is None:
-            return Peak(sizes.data_bytes, 0 if self.device == "cpu" else sizes.data_bytes)
-        replay = 0 if self.device == "cpu" else self.config.replay.capacity * sizes.row_bytes
+            return Peak(sizes.data_bytes, self.cuda * sizes.data_bytes)
+        replay = self.cuda * self.config.replay.capacity * sizes.row_bytes
         return self.measured.started.above(self._tensors(sizes.population_bytes + replay))
 
-    def _resumed(self) -> list[Part]:
-        """Memory of a run that goes on from a checkpoint, before its first generation."""
-        loaded = self.sizes.replay_bytes + self.sizes.population_bytes
-        if self.device == "cpu":
-            how = "Replay and population of the checkpoint, beside the population that they replace."
-            return [Part("loaded", loaded, 0, how, ("resume",))]
-        how = "Replay and population of the checkpoint on the host, and what they replace on the device."
-        replaced = self.config.replay.capacity * self.sizes.row_bytes + self.sizes.population_bytes
-        return [Part("loaded", loaded, replaced, how, ("resume",))]
-
     def _computed_here(self) -> list[Part]:
-        sizes, measured, config = self.sizes, self.measured, self.config
+        sizes, measured, agents = self.sizes, self.measured, self.config.population.size
         if measured is None:
             copied = sizes.population_bytes if sizes.learning_agents else 0
             return [
-                Part("learning", *self._tensors(copied), "The copy of the population that learns.", ("train",)),
-                Part("breeding", *self._tensors(sizes.population_bytes), "The population that is bred.", ("evolve",)),
+                Part("learning", *self._tensors(copied), ("train",)),
+                Part("breeding", *self._tensors(sizes.population_bytes), ("evolve",)),
             ]
-        recorded, agents = sizes.rows_per_generation * sizes.row_bytes, config.population.size
-        of_others = self._tensors(recorded * (agents - measured.playing) // agents)
-        played, least = measured.phases["evaluate"], self._tensors(2 * recorded)
-        evaluation = config.evaluation
-        share = evaluation.holdout_episodes / (evaluation.slices + evaluation.fixed_episodes) if config.holds_out else 0
-        weights = self._tensors(sizes.champion_bytes * agents if config.holds_out else 0)
-        return [
-            Part(
-                "evaluation",
-                max(played.host + of_others.host, least.host),
-                max(played.device + of_others.device, least.device),
-                f"{measured.playing} of {agents} agents at a time play, with the transitions that the others have "
-                "recorded: measured by the probe.",
-                ("evaluate",),
-            ),
-            Part(
-                "learning",
-                *measured.phases["train"],
-                f"A copy of the population, and gradient steps of {measured.learning} of {sizes.learning_agents} "
-                "agents at a time: measured by the probe.",
-                ("train",),
-            ),
-            Part("breeding", *measured.phases["evolve"], "The next population: measured by the probe.", ("evolve",)),
-            Part(
-                "holdout",
-                weights.host + int(played.host * share),
-                weights.device + int(played.device * share),
-                f"As evaluation, of {evaluation.holdout_episodes} episodes, with the weights that the run began with.",
-                ("holdout",),
-            ),
+        # A group plays, beside the transitions that the others have recorded; all are joined at the end.
+        recorded = sizes.rows_per_generation * sizes.row_bytes
+        played, others = measured.phases["evaluate"], self._tensors(recorded * (agents - measured.playing) // agents)
+        joined = self._tensors(2 * recorded)
+        evaluation = max(played.host + others.host, joined.host), max(played.device + others.device, joined.device)
+        parts = [
+            Part("evaluation", *evaluation, ("evaluate",)),
+            Part("learning", *measured.phases["train"], ("train",)),
+            Part("breeding", *measured.phases["evolve"], ("evolve",)),
         ]
+        if self.config.holds_out:
+            # The weights that the run began with play too.
+            weights, settings = self._tensors(sizes.champion_bytes * agents), self.config.evaluation
+            held = played.times(settings.holdout_episodes / (settings.slices + settings.fixed_episodes))
+            parts.append(Part("holdout", weights.host + held.host, weights.device + held.device, ("holdout",)))
+        return parts
 
     def _computed_elsewhere(self) -> list[Part]:
         """Memory of the process that leads while workers compute."""
         sizes, population = self.sizes, self.sizes.population_bytes
         recorded = 2 * sizes.rows_per_generation * sizes.row_bytes
+        # The replay as it is sent, or its largest column as it moves to where workers of this machine read it.
         sent = self.config.scheduler is not None or not shares_memory(self.device)
         moved = sizes.replay_bytes if sent else sizes.rows_stored * sizes.column_bytes
         learning = 2 * population + moved if sizes.learning_agents else 0
-        how = (
-            "The copy of the population that has learned, as it comes back, and the replay: as it is sent, or its "
-            "largest column as it moves to where workers of this machine read it."
-        )
-        recording = "The transitions that workers have recorded, as they come, joined."
         return [
-            Part("evaluation", *self._tensors(recorded), recording, ("evaluate",)),
-            Part("learning", *self._tensors(learning), how, ("train",)),
-            Part("breeding", *self._tensors(population), "The population that is bred.", ("evolve",)),
+            Part("evaluation", *self._tensors(recorded), ("evaluate",)),
+            Part("learning", *self._tensors(learning), ("train",)),
+            Part("breeding", *self._tensors(population), ("evolve",)),
         ]
 
     def workers(self, count: int, among: int) -> list[Part]:
         """Return the memory of `count` workers on one machine, and of those on one GPU; `among` share the agents."""
-        sizes, measured = self.sizes, self.measured
-        holding = count if self.device == "cpu" else -(-count // max(len(visible_gpus()), 1))
+        sizes, measured, data = self.sizes, self.measured, self._tensors(self.sizes.data_bytes)
+        holding = -(-count // max(len(visible_gpus()), 1)) if self.cuda else count
         share = -(-self.config.population.size // among)
 
-        def part(name: str, each: Peak, how: str, *phases: Phase) -> Part:
-            holder: Holder = "workers"
+        def part(name: str, each: Peak, *phases: Phase) -> Part:
             sums = count * each.host, holding * each.device
-            return Part(f"workers' {name}", *sums, how, phases or PHASES, device_holder=holder)
+            return Part(f"workers' {name}", *sums, phases or PHASES, device_holder="workers")
 
-        cuda = Peak(_CUDA_HOST, _CUDA_CONTEXT) if self.device == "cuda" else Peak(0)
         copies = 0 if shares_memory(self.device) else sizes.replay_bytes
-        agents = self._tensors(2 * share * sizes.agent_bytes)
-        data = self._tensors(sizes.data_bytes)
         parts = [
-            part("processes", Peak(_WORKER + cuda.host, cuda.device), f"{count} of Python with torch and Dask."),
-            part("replays", self._tensors(copies), "A copy of the replay in each.", *_GENERATION),
-            part("agents", agents, "Their share, as sent and computed.", *_GENERATION),
+            part("processes", Peak(_WORKER + self.cuda * _CUDA_HOST, self.cuda * _CUDA_CONTEXT)),
+            part("replays", self._tensors(copies), *_GENERATION),
+            # As sent and computed.
+            part("agents", self._tensors(2 * share * sizes.agent_bytes), *_GENERATION),
         ]
         if measured is not None:
-            data = self._data() if self.device == "cpu" else Peak(0, self._data().device)
+            data = Peak(0, self._data().device) if self.cuda else self._data()
             played = measured.phases["evaluate"].times(min(share / measured.playing, 1.0))
             learned = measured.phases["train"].above(self._tensors(sizes.population_bytes))
             learned = learned.times(min(share / max(measured.learning, 1), 1.0))
-            how = "As measured by the probe, of a share of the agents."
-            parts += [part("evaluation", played, how, "evaluate"), part("learning", learned, how, "train")]
-        return [*parts, part("data", data, f"In each of {count}.")]
+            parts += [part("evaluation", played, "evaluate"), part("learning", learned, "train")]
+        return [*parts, part("data", data)]
 
     def _written(self) -> list[Part]:
         """Memory of checkpoints, uploads, plots and trackers."""
         sizes, config = self.sizes, self.config
-        how = "Blocks of at most 8 MB that are compressed, hashed and written, two at a time."
-        parts = [
-            Part("checkpoint staging", _STAGING, 0, how, ("checkpoint",)),
-            Part("plots", _PLOTS, 0, "The process that draws, beside the next generation or the last.", _GENERATION),
+        # The largest tensor that is brought from the device to the host to be hashed or written.
+        largest = max(sizes.champion_bytes * config.population.size, sizes.rows_stored * sizes.column_bytes)
+        return [
+            Part("checkpoint staging", _STAGING, 0, ("checkpoint",)),
+            Part("plots", _PLOTS, 0, _GENERATION),
+            Part("staging from the device", self.cuda * 2 * largest, 0, ("evolve", "checkpoint")),
+            *(
+                Part(f"tracker {name}", tracker_class(name).memory_bytes, 0)
+                for name in dict.fromkeys(config.reporting.trackers)
+            ),
+            Part("upload queue", is_remote(config.checkpoint.store) * _UPLOADS, 0, _GENERATION),
         ]
-        if self.device == "cuda":
-            how = "The largest tensor that is brought to the host to be hashed or written."
-            largest = max(sizes.champion_bytes * config.population.size, sizes.rows_stored * sizes.column_bytes)
-            parts.append(Part("staging from the device", 2 * largest, 0, how, ("evolve", "checkpoint")))
-        for name in dict.fromkeys(config.reporting.trackers):
-            amount = tracker_class(name).memory_bytes
-            parts.append(Part(f"tracker {name}", amount, 0, "Its packages, and what it writes with."))
-        if is_remote(config.checkpoint.store):
-            how = "Blocks of 8 MB on their way; generations that wait lie on disk, not in memory."
-            parts.append(Part("upload queue", _UPLOADS, 0, how, _GENERATION))
-        return parts
 
 
 def _device_of(config: Config) -> Device:

@@ -121,60 +121,41 @@ class DiskPlan:
 
     Attributes:
         checkpoint_bytes: checkpoint of a generation, on average over the run.
-        population_bytes: of it, the population's file.
-        shard_bytes, shard_raw_bytes: of it, the new transitions, and their size before compression.
         run_bytes: the run at its end in its store, by the retention rule.
         most_bytes: the most while it trains: one generation more.
         local_bytes: the most on this machine beside a remote store; else 0.
-        upload_generation_bytes, upload_bytes: uploads to a remote store, per generation and in all; else 0.
-        assumption: on compression, a sentence.
+        upload_bytes: all uploads to a remote store; else 0.
     """
 
     checkpoint_bytes: int
-    population_bytes: int
-    shard_bytes: int
-    shard_raw_bytes: int
     run_bytes: int
     most_bytes: int
     local_bytes: int
-    upload_generation_bytes: int
     upload_bytes: int
-    assumption: str
 
 
 def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
     """Return the bytes that a run writes, from its first generation to its last."""
     settings, last = config.checkpoint, config.generations
     checkpoints = [_files_bytes(sizes, generation) + _shard_bytes(sizes) for generation in range(1, last + 1)]
-    mean = sum(checkpoints) // last
     local = upload = 0
     if is_remote(settings.store):
         waiting = min(settings.queue_generations + settings.keep_local, last)
         local = _kept_bytes(sizes, set(range(last - waiting + 1, last + 1)))
         upload = sum(checkpoints) + _plot_pages(sizes) * _PLOT_PAGE_BYTES
-    shares = f"{_FLOATS_LEFT:.0%} of float32 values, {_OTHERS_LEFT:.0%} of the rest, as measured on preset quickstart"
     return DiskPlan(
-        checkpoint_bytes=mean,
-        population_bytes=sizes.population_bytes,
-        shard_bytes=_shard_bytes(sizes),
-        shard_raw_bytes=sizes.rows_per_generation * sizes.row_bytes,
+        checkpoint_bytes=sum(checkpoints) // last,
         run_bytes=_kept_bytes(sizes, _kept(sizes, settings.keep_last)) + _PLOT_PAGE_BYTES,
         most_bytes=_kept_bytes(sizes, _kept(sizes, settings.keep_last + 1)) + _PLOT_PAGE_BYTES,
         local_bytes=local,
-        upload_generation_bytes=mean if upload else 0,
         upload_bytes=upload,
-        assumption=f"zstd leaves {_left(sizes):.0%} of the replay's new transitions: {shares}.",
     )
 
 
-def _left(sizes: Sizes) -> float:
-    """Share of a transition's bytes that compression leaves."""
-    others = sizes.row_bytes - sizes.float_bytes
-    return (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others) / sizes.row_bytes
-
-
 def _shard_bytes(sizes: Sizes) -> int:
-    return int(sizes.rows_per_generation * sizes.row_bytes * _left(sizes))
+    """Bytes of a generation's new transitions after compression."""
+    others = sizes.row_bytes - sizes.float_bytes
+    return int(sizes.rows_per_generation * (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others))
 
 
 def _files_bytes(sizes: Sizes, generation: int) -> int:

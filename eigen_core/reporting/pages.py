@@ -52,7 +52,7 @@ def data_page(run: str, size: str, lines: Sequence[str], parts: Sequence[Mapping
 
 
 def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]) -> str:
-    """Return the page of the memory plan; rows are parts: `part`, `host (MB)`, `device (MB)`, `phases`, `how`."""
+    """Return the page of the memory plan; rows are parts: `part`, `host (MB)`, `device (MB)`, `phases`."""
     sizes = ["host (MB)", *(["device (MB)"] if any(row["device (MB)"] for row in rows) else [])]
     large = [row for row in rows if any(float(row[size]) >= _SMALL_MB for size in sizes)]
     small = [row for row in rows if row not in large]
@@ -61,8 +61,7 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
     if small:
         rest = {size: round(sum(float(row[size]) for row in small), 1) for size in sizes}
         table.append({"part": f"{count(len(small), 'smaller part')}", **rest, "phases": "–"})
-    how = "\n".join(f"- **{row['part']}**: {row['how']}" for row in large)
-    return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n\n## How it was computed\n\n{how}\n"
+    return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n"
 
 
 def uploads_sentence(status: "UploadStatus") -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration, size
-from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, flag, number, run_options
+from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, number, run_options
 from flows.cli.display import progress_shown
 from flows.cli.printing import PlainTable, print_fact, print_line, print_result
 from flows.server.environment import prepare_environment, require_addresses
@@ -42,7 +42,6 @@ def plan(
     days: Annotated[int | None, number("Plan without data: days of the panel.", most=LARGEST)] = None,
     columns: Annotated[int | None, number("Plan without data: columns of the panel.", most=LARGEST)] = None,
     assets: Annotated[int | None, number("Tradable columns among them.", most=LARGEST, shown="all")] = None,
-    explain: Annotated[bool, flag("--explain", "Show how the size of each part is known.")] = False,
     as_json: Json = False,
 ) -> None:
     """Show what a run would take, without training: memory, disk, uploads, time; exit code 3 if it does not fit."""
@@ -61,7 +60,7 @@ def plan(
         run_plan = plan_run(config, data, shape=shape)
         measured = run_plan.plan.measured
         workers = worker_plans(config, run_plan.plan.sizes, measured) if isinstance(measured, ProbeResult) else []
-    print_result(as_json, plan_document, partial(_print_whole_plan, explained=explain), config, run_plan, workers)
+    print_result(as_json, plan_document, _print_whole_plan, config, run_plan, workers)
     if not run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)
 
@@ -79,24 +78,22 @@ def _shape_of(days: int | None, columns: int | None, assets: int | None, data: s
     return days, columns, columns if assets is None else assets
 
 
-def _print_whole_plan(
-    console: Console, config: "Config", run_plan: "RunPlan", workers: "Sequence[WorkerPlan]", *, explained: bool
-) -> None:
-    print_plan(console, config, run_plan, explained=explained)
+def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan", workers: "Sequence[WorkerPlan]") -> None:
+    print_plan(console, config, run_plan)
     _print_time(console, run_plan.plan.measured, config.generations)
     if workers:
         _print_workers(console, workers)
     print_line(console, run_plan.sentence())
 
 
-def print_plan(console: Console, config: "Config", run_plan: "RunPlan", *, explained: bool = False) -> None:
+def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
     """Print the tables of a plan, what it writes, and the limits of this machine; no verdict."""
     size = "" if run_plan.data.facts is None else f"; {run_plan.data.facts}"
     print_line(
         console,
         f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{size}",
     )
-    _print_parts(console, run_plan, explained=explained)
+    _print_parts(console, run_plan)
     _print_phases(console, run_plan)
     _print_disk(console, config, run_plan.plan.disk)
     for index, limit in enumerate(run_plan.limits):
@@ -122,16 +119,15 @@ def plan_document(config: "Config", run_plan: "RunPlan", workers: "Sequence[Work
     }
 
 
-def _print_parts(console: Console, run_plan: "RunPlan", *, explained: bool) -> None:
+def _print_parts(console: Console, run_plan: "RunPlan") -> None:
     plan = run_plan.plan
     on_device = plan.device != "cpu"
-    headers = ["part", "host", *(["device"] if on_device else []), "phases", *(["how"] if explained else [])]
-    table = PlainTable(*headers, left=("part", "phases", "how"), least_important=("phases", *headers[4:]))
+    headers = ["part", "host", *(["device"] if on_device else []), "phases"]
+    table = PlainTable(*headers, left=("part", "phases"), least_important=("phases",))
     rows = zip(plan.parts, plan.part_rows(), strict=True)
     for part, row in sorted(rows, key=lambda pair: -(pair[0].host_bytes + pair[0].device_bytes)):
         device = [_size(part.device_bytes)] if on_device else []
-        how = [part.how] if explained else []
-        table.add_row(part.name, _size(part.host_bytes), *device, str(row["phases"]), *how)
+        table.add_row(part.name, _size(part.host_bytes), *device, str(row["phases"]))
     table.print(console)
 
 
@@ -157,12 +153,8 @@ def _print_disk(console: Console, config: "Config", disk: "DiskPlan") -> None:
     )
     if disk.local_bytes:
         _print_fact(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
-    _print_fact(console, "", disk.assumption)
-    if disk.upload_bytes:
-        each, whole = _size(disk.upload_generation_bytes), _size(disk.upload_bytes)
-        _print_fact(console, "uploads", f"{each} a generation, {whole} in all")
-    else:
-        _print_fact(console, "uploads", "none: the store is a folder here")
+    uploads = f"{_size(disk.upload_bytes)} in all" if disk.upload_bytes else "none: the store is a folder here"
+    _print_fact(console, "uploads", uploads)
 
 
 def _print_workers(console: Console, plans: "Sequence[WorkerPlan]") -> None:

@@ -256,18 +256,11 @@ def test_a_run_takes_the_planned_room(tmp_path: Path, keep_last: int, keep_every
     assert plan.most_bytes >= plan.run_bytes
 
 
-def test_compressed_transitions_take_less_and_the_assumption_is_told() -> None:
-    packed = planned_disk(Config())
-    assert packed.shard_bytes < packed.shard_raw_bytes
-    assert packed.shard_bytes == pytest.approx(1_464_100, rel=0.05)
-    assert "zstd" in packed.assumption
-
-
 def test_uploads_are_counted_where_the_store_is_elsewhere() -> None:
     here = planned_disk(Config())
     there = planned_disk(Config(checkpoint={"store": "gs://bucket/runs"}))
-    assert (here.upload_bytes, here.upload_generation_bytes, here.local_bytes) == (0, 0, 0)
-    assert there.upload_generation_bytes == there.checkpoint_bytes == here.checkpoint_bytes
+    assert (here.upload_bytes, here.local_bytes) == (0, 0)
+    assert there.checkpoint_bytes == here.checkpoint_bytes
     assert there.upload_bytes == pytest.approx(Config().generations * there.checkpoint_bytes, rel=0.02)
     assert there.local_bytes > 0
 
@@ -277,7 +270,8 @@ def test_a_replay_that_wraps_needs_only_the_shards_that_hold_its_rows() -> None:
     settings = {"keep_last": 1, "keep_every": 0}
     long = planned_disk(Config(generations=100, checkpoint=settings))
     longer = planned_disk(Config(generations=101, checkpoint=settings))
-    assert 6 * long.shard_bytes < long.run_bytes - 2 * long.population_bytes < 7 * long.shard_bytes
+    # All hundred would be 146 MB.
+    assert long.run_bytes < 20_000_000
     assert longer.run_bytes - long.run_bytes < 5_000
 
 

@@ -1,6 +1,5 @@
 """The plan of a run against the limits of a machine, memory of other processes, and the refusal."""
 
-import json
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -113,15 +112,6 @@ def test_what_others_take_of_a_group_is_taken_off(monkeypatch: pytest.MonkeyPatc
     alone = planned()
     assert headroom_of(alone) == int(9.3 * GB)
     assert "others" not in alone.plan.verdicts[0].limit.origin
-
-
-def test_others_that_take_all_leave_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "memory.stat").write_text("")
-    (tmp_path / "memory.current").write_text(str(50 * GB))
-    bounded(monkeypatch, 10 * GB, "group", ControlGroup(2, "/job", tmp_path))
-    run_plan = planned()
-    assert headroom_of(run_plan) == 0
-    assert not run_plan.fits
 
 
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,26 +277,3 @@ def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_wr
     assert require_fit(config, DATA, "mine").fits
     with pytest.raises(RunTooLargeError):
         require_fit(config, DATA, "other")
-
-
-def test_the_document_is_json_with_these_keys() -> None:
-    document = json.loads(json.dumps(planned("memory.limit_gb=0.75").document()))
-    assert set(document) == {
-        "panel",
-        "device",
-        "peak_host_bytes",
-        "peak_device_bytes",
-        "fits",
-        "verdicts",
-        "phases",
-        "parts",
-        "disk",
-        "measured",
-        "sentence",
-        "limits",
-        "device_limit",
-        "suggestions",
-    }
-    assert document["fits"] is False
-    assert {"bytes": 750 * MB, "origin": "memory.limit_gb", "kind": "run"} in document["limits"]
-    assert set(document["suggestions"][0]) == {"settings", "saved_bytes", "fits", "same_result"}
