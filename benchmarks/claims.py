@@ -1,22 +1,24 @@
 """How often the verdict claims skill of traders whose skill is known, on years of the bundled prices."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.verdicts import Evidence, Verdict, judge
+from eigen_core.judging.backtest import SpanResult
+from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel, build_panel
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.fills import BASIS_POINTS
-from eigen_core.trading.matched_traders import matched_traders
+from eigen_core.trading.matched_traders import MatchedTraders, matched_traders
 from eigen_core.trading.prices import prices_of_span
 
 _DAYS = 251
@@ -100,21 +102,24 @@ def _judged(year: _Year, config: Config, skill: float | None, threshold: float |
             trade_accounts(group, year.closes[:_DAYS], year.dates, config.trading, config.account).equity[:, -1]
             for group in matched_traders(trades, year.known, config.trading, _DRAWS, 0, key)
         ]
-        capital = config.account.capital
         excess, alpha = excess_of_trades(trades, year.known, config.trading)
-        yield judge(
-            Evidence(
-                returns=account.curve(0).returns,
-                baselines={"all assets": year.market},
-                baskets=("all assets",),
-                total_return=float(account.equity[0, -1] / capital - 1.0),
-                matched_returns=np.concatenate(matched) / capital - 1.0,
-                excess=excess,
-                alpha=alpha,
-                holding_days=config.trading.holding_days,
-                periods_per_year=periods_per_year(year.dates, config.account),
-            )
+        curve, capital = account.curve(0), config.account.capital
+        played = SpanResult(
+            curve=curve,
+            trades=pd.DataFrame(),
+            interest=0.0,
+            one_portfolio=False,
+            baselines={"all assets": replace(curve, equity=capital * np.cumprod(1.0 + year.market))},
+            baskets=("all assets",),
+            matched=MatchedTraders(np.concatenate(matched) / capital - 1.0, "random traders"),
+            timing=MatchedTraders(np.empty(0), "shifts"),
+            excess=excess,
+            alpha=alpha,
+            holding_days=config.trading.holding_days,
+            periods_per_year=periods_per_year(year.dates, config.account),
+            risk_free=0.0,
         )
+        yield verdict_on(played, config)
 
 
 def _signal(year: _Year, skill: float | None, generator: np.random.Generator) -> Values:

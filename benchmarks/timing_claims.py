@@ -5,14 +5,16 @@ from dataclasses import replace
 from functools import partial
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
+from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.portfolio import PortfolioBacktest
-from eigen_core.judging.verdicts import Evidence, Verdict, judge, verdict_on
+from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
@@ -116,22 +118,24 @@ def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: s
     year = periods_per_year(panel.dates, config.account, span)
     account = trade_accounts(trades, closes[:_DAYS], dates, trading, config.account).curve(0)
     asset = np.diff(closes[:_DAYS, 0], prepend=closes[0, 0]) / np.concatenate([closes[:1, 0], closes[: _DAYS - 1, 0]])
-    shifted = play_shifted_trades(trades, known, dates, config, _DRAWS).total_returns
-    return judge(
-        Evidence(
-            returns=account.returns,
-            baselines={"equal_weight": asset},
-            baskets=("equal_weight",),
-            total_return=float(account.equity[-1] / account.capital - 1.0),
-            matched_returns=shifted,
-            excess=excess_of_trades(trades, known, trading, any_day=True)[0],
-            alpha=alpha_of_days(account.returns, asset, year),
-            holding_days=trading.holding_days,
-            periods_per_year=year,
-            timing_returns=shifted,
-            by_timing=True,
-        )
+    shifted = play_shifted_trades(trades, known, dates, config, _DRAWS)
+    played = SpanResult(
+        curve=account,
+        trades=pd.DataFrame(),
+        interest=0.0,
+        one_portfolio=False,
+        baselines={"equal_weight": replace(account, equity=account.capital * np.cumprod(1.0 + asset))},
+        baskets=("equal_weight",),
+        matched=shifted,
+        timing=shifted,
+        by_timing=True,
+        excess=excess_of_trades(trades, known, trading, any_day=True)[0],
+        alpha=alpha_of_days(account.returns, asset, year),
+        holding_days=trading.holding_days,
+        periods_per_year=year,
+        risk_free=0.0,
     )
+    return verdict_on(played, config)
 
 
 def _normalised(values: Values) -> Values:

@@ -87,6 +87,11 @@ class SpanResult:
         """The baseline that beta, alpha and information ratio are against."""
         return self.baskets[0]
 
+    @property
+    def total_return(self) -> float:
+        """Return over the whole span, as a fraction of the capital."""
+        return float(self.curve.equity[-1] / self.curve.capital - 1.0)
+
     @cached_property
     def figures(self) -> Metrics:
         """Metrics of the account, against the benchmark."""

@@ -1,7 +1,7 @@
 """The verdict: whether an agent shows skill, by a stated rule that counts every look at the days."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -35,46 +35,6 @@ _LOST = "it earned no more than its part in the market's moves explains; "
 
 
 @dataclass(frozen=True)
-class Evidence:
-    """Evidence about an agent on a span of days.
-
-    Attributes:
-        returns: of its account, a day, float64 `[days]`.
-        baselines: returns of other accounts, float64 `[days]` by name.
-        baskets: those of the baselines that hold all assets.
-        total_return: of its account over the span.
-        matched_returns: total returns of random traders matched to the agent, float64 `[draws]`.
-        excess, alpha, holding_days, active_share: see `SpanResult`; trades that overlap are not independent.
-        periods_per_year: days of trading a year.
-        looks: results on these days among which this one was chosen, itself included.
-        looked_at: known Sharpe ratios of a day among them.
-        risk_free: return without risk on each day, float64 `[days]`, or on any day.
-        seed: of the bootstraps.
-        matched_description: common properties of agent and matched traders, in words.
-        timing_returns: total returns of the agent's decisions at other times, float64 `[shifts]`.
-        by_timing: there is one asset, and the matched traders are those decisions.
-    """
-
-    returns: Values
-    baselines: Mapping[str, Values]
-    baskets: Sequence[str]
-    total_return: float
-    matched_returns: Values
-    excess: Excess | None
-    alpha: Excess | None
-    holding_days: int
-    periods_per_year: float
-    looks: int = 1
-    looked_at: Sequence[float] = ()
-    risk_free: Values | float = 0.0
-    seed: int = 0
-    matched_description: str = "random traders"
-    active_share: float | None = None
-    timing_returns: Values = field(default_factory=lambda: np.empty(0))
-    by_timing: bool = False
-
-
-@dataclass(frozen=True)
 class Verdict:
     """Conclusion of the evidence. Undefined values are None. Probabilities are corrected for looks.
 
@@ -105,9 +65,20 @@ class Verdict:
     looks: int
     timing_pvalue: float
 
+    @property
+    def statement(self) -> str:
+        """The sentence, beginning with a capital."""
+        return self.sentence[:1].upper() + self.sentence[1:]
 
-def judge(evidence: Evidence) -> Verdict:
-    """Return the verdict on an agent.
+
+def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at: Sequence[float] = ()) -> Verdict:
+    """Return the verdict on agents that played a span of days.
+
+    Args:
+        played: their earnings.
+        config: of the run; its seed is that of the bootstraps.
+        looks: results on these days among which this one was chosen, itself included.
+        looked_at: known Sharpe ratios of a day among them.
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
     the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many degrees of
@@ -117,28 +88,32 @@ def judge(evidence: Evidence) -> Verdict:
     the median of the matched random traders; the rest is undecided. In any case no skill is shown where the account's
     daily returns, with all costs paid, have no positive alpha on the first basket.
     """
-    looks, daily = max(evidence.looks, 1), evidence.returns - evidence.risk_free
+    looks, returns = max(looks, 1), played.curve.returns
+    risk_free = daily_rates(played.risk_free, played.curve.dates)
+    daily = returns - risk_free
+    baselines = {name: baseline.returns for name, baseline in played.baselines.items()}
+    baskets = [baselines[name] for name in played.baskets]
     matched, timing = (
-        corrected((1.0 + (draws >= evidence.total_return).sum()) / (1.0 + len(draws)), looks)
-        for draws in (evidence.matched_returns, evidence.timing_returns)
+        corrected((1.0 + (draws >= played.total_return).sum()) / (1.0 + len(draws)), looks)
+        for draws in (played.matched.total_returns, played.timing.total_returns)
     )
-    freedom = max(len(daily) / evidence.holding_days - 1.0, 1.0)
-    excess_pvalue, smallest = _excess(evidence.excess, freedom, looks)
-    alpha_pvalue, _ = _excess(evidence.alpha, freedom, looks)
-    correlation = _basket_correlation(evidence)
+    freedom = max(len(daily) / played.holding_days - 1.0, 1.0)
+    excess_pvalue, smallest = _excess(played.excess, freedom, looks)
+    alpha_pvalue, _ = _excess(played.alpha, freedom, looks)
+    correlation = _correlation(returns, baskets)
     pvalues = [matched, *(1.0 if pvalue is None else pvalue for pvalue in (excess_pvalue, alpha_pvalue))]
-    lost = _lost(evidence, daily)
-    basket = _basket(evidence, correlation)
-    claim: Claim = "none" if lost else _claim(evidence, max(pvalues), basket)
-    interval, year = sharpe_interval(daily, evidence.seed), evidence.periods_per_year**0.5
+    own_alpha = daily_alpha(daily, baskets[0] - risk_free)
+    lost = own_alpha is None or own_alpha <= 0.0
+    basket = _basket(played, correlation)
+    claim: Claim = "none" if lost else _claim(played, max(pvalues), basket)
+    missing = _missing(pvalues, played, smallest, looks)
+    interval, year = sharpe_interval(daily, config.seed), played.periods_per_year**0.5
     return Verdict(
         claim=claim,
-        sentence=_sentence(
-            evidence, claim, matched, basket or (_LOST if lost else ""), _missing(pvalues, evidence, smallest)
-        ),
+        sentence=_sentence(played, claim, matched, basket or (_LOST if lost else ""), missing, looks),
         sharpe_interval=None if interval is None else (interval[0] * year, interval[1] * year),
-        deflated_sharpe=deflated_sharpe(daily, looks, evidence.looked_at),
-        spa_pvalue=superiority(evidence.returns, evidence.baselines, evidence.seed),
+        deflated_sharpe=deflated_sharpe(daily, looks, looked_at),
+        spa_pvalue=superiority(returns, baselines, config.seed),
         matched_pvalue=matched,
         excess_pvalue=excess_pvalue,
         alpha_pvalue=alpha_pvalue,
@@ -154,126 +129,75 @@ def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | 
     if excess is None or excess.standard_error == 0.0:
         return None, None
     error = excess.standard_error
-    each = corrected_significance(looks)
+    # Of so many results, one claims by luck with `SIGNIFICANCE`.
+    each = float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
     smallest = float(student.isf(each, freedom) + norm.isf(1.0 - POWER)) * error
     return corrected(float(student.sf(excess.mean / error, freedom)), looks), smallest
 
 
-def corrected_significance(looks: int) -> float:
-    """Return the significance of each of `looks` results, of which together one claims by luck with `SIGNIFICANCE`."""
-    return float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
-
-
-def _lost(evidence: Evidence, daily: Values) -> bool:
-    """Return whether the account earned no more than its part in the moves of the first basket, if there is one."""
-    baskets = [name for name in evidence.baskets if name in evidence.baselines]
-    if not baskets:
-        return False
-    alpha = daily_alpha(daily, evidence.baselines[baskets[0]] - evidence.risk_free)
-    return alpha is None or alpha <= 0.0
-
-
-def _claim(evidence: Evidence, pvalue: float, basket: str) -> Claim:
+def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
     """Return the claim; `pvalue` is the greatest of all conditions, `basket` is empty if the agent is none."""
     if pvalue <= SIGNIFICANCE:
         return "skill"
-    if basket or evidence.excess is None or evidence.excess.mean <= 0.0:
+    if basket or played.excess is None or played.excess.mean <= 0.0:
         return "none"
-    return "none" if _share_below(evidence) <= 0.5 else "undecided"
+    return "none" if _share_below(played) <= 0.5 else "undecided"
 
 
-def _basket(evidence: Evidence, correlation: float | None) -> str:
+def _share_below(played: SpanResult) -> float:
+    """Return the share of the matched traders that earned less; a half without any."""
+    share = played.matched.quantile_of(played.total_return)
+    return 0.5 if share is None else share
+
+
+def _correlation(returns: Values, baskets: Sequence[Values]) -> float | None:
+    """Return the greatest correlation of the returns with those of a basket; None where nothing moves."""
+    known = [basket for basket in baskets if basket.std() > 0.0 and returns.std() > 0.0]
+    return max((float(np.corrcoef(returns, basket)[0, 1]) for basket in known), default=None)
+
+
+def _basket(played: SpanResult, correlation: float | None) -> str:
     """Return that the agent is the basket of all assets, in words; empty if it is not."""
-    if evidence.active_share is not None:
-        held = 1.0 - evidence.active_share
+    if played.active_share is not None:
+        held = 1.0 - played.active_share
         weights = f"{percent(held, 0)} of its weights are those of equal weight, the basket of all assets; "
         return weights if held >= BASKET else ""
     if correlation is None or correlation < BASKET:
         return ""
-    basket = "the asset itself" if evidence.by_timing else "the basket of all assets"
+    basket = "the asset itself" if played.by_timing else "the basket of all assets"
     return f"it is {basket}, whose daily returns correlate {ratio(correlation)} with its own; "
 
 
-def _share_below(evidence: Evidence) -> float:
-    draws = evidence.matched_returns
-    if not len(draws):
-        return 0.5
-    return float((draws < evidence.total_return).mean() + (draws == evidence.total_return).mean() / 2.0)
-
-
-def _basket_correlation(evidence: Evidence) -> float | None:
-    baskets = [evidence.baselines[name] for name in evidence.baskets if name in evidence.baselines]
-    known = [basket for basket in baskets if basket.std() > 0.0 and evidence.returns.std() > 0.0]
-    return max((float(np.corrcoef(evidence.returns, basket)[0, 1]) for basket in known), default=None)
-
-
-def _edge(evidence: Evidence, smallest: float | None) -> str:
-    if corrected(1.0 / (1.0 + len(evidence.matched_returns)), evidence.looks) > SIGNIFICANCE:
-        kind = "shifts in time" if evidence.by_timing else "random traders"
-        return f"after so many looks {len(evidence.matched_returns):,} {kind} are too few to show any edge"
-    if smallest is None or evidence.excess is None:
-        return "no edge could have been shown"
-    return f"the smallest edge that could have been shown is {change(smallest)} % a {evidence.excess.per}"
-
-
-def _missing(pvalues: Sequence[float], evidence: Evidence, smallest: float | None) -> str:
+def _missing(pvalues: Sequence[float], played: SpanResult, smallest: float | None, looks: int) -> str:
     """Return the reason why skill was not claimed: luck in the alpha alone, or too small an edge."""
     *others, alpha = pvalues
     if max(others) <= SIGNIFICANCE < alpha:
         return f"by luck alone, the excess that the market's moves do not explain has a probability of {percent(alpha)}"
-    return _edge(evidence, smallest)
+    draws = len(played.matched.total_returns)
+    if corrected(1.0 / (1.0 + draws), looks) > SIGNIFICANCE:
+        kind = "shifts in time" if played.by_timing else "random traders"
+        return f"after so many looks {draws:,} {kind} are too few to show any edge"
+    if smallest is None or played.excess is None:
+        return "no edge could have been shown"
+    return f"the smallest edge that could have been shown is {change(smallest)} % a {played.excess.per}"
 
 
-def _earned(evidence: Evidence) -> str:
-    earned = f"it earned {change(100.0 * evidence.total_return, 1)} %"
-    baskets = [name for name in evidence.baskets if name in evidence.baselines]
-    if not baskets:
-        return earned
-    basket = float(np.prod(1.0 + evidence.baselines[baskets[0]]) - 1.0)
-    return f"{earned}, {baskets[0].replace('_', ' ')} {change(100.0 * basket, 1)} %"
-
-
-def _against(evidence: Evidence) -> str:
-    if not evidence.by_timing or evidence.excess is None:
-        return "the market"
-    return "as much of the asset on all days" if evidence.excess.per == "year" else "the asset bought on any day"
-
-
-def _sentence(evidence: Evidence, claim: Claim, matched: float, reason: str, missing: str) -> str:
-    looks = f"after {count(max(evidence.looks, 1), 'look')} at these days"
-    if evidence.excess is None:
-        return f"no skill shown: it made fewer than two trades ({looks})."
-    gained = f"beyond {_against(evidence)} it gained {evidence.excess}"
-    draws = f"{len(evidence.matched_returns):,} {evidence.matched_description}"
-    compared = f"{_earned(evidence)}; {gained}, and {percent(_share_below(evidence), 0)} of {draws} earned less"
-    if claim == "skill":
-        return f"skill is likely: {compared}; by luck alone that has a probability of {percent(matched)} {looks}."
-    if claim == "undecided":
-        return f"too little data to tell: {missing}; {compared} ({looks})."
-    return f"no skill shown: {reason}{compared} ({looks}; {missing})."
-
-
-def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at: Sequence[float] = ()) -> Verdict:
-    """Return the verdict on agents that played a span of days; for the last arguments see `Evidence`."""
-    curve = played.curve
-    return judge(
-        Evidence(
-            returns=curve.returns,
-            baselines={name: baseline.returns for name, baseline in played.baselines.items()},
-            baskets=played.baskets,
-            total_return=float(curve.equity[-1] / curve.capital - 1.0),
-            matched_returns=played.matched.total_returns,
-            excess=played.excess,
-            alpha=played.alpha,
-            holding_days=played.holding_days,
-            looks=looks,
-            looked_at=looked_at,
-            periods_per_year=played.periods_per_year,
-            risk_free=daily_rates(played.risk_free, curve.dates),
-            seed=config.seed,
-            matched_description=played.matched.description,
-            active_share=played.active_share,
-            timing_returns=played.timing.total_returns,
-            by_timing=played.by_timing,
-        )
+def _sentence(played: SpanResult, claim: Claim, matched: float, reason: str, missing: str, looks: int) -> str:
+    excess, after = played.excess, f"after {count(looks, 'look')} at these days"
+    if excess is None:
+        return f"no skill shown: it made fewer than two trades ({after})."
+    against = "the market"
+    if played.by_timing:
+        against = "as much of the asset on all days" if excess.per == "year" else "the asset bought on any day"
+    basket = float(np.prod(1.0 + played.baselines[played.benchmark].returns) - 1.0)
+    draws = f"{len(played.matched.total_returns):,} {played.matched.description}"
+    compared = (
+        f"it earned {change(100.0 * played.total_return, 1)} %, {played.benchmark.replace('_', ' ')} "
+        f"{change(100.0 * basket, 1)} %; beyond {against} it gained {excess}, and "
+        f"{percent(_share_below(played), 0)} of {draws} earned less"
     )
+    if claim == "skill":
+        return f"skill is likely: {compared}; by luck alone that has a probability of {percent(matched)} {after}."
+    if claim == "undecided":
+        return f"too little data to tell: {missing}; {compared} ({after})."
+    return f"no skill shown: {reason}{compared} ({after}; {missing})."
