@@ -1,6 +1,6 @@
 """The plots of a run: one function and one PNG file each."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
@@ -11,8 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.patheffects import withStroke
-from matplotlib.ticker import PercentFormatter
 
 from eigen_core.common.records import (
     Curve,
@@ -20,7 +18,6 @@ from eigen_core.common.records import (
     Link,
     Member,
     Origin,
-    PhaseMemory,
     Telemetry,
     champion_path,
     links,
@@ -86,9 +83,7 @@ def write_plots(
     return [
         plot_fitness(history, folder / FITNESS_PLOT),
         plot_learning(history, folder / "learning.png", curves),
-        plot_replay(history, folder / "replay.png"),
         plot_resources(telemetry, folder / "resources.png"),
-        plot_phase_memory(telemetry, folder / "memory.png"),
         plot_lineage(history, folder / "lineage.png"),
         plot_diversity(history, folder / "diversity.png"),
     ]
@@ -197,64 +192,6 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
     figure.subplots_adjust(left=0.05, right=0.935, bottom=0.13, top=top, hspace=hspace, wspace=0.125 * grid.shape[1])
 
 
-def plot_replay(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Write the fill of the replay against its capacity (transitions, and percent of the capacity)."""
-    with figure_file(path, "Replay buffer", _replay_story(history)) as figure:
-        if history:
-            _draw_replay(figure.add_axes((0.07, 0.115, 0.86, 0.695)), history)
-    return path
-
-
-def _replay_story(history: Sequence[GenerationRecord]) -> str:
-    if not history:
-        return NO_GENERATION
-    record = history[-1]
-    share = record.transitions / max(record.replay_capacity, 1)
-    story = (
-        f"Generation {record.generation}: {record.transitions:,} of {record.replay_capacity:,} transitions "
-        f"({100 * share:.0f} %)."
-    )
-    full = next((r.generation for r in history if r.transitions >= r.replay_capacity), None)
-    return story if full is None else f"{story} Full since generation {full}: the oldest are overwritten."
-
-
-def _draw_replay(axes: Axes, history: Sequence[GenerationRecord]) -> None:
-    edges = np.array([history[0].generation - 0.5, *(record.generation + 0.5 for record in history)])
-    held = np.array([record.transitions for record in history], dtype=np.float64)
-    capacity = np.array([max(record.replay_capacity, 1) for record in history], dtype=np.float64)
-    axes.stairs(held, edges, fill=True, color=SKY, alpha=0.55, linewidth=0)
-    axes.stairs(held, edges, baseline=None, color=BLUE, linewidth=1.6)
-    axes.stairs(capacity, edges, baseline=None, color=MUTED, linewidth=1.4, linestyle="--")
-    generation_axis(axes, history[0].generation, history[-1].generation)
-    value_axis(axes, "Transitions", "share of the capacity")
-    axes.set_ylim(0.0, 1.12 * float(max(capacity.max(), held.max())))
-    axes.annotate(
-        f"capacity {number(capacity[-1])}",
-        xy=(0.0, capacity[0]),
-        xycoords=("axes fraction", "data"),
-        xytext=(5, 4),
-        textcoords="offset points",
-        color=MUTED,
-    )
-    last = capacity[-1]
-    percent = axes.secondary_yaxis("right", functions=(lambda y: y / last, lambda share: share * last))
-    percent.set_yticks([0.0, 0.25, 0.5, 0.75, 1.0])
-    percent.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
-    first = next((record.generation for record in history if record.learning is not None), None)
-    if first is not None:
-        start = first - 0.5
-        late = start - edges[0] > 0.7 * (edges[-1] - edges[0])
-        axes.vlines(start, 0.0, held[np.searchsorted(edges, start)], color=INK, linewidth=1.2)
-        axes.annotate(
-            f"learning starts in generation {first}",
-            xy=(start, 0.0),
-            xytext=(-5 if late else 5, 8),
-            textcoords="offset points",
-            ha="right" if late else "left",
-            path_effects=[withStroke(linewidth=2.5, foreground=tint(SKY, 0.45))],
-        )
-
-
 def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
     """Write the time of each generation by phase (seconds) and the resident memory (MB)."""
     with figure_file(path, "Time and memory", _resources_story(telemetry)) as figure:
@@ -298,11 +235,16 @@ def _draw_time(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
 
 
 def _draw_memory(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
-    resident = _by_generation(telemetry, [entry.rss_bytes / BYTES_PER_MB for entry in telemetry])
-    peak = _by_generation(telemetry, [entry.rss_peak_bytes / BYTES_PER_MB for entry in telemetry])
-    curves, colours = {"at the end": resident, "peak": peak}, {"at the end": BLUE, "peak": PURPLE}
-    _draw_memory_curves(axes, "Resident memory", telemetry, curves, colours)
-    axes.fill_between(_generations(telemetry), resident, peak, color=SKY, alpha=0.25, linewidth=0)
+    peaks = [{phase.phase: phase.peak_bytes for phase in entry.phases} for entry in telemetry]
+    measured = {phase: [entry.get(phase) for entry in peaks] for phase in PHASE_COLOURS}
+    measured["at the end"] = [entry.rss_bytes for entry in telemetry]
+    measured["GPU"] = [entry.device_peak_bytes or None for entry in telemetry]
+    curves = {name: _by_generation(telemetry, values) / BYTES_PER_MB for name, values in measured.items()}
+    colours = {**PHASE_COLOURS, "at the end": INK, "GPU": MUTED}
+    labels = draw_curves(axes, _generations(telemetry), curves, colours, "MB")
+    axes.set_ylim(0.0, max(1.05 * axes.get_ylim()[1], 1.0))
+    value_axis(axes, "Memory: peak of each phase", "MB")
+    label_ends(axes, labels)
 
 
 def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
@@ -438,54 +380,6 @@ def _draw_phases(axes: Axes, report: "MemoryReport") -> None:
                 va="bottom",
                 transform=axes.get_xaxis_transform(),
             )
-
-
-def plot_phase_memory(telemetry: Sequence[Telemetry], path: Path) -> Path:
-    """Write the memory of each phase (MB): its peak, and its growth or, with a GPU, its peak there."""
-    measured = [entry for entry in telemetry if entry.phases]
-    with figure_file(path, "Memory by phase", _phases_story(measured)) as figure:
-        if measured:
-            left, right = figure.add_axes((0.06, 0.13, 0.28, 0.68)), figure.add_axes((0.555, 0.13, 0.28, 0.68))
-            peaks = _phase_curves(measured, lambda phase: phase.peak_bytes)
-            _draw_memory_curves(left, "Peak on the host", measured, peaks, PHASE_COLOURS)
-            if any(entry.device_peak_bytes for entry in measured):
-                held = _phase_curves(measured, lambda phase: phase.device_reserved_peak)
-                _draw_memory_curves(right, "Peak on the GPU, held by torch", measured, held, PHASE_COLOURS)
-            else:
-                grown = _phase_curves(measured, lambda phase: phase.end_bytes - phase.start_bytes)
-                _draw_memory_curves(right, "From a phase's start to its end", measured, grown, PHASE_COLOURS)
-                right.axhline(0.0, color=MUTED, linewidth=0.8, zorder=1)
-            footnote(figure, "Resident memory of the process and its children. Dots: generations on their own.")
-    return path
-
-
-def _phases_story(measured: Sequence[Telemetry]) -> str:
-    if not measured:
-        return "The memory of the phases was not recorded."
-    phases = measured[-1].phases
-    highest = max(phases, key=lambda phase: phase.peak_bytes)
-    grown = max(phases, key=lambda phase: phase.end_bytes - phase.start_bytes)
-    return (
-        f"Generation {measured[-1].generation}: highest in {highest.phase}, {size(highest.peak_bytes)}; "
-        f"grown most in {grown.phase}, by {size(grown.end_bytes - grown.start_bytes)}."
-    )
-
-
-def _phase_curves(telemetry: Sequence[Telemetry], measure: Callable[[PhaseMemory], int]) -> dict[str, Values]:
-    """Return a measure of each phase in each generation (MB), NaN where unknown."""
-    taken = [{phase.phase: measure(phase) / BYTES_PER_MB for phase in entry.phases} for entry in telemetry]
-    return {phase: _by_generation(telemetry, [entry.get(phase) for entry in taken]) for phase in PHASE_COLOURS}
-
-
-def _draw_memory_curves(
-    axes: Axes, title: str, telemetry: Sequence[Telemetry], curves: Mapping[str, Values], colours: Mapping[str, str]
-) -> None:
-    labels = draw_curves(axes, _generations(telemetry), curves, colours, "MB")
-    low, high = axes.get_ylim()
-    low, high = min(low, 0.0), max(high, 1.0)
-    axes.set_ylim(low, high + 0.05 * (high - low))
-    value_axis(axes, title, "MB")
-    label_ends(axes, labels)
 
 
 def _generations(telemetry: Sequence[Telemetry]) -> Values:

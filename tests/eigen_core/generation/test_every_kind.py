@@ -62,7 +62,7 @@ def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> 
     assert content_of(resumed) == content_of(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
     assert hold_out(state) is not None
-    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 7
+    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 5
 
 
 @every_kind

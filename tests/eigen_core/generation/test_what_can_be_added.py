@@ -55,7 +55,7 @@ def test_what_was_added_trains_and_resumes_to_the_same_bits(chosen: dict[str, st
     resumed = resumed_from(directory, begin, config)
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
     assert hold_out(state) is not None
-    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 7
+    assert len(write_plots(state.history, state.telemetry, tmp_path / "plots", state.learner.curves)) == 5
 
 
 def test_a_task_opens_its_own_data(tmp_path: Path) -> None:
