@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
 _FEWEST_DAYS = 2
+_CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +66,11 @@ class Backtest(SpanResult):
     looks: Looks
     verdict: Verdict
     folder: Path
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Limits of the metrics, and errors of the evaluation log, as sentences."""
+        return (*([_CHOSEN] if self.span == "validation" else []), *self.looks.warnings)
 
 
 def backtest(

@@ -87,7 +87,7 @@ class Report:
     @property
     def sentence(self) -> str:
         """The verdict, beginning with a capital."""
-        return self.verdict.sentence[:1].upper() + self.verdict.sentence[1:]
+        return self.verdict.statement
 
     @property
     def first(self) -> str:
@@ -230,6 +230,12 @@ def figures_table(columns: Mapping[str, Metrics], caption: str) -> Table:
 def shown(value: float | None, text: Callable[[float], str]) -> str:
     """Return a value as text; a dash for None."""
     return UNDEFINED if value is None else text(value)
+
+
+def stated(played: SpanResult) -> str:
+    """Return the basis of annual metrics, in a sentence."""
+    risk_free = percent(played.risk_free, 2)
+    return f"Daily returns, {played.periods_per_year} periods a year, risk-free rate {risk_free} a year."
 
 
 def calendar_table(curve: EquityCurve) -> Table:

@@ -33,6 +33,7 @@ from eigen_core.reporting.report import (
     rows_table,
     settings_of,
     shown,
+    stated,
     trade_tables,
     training_command,
     yearly_table,
@@ -60,7 +61,6 @@ HEADLINES = {"skill": "Skill is likely", "none": "No skill shown", "undecided": 
 
 _WALK = "walk"
 _DAYS = {"holdout": "Holdout", "validation": "Validation days", _WALK: "Walk-forward"}
-_CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
         played=played,
         verdict=verdict,
         facts=facts_of(played, verdict, timing),
-        warnings=[*([_CHOSEN] if played.span == "validation" else []), *played.looks.warnings],
+        warnings=played.warnings,
         looks=looks_in_words(played.looks, verdict),
         data=replace(found, source=Path(found.source).name).lines(config.trading),
         preset=config.preset,
@@ -283,9 +283,8 @@ def report_page(report: Report) -> str:
         "equity": equity_plot(curves, colours, [fold.played.last for fold in report.folds]),
         "drawdowns": drawdown_plot(played),
         "deepest": percent(played.figures.max_drawdown),
-        "stated": f"Daily returns, {number(played.periods_per_year)} periods a year, risk-free rate "
-        f"{percent(played.risk_free, 2)} a year. Beta, alpha and information ratio are against {benchmark.lower()}. "
-        "“–” is undefined.",
+        "stated": f"{stated(played)} Beta, alpha and information ratio are against {benchmark.lower()}. “–” is "
+        "undefined.",
         "figures": figures_table(_all_figures(report), "Agent and baselines"),
         "yearly": yearly_table(curves),
         "calendar": calendar_table(curve),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from eigen_core.judging.run_backtests import Backtest
     from eigen_core.judging.trust import Claims, Trial, Trust
     from eigen_core.market.audit import MarketAudit
-    from eigen_core.reporting.compare import WrittenComparison
+    from eigen_core.reporting.compare import Account, Comparison
     from eigen_core.reporting.report_page import WrittenReport
     from eigen_core.reporting.walk_report import WalkResult
     from eigen_core.trading import EquityCurve
@@ -214,52 +214,50 @@ def compare(
     from eigen_core.reporting.compare import write_comparison
 
     with progress_shown():
-        written = write_comparison(store_of(store), names, span=span, agent=agent, file=out)
-    print_result(as_json, comparison_document, print_comparison, written)
+        compared = write_comparison(store_of(store), names, span=span, agent=agent, file=out)
+    print_result(as_json, comparison_document, print_comparison, compared)
 
 
-def print_comparison(console: Console, written: "WrittenComparison") -> None:
-    compared = written.compared
-    for run, sentence in compared.sentences.items():
-        print_line(console, (f"{run}: ", "bold"), sentence)
+def print_comparison(console: Console, compared: "Comparison") -> None:
+    for run, played in compared.runs.items():
+        print_line(console, (f"{run}: ", "bold"), played.verdict.statement)
     curves = {name: curve for name, (curve, _) in compared.accounts.items()}
     figures = {name: found for name, (_, found) in compared.accounts.items()}
-    first, last = (next(iter(curves.values())).dates[day] for day in (0, -1))
-    print_line(console, f"{compared.span}, {first} to {last}")
+    first = compared.played[0]
+    print_line(console, f"{first.span}, {first.curve.dates[0]} to {first.curve.dates[-1]}")
     print_figures(console, "run", curves, figures)
     if not compared.differences:
         print_line(console, "The runs have the same settings.")
     else:
-        table = PlainTable("setting", *compared.curves, left=("setting", *compared.curves))
+        table = PlainTable("setting", *compared.runs, left=("setting", *compared.runs))
         for key, values in list(compared.differences.items())[:_SHOWN_DIFFERENCES]:
             table.add_row(key, *values.values())
         table.print(console)
         if len(compared.differences) > _SHOWN_DIFFERENCES:
             more = len(compared.differences) - _SHOWN_DIFFERENCES
             print_line(console, f"{more} more differ; --json and --out have them all.")
-    if written.file is not None:
-        print_fact(console, "page", str(written.file))
+    if compared.file is not None:
+        print_fact(console, "page", str(compared.file))
 
 
-def comparison_document(written: "WrittenComparison") -> dict[str, Any]:
-    compared = written.compared
-    first, last = (str(next(iter(compared.curves.values())).dates[day]) for day in (0, -1))
+def comparison_document(compared: "Comparison") -> dict[str, Any]:
+    first = compared.played[0]
     return {
-        "slice": compared.span,
-        "first": first,
-        "last": last,
-        "file": None if written.file is None else str(written.file),
-        "periods_per_year": compared.periods_per_year,
-        "risk_free": compared.risk_free,
+        "slice": first.span,
+        "first": str(first.curve.dates[0]),
+        "last": str(first.curve.dates[-1]),
+        "file": None if compared.file is None else str(compared.file),
+        "periods_per_year": first.periods_per_year,
+        "risk_free": first.risk_free,
         "runs": {
             run: {
-                "capital": curve.capital,
-                "final": float(curve.equity[-1]),
-                "figures": asdict(compared.figures[run]),
-                "verdict": {"claim": compared.claims[run], "sentence": compared.sentences[run]},
-                "benchmark": _benchmark(compared.own_benchmarks.get(run, compared.benchmark)),
+                "capital": played.curve.capital,
+                "final": float(played.curve.equity[-1]),
+                "figures": asdict(played.figures),
+                "verdict": {"claim": played.verdict.claim, "sentence": played.verdict.statement},
+                "benchmark": _benchmark(compared.benchmarks[run]),
             }
-            for run, curve in compared.curves.items()
+            for run, played in compared.runs.items()
         },
         "benchmark": _benchmark(compared.benchmark),
         "warnings": list(compared.warnings),
@@ -267,7 +265,7 @@ def comparison_document(written: "WrittenComparison") -> dict[str, Any]:
     }
 
 
-def _benchmark(known: "tuple[str, EquityCurve, Metrics] | None") -> dict[str, Any] | None:
+def _benchmark(known: "Account | None") -> dict[str, Any] | None:
     return None if known is None else {"name": known[0], "figures": asdict(known[2])}
 
 

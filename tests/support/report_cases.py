@@ -2,13 +2,17 @@
 
 import dataclasses
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from equity_cases import curve_of
 
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.config import Config
 from eigen_core.judging.backtest import SpanResult
+from eigen_core.judging.evaluation_log import Looks
+from eigen_core.judging.run_backtests import Backtest
 from eigen_core.judging.verdicts import Verdict
 from eigen_core.judging.walk_forward import Days, Fold
 from eigen_core.reporting.compare import Comparison
@@ -96,18 +100,24 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
     return Report(played=SpanResult(**played), verdict=Verdict(**verdict), **report)  # type: ignore[arg-type]
 
 
-def comparison_of(**given: object) -> Comparison:
-    played = report_of().played
-    names = {"mine": "reversal", "a-second-run-with-a-long-name": "momentum"}
-    values: dict[str, object] = {
-        "span": "holdout",
-        "curves": {run: played.baselines[name] for run, name in names.items()},
-        "figures": {run: played.figures_of_baselines[name] for run, name in names.items()},
-        "claims": dict.fromkeys(names, "none"),
-        "sentences": dict.fromkeys(names, SENTENCE),
-        "benchmark": ("Equal weight", played.baselines["equal_weight"], played.figures_of_baselines["equal_weight"]),
-        "differences": {"learner.gamma": {"mine": "0.99", "a-second-run-with-a-long-name": "0.9"}},
-        "periods_per_year": 252.0,
-        "risk_free": 0.0,
-    }
-    return Comparison(**(values | given))  # type: ignore[arg-type]
+def comparison_of() -> Comparison:
+    report, accounts = report_of(), {"mine": "reversal", "a-second-run-with-a-long-name": "momentum"}
+    known = {field.name: getattr(report.played, field.name) for field in dataclasses.fields(SpanResult)}
+    return Comparison(
+        [
+            Backtest(
+                **(known | {"curve": report.played.baselines[account]}),
+                run=run,
+                agent="champion",
+                agents=1,
+                generation=7,
+                span="holdout",
+                training_days=0,
+                config=Config(learner={"gamma": 0.9 if account == "momentum" else 0.99}),
+                looks=Looks((), 0),
+                verdict=report.verdict,
+                folder=Path("nowhere"),
+            )
+            for run, account in accounts.items()
+        ]
+    )

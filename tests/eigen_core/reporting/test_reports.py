@@ -137,7 +137,7 @@ def test_runs_on_other_days_are_not_compared(store: str) -> None:
     # A refused command changes nothing.
     assert looks_in(store) == before
     same = write_comparison(store, [ONE, LONGER], span="2022-11-01:2022-12-01", agent="champion", file=None)
-    assert same.compared.differences["market.holdout_days"] == {ONE: "60", LONGER: "61"}
+    assert same.differences["market.holdout_days"] == {ONE: "60", LONGER: "61"}
 
 
 @pytest.mark.thorough
