@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from eigen_core.checkpoint.location import no_such_run, open_store
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import replacing, require_place
+from eigen_core.common.files import explained, replacing, require_place
 from eigen_core.common.text import count, money, number, percent, ratio
+from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtest import SpanResult
 from eigen_core.judging.evaluation_log import Looks
@@ -63,99 +64,94 @@ _WALK = "walk"
 _DAYS = {"holdout": "Holdout", "validation": "Validation days", _WALK: "Walk-forward"}
 
 
-@dataclass(frozen=True)
-class WrittenReport:
-    """A report and its file.
-
-    Attributes:
-        report: the content.
-        agent: who played, as `backtest` takes it.
-        file: HTML.
-        artifact: key of its artifact in Prefect; None without a server.
-    """
-
-    report: Report
-    agent: str
-    file: Path
-    artifact: str | None = None
-
-
-def write_report(store: str, run: str, *, span: str | None, agent: str, file: Path) -> WrittenReport:
+def write_report(store: str, run: str, *, span: str | None, agent: str, file: Path) -> Report:
     """Play an agent of a run over a span of days and write the report to an HTML file.
 
     `store`, `run`, `span`, `agent` and errors are those of `backtest`; `InputError` also if the file cannot be written.
     """
     require_place(file)
-    played = backtest(store, run, span=span, agent=agent)
-    report = report_of(played, status_of(store, run))
+    report = report_of(backtest(store, run, span=span, agent=agent), status_of(store, run))
     write_page(report_page(report), file)
-    return WrittenReport(report, agent, file)
+    return report
+
+
+def write_walk_report(store: str, name: str, file: Path) -> Report:
+    """Play the folds of a finished walk with its champions, and write the report to an HTML file.
+
+    Raises:
+        InputError: there is no such walk, it is not finished, its prices changed, or the file cannot be written.
+        StoreUnavailableError: the store does not answer.
+    """
+    require_place(file)
+    report = report_of_walk(play_walk(stored_walk(store, name)))
+    write_page(report_page(report), file)
+    return report
 
 
 def write_page(page: str, file: Path) -> None:
     """Write a page into a file in one step; raise `InputError` if it cannot be written."""
-    try:
-        with replacing(file) as opened:
-            opened.write(page.encode())
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}.") from error
+    with explained("write", file), replacing(file) as opened:
+        opened.write(page.encode())
 
 
 def report_of(played: Backtest, status: RunStatus) -> Report:
     """Return the report of a backtest of a run."""
-    config, verdict, last = played.config, played.verdict, status.history[-1]
-    panel, found = build_panel(config)
-    computed_by = [] if status.computed_by is None else [Fact("Computed by", str(status.computed_by))]
-    timing = None if played.by_timing else played.timing.quantile_of(played.figures.total_return)
-    return Report(
+    last = status.history[-1]
+    hashes = [Fact("Weights of the last generation", last.weights_sha256), Fact("Replay", last.replay_sha256)]
+    if status.computed_by is not None:
+        hashes.append(Fact("Computed by", str(status.computed_by)))
+    return _report(
+        played,
+        played.verdict,
+        played.config,
+        hashes,
         run=played.run,
         agent=agent_in_words(played, status),
         span=played.span,
-        played=played,
-        verdict=verdict,
-        facts=facts_of(played, verdict, timing),
         warnings=played.warnings,
-        looks=looks_in_words(played.looks, verdict),
-        data=replace(found, source=Path(found.source).name).lines(config.trading),
-        preset=config.preset,
-        settings=settings_of(config),
+        looks=looks_in_words(played.looks, played.verdict),
         commands=[
-            training_command(config, played.run),
+            training_command(played.config, played.run),
             shlex.join(["eigen", "report", played.run, "--slice", played.span, "--agent", played.agent]),
-        ],
-        hashes=[
-            Fact("Weights of the last generation", last.weights_sha256),
-            Fact("Replay", last.replay_sha256),
-            Fact("Data and features", panel.fingerprint),
-            *computed_by,
         ],
     )
 
 
 def report_of_walk(result: WalkResult) -> Report:
     """Return the report of a walk."""
-    walk, config, verdict = result.walk, result.walk.config, result.verdict
-    panel, found = build_panel(config)
+    walk, verdict = result.walk, result.verdict
     shape = ["--folds", str(len(walk.folds)), "--seeds", str(walk.seeds)]
     shape += [] if walk.train_days is None else ["--train-days", str(walk.train_days)]
-    return Report(
+    return _report(
+        result,
+        verdict,
+        walk.config,
+        [],
         run=walk.name,
         agent=f"champions of {count(len(walk.folds), 'fold')}, {count(walk.seeds, 'seed')} each",
         span=_WALK,
-        played=result,
-        verdict=verdict,
-        facts=facts_of(result, verdict),
         warnings=result.warnings,
         folds=walk.folds,
         looks=f"The verdict is corrected for {count(verdict.looks, 'look')}: those at the fold with the most.",
+        commands=[
+            shlex.join(["eigen", "walk", walk.name, *shape, *options_of(walk.config)]),
+            shlex.join(["eigen", "report", walk.name]),
+        ],
+    )
+
+
+def _report(played: SpanResult, verdict: Verdict, config: Config, hashes: Sequence[Fact], **words: Any) -> Report:  # noqa: ANN401
+    """Return a report with the data and settings of a configuration."""
+    panel, found = build_panel(config)
+    return Report(
+        played=played,
+        verdict=verdict,
+        facts=facts_of(played, verdict),
         data=replace(found, source=Path(found.source).name).lines(config.trading),
         preset=config.preset,
         settings=settings_of(config),
-        commands=[
-            shlex.join(["eigen", "walk", walk.name, *shape, *options_of(config)]),
-            shlex.join(["eigen", "report", walk.name]),
-        ],
-        hashes=[Fact("Data and features", panel.fingerprint)],
+        hashes=[*hashes, Fact("Data and features", panel.fingerprint)],
+        **words,
     )
 
 
@@ -177,11 +173,8 @@ def looks_in_words(looks: Looks, verdict: Verdict) -> str:
     return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
 
 
-def facts_of(played: SpanResult, verdict: Verdict, timing: float | None = None) -> list[Fact]:
-    """Return earnings beside those of others, and how likely luck is after all looks at these days.
-
-    `timing` is the share of shifts of the agent's decisions in time that earned less; None: there is no such fact.
-    """
+def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
+    """Return earnings beside those of others, and how likely luck is after all looks at these days."""
     figures, benchmark = played.figures, played.figures_of_baselines[played.benchmark]
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
     name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
@@ -191,6 +184,7 @@ def facts_of(played: SpanResult, verdict: Verdict, timing: float | None = None) 
     draws = f"of {len(matched.total_returns):,} {matched.description}; {by_luck}"
     per, made = "trade" if excess is None else excess.per, "trade" if played.weights is None else "order"
     whole = partial(percent, digits=0)
+    timing = None if played.by_timing else played.timing.quantile_of(figures.total_return)
     return [
         Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
         Fact("Sharpe", shown(figures.sharpe, ratio), sharpe),
@@ -242,19 +236,6 @@ def _held(walks: Sequence[str]) -> str:
     return f"Its walks: {shown}." if walks else "It holds no walks either."
 
 
-def write_walk_report(store: str, name: str, file: Path) -> WrittenReport:
-    """Play the folds of a finished walk with its champions, and write the report to an HTML file.
-
-    Raises:
-        InputError: there is no such walk, it is not finished, its prices changed, or the file cannot be written.
-        StoreUnavailableError: the store does not answer.
-    """
-    require_place(file)
-    report = report_of_walk(play_walk(stored_walk(store, name)))
-    write_page(report_page(report), file)
-    return WrittenReport(report, "champion", file)
-
-
 def report_page(report: Report) -> str:
     """Return the page of a report, HTML."""
     played, headline = report.played, HEADLINES[report.verdict.claim]
@@ -302,7 +283,7 @@ def report_page(report: Report) -> str:
         "changed": rows_table(f"Settings that are not those of preset {report.preset}", changed),
         "settings": rows_table("All settings", settings),
     }
-    return page("report.html", context | {"sections": _sections(context)})
+    return page("report.html", context)
 
 
 def _all_figures(report: Report) -> dict[str, Metrics]:
@@ -328,26 +309,6 @@ def _environment() -> Environment:
 def _with_its_unit(value: object) -> object:
     """Keep a number and its percent sign on one line."""
     return value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value
-
-
-def _sections(context: dict[str, Any]) -> list[tuple[str, str]]:
-    shown = {
-        ("equity", "Equity"): True,
-        ("drawdowns", "Drawdowns"): True,
-        ("figures", "Metrics"): True,
-        ("returns", "Years and months"): True,
-        ("rolling", "Rolling metrics"): context["rolling"],
-        ("exposure", "Exposure"): True,
-        ("weights", "Weights"): context["weights"],
-        ("luck", "Luck"): context["matched"],
-        ("trades", "Orders" if context["weights"] else "Trades"): True,
-        ("folds", "Folds"): context["folds"],
-        ("looks", "Looks"): True,
-        ("data", "Data"): True,
-        ("settings", "Settings"): True,
-        ("again", "How to get this again"): True,
-    }
-    return [section for section, is_there in shown.items() if is_there]
 
 
 def _after_headline(report: Report) -> str:

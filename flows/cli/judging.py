@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from eigen_core.judging.trust import Claims, Trial, Trust
     from eigen_core.market.audit import MarketAudit
     from eigen_core.reporting.compare import Account, Comparison
-    from eigen_core.reporting.report_page import WrittenReport
+    from eigen_core.reporting.report import Report
     from eigen_core.reporting.walk_report import WalkResult
     from eigen_core.trading import EquityCurve
     from eigen_core.trading.matched_traders import MatchedTraders
@@ -298,29 +298,28 @@ def report(
     file = Path(f"{name}-report.html") if out is None else out
     with progress_shown():
         if of_walk:
-            written = write_walk_report(where, name, file)
+            found = write_walk_report(where, name, file)
         else:
-            written = write_report(where, name, span=span, agent=agent, file=file)
-    print_result(as_json, report_document, print_report, replace(written, artifact=publish(written)))
+            found = write_report(where, name, span=span, agent=agent, file=file)
+    print_result(as_json, report_document, print_report, found, agent, file, publish(found, file))
 
 
-def print_report(console: Console, written: "WrittenReport") -> None:
-    report = written.report
+def print_report(console: Console, report: "Report", agent: str, file: Path, artifact: str | None) -> None:  # noqa: ARG001
     print_line(console, (report.sentence, "bold"))
     print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
     played = report.played
     curves = {"agent": played.curve, **played.baselines}
     print_figures(console, "account", curves, {"agent": played.figures, **played.figures_of_baselines})
-    print_fact(console, "report", str(written.file))
-    if written.artifact:
-        print_fact(console, "in Prefect", f"{written.artifact}")
+    print_fact(console, "report", str(file))
+    if artifact:
+        print_fact(console, "in Prefect", artifact)
 
 
-def report_document(written: "WrittenReport") -> dict[str, Any]:
-    report, played = written.report, written.report.played
+def report_document(report: "Report", agent: str, file: Path, artifact: str | None) -> dict[str, Any]:
+    played = report.played
     return {
         "run": report.run,
-        "agent": written.agent,
+        "agent": agent,
         "slice": report.span,
         "first": report.first,
         "last": report.last,
@@ -329,8 +328,8 @@ def report_document(written: "WrittenReport") -> dict[str, Any]:
             {"fold": f"fold {fold.number}", "first": fold.played.first, "last": fold.played.last}
             for fold in report.folds
         ],
-        "file": str(written.file),
-        "artifact": written.artifact,
+        "file": str(file),
+        "artifact": artifact,
         "periods_per_year": played.periods_per_year,
         "risk_free": played.risk_free,
         "figures": asdict(played.figures),

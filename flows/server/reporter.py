@@ -30,7 +30,7 @@ from flows.server.environment import prepare_environment
 from flows.server.servers import answers, configured_api
 
 if TYPE_CHECKING:
-    from eigen_core.reporting.report_page import WrittenReport
+    from eigen_core.reporting.report import Report
 
 KINDS = ("data", "memory", "plan", "progress", "report", "summary")
 """The artifacts of a run beside its own page."""
@@ -214,7 +214,7 @@ class Reporter:
 logger = logging.getLogger(__name__)
 
 
-def publish(written: "WrittenReport") -> str | None:
+def publish(report: "Report", file: Path) -> str | None:
     """Show a report as an artifact; return its key, None without a server or if that does not accept it."""
     prepare_environment()
     if configured_api(os.environ) is None:
@@ -222,8 +222,7 @@ def publish(written: "WrittenReport") -> str | None:
     # What Prefect reads for a hook or a form must not load torch.
     from eigen_core.reporting.report_page import report_markdown
 
-    report = written.report
-    key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(written.file.absolute()))
+    key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(file.absolute()))
     with server_asked("Prefect has no page of the report", logger):
         require_server()
         create_markdown_artifact(

@@ -18,7 +18,7 @@ from eigen_core.judging.evaluation_log import Look
 from eigen_core.judging.run_backtests import backtest
 from eigen_core.market import build_panel
 from eigen_core.reporting.compare import write_comparison
-from eigen_core.reporting.report_page import HEADLINES, WrittenReport, write_report
+from eigen_core.reporting.report_page import HEADLINES, write_report
 from flows.cli.app import app
 from flows.server import reporter
 
@@ -50,8 +50,9 @@ def no_server(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.thorough
 def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: str, tmp_path: Path) -> None:
-    written = write_report(store, ONE, span=None, agent="champion", file=tmp_path / "new" / "report.html")
-    report, page = written.report, written.file.read_text(encoding="utf-8")
+    file = tmp_path / "new" / "report.html"
+    report = write_report(store, ONE, span=None, agent="champion", file=file)
+    page = file.read_text(encoding="utf-8")
     assert (report.run, report.span, len(report.played.curve.dates)) == (ONE, "holdout", 60)
     assert report.agent.startswith("champion, agent ")
     assert report.played.benchmark == "equal_weight"
@@ -67,11 +68,11 @@ def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: s
 @pytest.mark.thorough
 def test_days_that_the_run_has_seen_are_named(store: str, tmp_path: Path) -> None:
     file = tmp_path / "report.html"
-    seen = write_report(store, ONE, span="2001-01-01:2001-12-31", agent="0", file=file).report
+    seen = write_report(store, ONE, span="2001-01-01:2001-12-31", agent="0", file=file)
     assert seen.agent == "agent 0 of generation 1"
     assert seen.sentence == f"No skill shown: the agents were trained on {len(seen.played.curve.dates)} of these days."
     assert "the agents were trained on" in file.read_text(encoding="utf-8").lower()
-    chosen = write_report(store, ONE, span="validation", agent="elites", file=file).report
+    chosen = write_report(store, ONE, span="validation", agent="elites", file=file)
     assert chosen.warnings[0].startswith("The champion was chosen on these days")
     assert "elites of generation 1, " in chosen.agent
 
@@ -182,11 +183,11 @@ def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
     monkeypatch.setattr(reporter, "require_server", lambda: None)
     monkeypatch.setattr(reporter, "create_markdown_artifact", lambda **given: created.append(given))
-    written = WrittenReport(report_of(), "champion", tmp_path / "report.html")
-    assert reporter.publish(written) == "mine-report"
+    report = report_of()
+    assert reporter.publish(report, tmp_path / "report.html") == "mine-report"
     (artifact,) = created
     assert artifact["key"] == "mine-report"
-    assert written.report.sentence in artifact["markdown"]
+    assert report.sentence in artifact["markdown"]
     assert str(tmp_path / "report.html") in artifact["markdown"]
 
 
@@ -198,5 +199,5 @@ def test_a_server_that_does_not_answer_costs_no_report(
 
     monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
     monkeypatch.setattr(reporter, "require_server", refuse)
-    assert reporter.publish(WrittenReport(report_of(), "champion", tmp_path / "report.html")) is None
+    assert reporter.publish(report_of(), tmp_path / "report.html") is None
     assert "Prefect has no page of the report: ConnectError" in caplog.text
