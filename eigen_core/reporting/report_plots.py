@@ -14,7 +14,6 @@ from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from matplotlib.typing import RcKeyType
-from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from eigen_core.common.text import money, number, percent
@@ -148,22 +147,19 @@ def window_of(days: int) -> int:
 
 def rolling_sharpe(curve: EquityCurve, window: int, periods_per_year: float, risk_free: float) -> Values:
     """Return the Sharpe ratio of the `window` days up to each day, float64 `[days]`; NaN before, and without spread."""
-    windows = sliding_window_view(curve.returns - daily_rates(risk_free, curve.dates), window)
-    return _ratios(windows.mean(axis=1) * np.sqrt(periods_per_year), windows.std(axis=1, ddof=1), window)
+    excess = pd.Series(curve.returns - daily_rates(risk_free, curve.dates)).rolling(window)
+    return _ratios(excess.mean() * periods_per_year**0.5, excess.std())
 
 
 def rolling_beta(returns: Values, market: Values, window: int) -> Values:
     """Return beta in the `window` days up to each day, float64 `[days]`; NaN before, and without spread."""
-    own, other = sliding_window_view(returns, window), sliding_window_view(market, window)
-    away = other - other.mean(axis=1, keepdims=True)
-    return _ratios((own * away).mean(axis=1), (away**2).mean(axis=1), window)
+    moves = pd.Series(market).rolling(window)
+    return _ratios(moves.cov(pd.Series(returns)), moves.var())
 
 
-def _ratios(numerators: Values, denominators: Values, window: int) -> Values:
-    defined = denominators > 1e-16
-    ratios = np.full(len(numerators), np.nan)
-    ratios[defined] = numerators[defined] / denominators[defined]
-    return np.concatenate([np.full(window - 1, np.nan), ratios])
+def _ratios(numerators: "pd.Series[float]", denominators: "pd.Series[float]") -> Values:
+    # Less is the rounding of a sum that is updated day by day.
+    return (numerators / denominators).where(denominators > 1e-14).to_numpy()
 
 
 def rolling_plots(played: SpanResult) -> list[tuple[str, Markup]]:
