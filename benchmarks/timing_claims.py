@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.backtest import SpanResult
-from eigen_core.judging.portfolio import PortfolioBacktest
+from eigen_core.judging.backtest import PortfolioBacktest, SpanResult
 from eigen_core.judging.verdicts import Verdict, verdict_on
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market

@@ -15,8 +15,7 @@ from benchmarks.learning.markets import YEAR, KnownMarket, known_market
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState
-from eigen_core.judging.backtest import task_backtest
-from eigen_core.judging.portfolio import decide_weights
+from eigen_core.judging.backtest import decide_weights, task_backtest
 from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.method import spread_starts
 from eigen_core.networks import AgentNetwork, portfolio_actions

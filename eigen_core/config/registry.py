@@ -15,8 +15,8 @@ TASKS: Mapping[str, str] = {
     "gym": "eigen_core.task.gymnasium:GymnasiumTask",
 }
 BACKTESTS: Mapping[str, str] = {
-    "market": "eigen_core.judging.market:MarketBacktest",
-    "portfolio": "eigen_core.judging.portfolio:PortfolioBacktest",
+    "market": "eigen_core.judging.backtest:MarketBacktest",
+    "portfolio": "eigen_core.judging.backtest:PortfolioBacktest",
 }
 """Backtests of the tasks that have prices."""
 LEARNERS: Mapping[str, str] = {

@@ -176,8 +176,7 @@ def reconciled(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliati
 
 
 def _other_sizes(kept: ActLedger, found: NextOrders, day: str) -> Iterator[SizeDifference]:
-    for order in decisions_among(kept.days[day]):
-        replayed = found.money[day][order.symbol]
+    for order, replayed in zip(decisions_among(kept.days[day]), found.money[day].values(), strict=True):
         # The fill may be at another price than the close: by one share more or less.
         tolerance = _SAME_MONEY * order.money + (order.price if kept.account.shares == "whole" else 0.0)
         if abs(replayed - order.money) > tolerance:

@@ -1,8 +1,8 @@
 """Backtests: earnings in money of a task's agents over a span of days, and their next orders."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Generic, TypeVar, cast
 
@@ -18,17 +18,30 @@ from eigen_core.config.registry import BACKTESTS, load_class, task_choice
 from eigen_core.learning import learner_class
 from eigen_core.machine.arithmetic import set_cpu_mode
 from eigen_core.market import Panel
-from eigen_core.networks import AgentNetwork
-from eigen_core.networks.actions import AssetActions
+from eigen_core.networks import AgentNetwork, Parameters, portfolio_actions
+from eigen_core.networks.actions import AssetActions, market_actions
 from eigen_core.networks.population import agent_groups, initial_weights
-from eigen_core.trading import EquityCurve, Prices
+from eigen_core.task.portfolio import decide_scores
+from eigen_core.trading import DecidedTrades, EquityCurve, Prices, episode_times, excess_of_days, trade_accounts
 from eigen_core.trading.baselines import baseline_curves
-from eigen_core.trading.equity import periods_per_year
-from eigen_core.trading.matched_traders import MatchedTraders, has_choice, share_of_capital
+from eigen_core.trading.equity import Values, periods_per_year
+from eigen_core.trading.excess import alpha_of_days, excess_of_trades
+from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.matched_traders import (
+    MatchedTraders,
+    active_share,
+    has_choice,
+    play_matched_traders,
+    play_permuted_weights,
+    play_shifted_trades,
+    play_shifted_weights,
+    share_of_capital,
+)
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
+from eigen_core.trading.portfolio import equal_weights_like, target_weights
 from eigen_core.trading.prices import prices_of_span
-from eigen_core.trading.trades import TradedAccounts
-from eigen_core.trading.weights import WeightsAccounts
+from eigen_core.trading.trades import ROUNDING, Fees, TradedAccounts, trade_day_by_day
+from eigen_core.trading.weights import WeightsAccounts, changes_to_weights, weights_accounts
 
 Decided = TypeVar("Decided")
 """Decisions of agents: `DecidedTrades`, or target weights, float64 `[agents, days, assets]`."""
@@ -140,6 +153,11 @@ class Order:
     target: float | None
     latest_exit: str | None
 
+    @property
+    def name(self) -> str:
+        """The symbol, with a minus in front if it is sold."""
+        return self.symbol if self.side == "buy" else f"-{self.symbol}"
+
 
 @dataclass(frozen=True)
 class Position:
@@ -167,8 +185,8 @@ class NextOrders:
         equity, cash: at its close (money).
         orders: of the day's decision, then the standing sales of positions.
         positions: held at the day's close.
-        decided: decisions of each day of the span, by date, as `decision_of` names them.
-        money: paid or received for each of these orders, by date and symbol.
+        money: paid or received for each order that was decided on a day of the span, by date and name
+            (`Order.name`).
     """
 
     date: str
@@ -176,8 +194,12 @@ class NextOrders:
     cash: float
     orders: tuple[Order, ...]
     positions: tuple[Position, ...]
-    decided: Mapping[str, str | None]
     money: Mapping[str, Mapping[str, float]]
+
+    @property
+    def decided(self) -> dict[str, str | None]:
+        """Decisions of each day of the span, by date, as `decision_of` names them."""
+        return {date: " ".join(orders) or None for date, orders in self.money.items()}
 
 
 def decisions_among(orders: Iterable[Order]) -> list[Order]:
@@ -187,8 +209,7 @@ def decisions_among(orders: Iterable[Order]) -> list[Order]:
 
 def decision_of(orders: Iterable[Order]) -> str | None:
     """Name a day's decision: symbols bought, and with a minus sold at once; None: nothing."""
-    decided = decisions_among(orders)
-    return " ".join(order.symbol if order.side == "buy" else f"-{order.symbol}" for order in decided) or None
+    return " ".join(order.name for order in decisions_among(orders)) or None
 
 
 class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
@@ -314,6 +335,292 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     def _year(self, span: range) -> int:
         return periods_per_year(self.panel.dates, self.config.account, span)
+
+
+_WEEK = 7
+
+
+def _prepared_days(
+    network: AgentNetwork, weights: Tensor, span: range, times: Tensor, at_once: int
+) -> Iterator[tuple[Parameters, Tensor]]:
+    """Yield the actors' parameters and `AgentNetwork.prepare_actor` of each day, which are computed `at_once`.
+
+    `times` are those of the first `at_once` days, which begin again after them, or of all days alike.
+    """
+    critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
+    actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
+    for first in range(span.start, span.stop, at_once):
+        days = min(at_once, span.stop - first)
+        prepared = network.prepare_actor(actor, network.encode_block(critic, first, days), times[:days])
+        for day in range(days):
+            yield actor, prepared[:, day : day + 1]
+
+
+def _concat_trades(parts: Sequence[DecidedTrades], axis: int = 0) -> DecidedTrades:
+    names = [field.name for field in fields(DecidedTrades)]
+    return DecidedTrades(**{name: np.concatenate([getattr(part, name) for part in parts], axis) for name in names})
+
+
+class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
+    """Agents make trades."""
+
+    _actions = staticmethod(market_actions)
+    _concatenated = staticmethod(_concat_trades)
+    _play_shifted = staticmethod(play_shifted_trades)
+    _play_matched = staticmethod(play_matched_traders)
+
+    @staticmethod
+    def outcome_days(trading: TradingConfig) -> int:
+        """Return the longest time that a position is held."""
+        return trading.holding_days
+
+    def accounts(self, decided: DecidedTrades, span: range, settings: AccountConfig | None = None) -> TradedAccounts:
+        """Return the accounts of agents that make these trades."""
+        closes = self._known(span).last_close[: len(span)].cpu().numpy()
+        return trade_accounts(decided, closes, self._dates(span), self.config.trading, settings or self.config.account)
+
+    def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> DecidedTrades:
+        return decide_trades(self._network, self._known(span), self.config, weights, span, ensemble=ensemble)
+
+    def _compared(
+        self, decided: DecidedTrades, span: range, accounts: TradedAccounts, equal: EquityCurve, *, by_timing: bool
+    ) -> dict[str, Any]:
+        trading = self.config.trading
+        excess, alpha = excess_of_trades(decided, self._known(span), trading, any_day=by_timing)
+        if by_timing:
+            alpha = alpha_of_days(accounts.together().returns, equal.returns, self._year(span))
+        return {"excess": excess, "alpha": alpha, "holding_days": trading.holding_days}
+
+    def next_orders(self, weights: Tensor, first: int) -> NextOrders:
+        """Return the purchases, and the standing sale of each position."""
+        config, panel, known_days = self.config, self.panel, range(first, self.panel.days + 1)
+        span, holding_days = range(first, panel.days), config.trading.holding_days
+        known = prices_of_span(_with_a_day_at_the_last_close(self._prices), known_days, holding_days)
+        own = weights.to(self.device)[None]
+        decided = decide_trades(self._network, known, config, own, span)
+        decided = _concat_trades([decided, DecidedTrades.none(1, 1, decided.asset.shape[2])], axis=1)
+        dates = np.append(self._dates(span), panel.dates[-1] + np.timedelta64(1, "D"))
+        closes = known.last_close[: len(known_days)].cpu().numpy()
+        accounts = trade_accounts(decided, closes, dates, config.trading, config.account)
+
+        last, shares = len(span) - 1, accounts.shares[0]
+        sessions = known.session[: len(span)].cpu().numpy()
+        assets, targets, entries = decided.asset[0], decided.target[0], decided.entry[0]
+        bought = [(int(day), int(purchase)) for day, purchase in np.argwhere(shares > 0.0)]
+        held = [made for made in bought if made[0] < last < decided.exit_day[0][made]]
+        orders = []
+        for made in [*(made for made in bought if made[0] == last), *held]:
+            buys = made[0] == last
+            price = entries[made] if buys else targets[made]
+            orders.append(
+                Order(
+                    symbol=panel.symbols[assets[made]],
+                    side="buy" if buys else "sell",
+                    size=float(shares[made]),
+                    money=float(accounts.paid[0][made] if buys else shares[made] * price),
+                    price=float(price),
+                    target=float(targets[made]),
+                    latest_exit=_latest_exit(panel, sessions, made[0], int(assets[made]), holding_days),
+                )
+            )
+        positions = [
+            Position(
+                symbol=panel.symbols[assets[made]],
+                size=float(shares[made]),
+                entry=float(entries[made]),
+                worth=float(shares[made] * closes[last, assets[made]]),
+                decided=str(dates[made[0]]),
+            )
+            for made in held
+        ]
+        equity = float(accounts.equity[0, last])
+        cash = equity * (1.0 - float(accounts.exposure[0, last]))
+        money: dict[str, dict[str, float]] = {str(date): {} for date in dates[:-1]}
+        for made in bought:
+            money[str(dates[made[0]])][panel.symbols[assets[made]]] = float(accounts.paid[0][made])
+        return NextOrders(str(dates[last]), equity, cash, tuple(orders), tuple(positions), money)
+
+
+@torch.no_grad()
+def decide_trades(
+    network: AgentNetwork, known: Prices, config: Config, weights: Tensor, span: range, *, ensemble: bool = False
+) -> DecidedTrades:
+    """Return the trades that agents decide on over a span of days.
+
+    The time in the episode that agents see begins again after every `trading.trading_days` days, as in training.
+
+    Args:
+        network: forward passes.
+        known: prices of the span (`prices_of_span`).
+        config: of the run.
+        weights: float32 `[agents, parameters]`.
+        span: days of the panel; a whole window lies before the first decision.
+        ensemble: the agents trade one portfolio, by the means of their actions.
+    """
+    trading, agents = config.trading, len(weights)
+    every_day = _prepared_days(network, weights, span, episode_times(trading, weights.device), trading.trading_days)
+
+    def decide(_: int, portfolios: Tensor) -> tuple[Tensor, ...]:
+        actor, prepared = next(every_day)
+        seen = portfolios.float().unsqueeze(1).expand(agents, -1, -1, -1) if network.portfolio_values else None
+        actions = network.policy(actor, prepared, seen).play(None).actions[:, 0]
+        if ensemble:
+            actions = actions.mean(dim=0, keepdim=True)
+        return actions.unbind(-1)
+
+    return trade_day_by_day(known, trading, len(span), 1 if ensemble else agents, decide)
+
+
+def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
+    """Add a day on which each asset that is tradable on the last day trades at its close."""
+    close = torch.where(prices.tradable[-1:], prices.close[-1:], torch.nan)
+    later = dict.fromkeys(("open", "high", "close"), close)
+    later |= {name: getattr(prices, name)[-1:] for name in ("last_close", "tradable", "precedence", "last_day")}
+    later |= {"missing": ~prices.tradable[-1:], "session": torch.ones_like(prices.tradable[-1:])}
+    extended: dict[str, Any] = {name: torch.cat([getattr(prices, name), row]) for name, row in later.items()}
+    return replace(prices, **extended)
+
+
+def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset: int, holding_days: int) -> str | None:
+    """Return the date on which a sale is due, by the asset's weekdays; holidays count. None: it waits for a fill."""
+    left = holding_days - int(sessions[decided + 1 :, asset].sum())
+    if left <= 0:
+        return None
+    # 1970-01-01 was a Thursday.
+    dates = panel.dates[panel.valid[:, asset]]
+    weekdays = np.bincount((dates.astype("datetime64[D]").astype(np.int64) + 3) % _WEEK, minlength=_WEEK)
+    mask = (weekdays > weekdays.max() / 2).tolist()
+    return str(np.busday_offset(panel.dates[-1], left, roll="backward", weekmask=mask))
+
+
+class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
+    """Agents decide on target weights, float64 `[agents, days, assets]`.
+
+    A position stays as it is while its orders are not filled, and is paid out once its asset has ended: see `Fills` and
+    `rebalance`.
+    """
+
+    _actions = staticmethod(portfolio_actions)
+    _concatenated = staticmethod(np.concatenate)
+    _play_shifted = staticmethod(play_shifted_weights)
+    _play_matched = staticmethod(play_permuted_weights)
+
+    @staticmethod
+    def outcome_days(trading: TradingConfig) -> int:
+        """Return the days to the fill of the next day's decision."""
+        return fill_offset(trading) + 1
+
+    def accounts(self, decided: Values, span: range, settings: AccountConfig | None = None) -> WeightsAccounts:
+        """Return the accounts of agents with these target weights."""
+        account = settings or self.config.account
+        return weights_accounts(decided, self._known(span), self._dates(span), self.config.trading, account)
+
+    def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> Values:
+        return decide_weights(self._network, self.panel, self.config, weights, span, ensemble=ensemble)
+
+    def _compared(
+        self, decided: Values, span: range, accounts: WeightsAccounts, equal: EquityCurve, *, by_timing: bool
+    ) -> dict[str, Any]:
+        tradable = self._known(span).tradable[: len(span)].cpu()
+        own = share_of_capital(self.config.account, len(decided))
+        # The same exposure in all assets; of a single asset, on all days.
+        even = np.broadcast_to(decided.mean(axis=1, keepdims=True), decided.shape)
+        matched = even if by_timing else equal_weights_like(torch.tensor(decided), tradable).numpy()
+        market, year = self.accounts(matched, span, own).together().returns, self._year(span)
+        returns, held = accounts.together().returns, accounts.held_weights()
+        return {
+            "excess": excess_of_days(returns, market, year),
+            "alpha": alpha_of_days(returns, equal.returns if by_timing else market, year),
+            "holding_days": 1,
+            "baskets": ("rebalanced", "equal_weight"),
+            "weights": pd.DataFrame(held, index=self._dates(span), columns=self.panel.symbols[: decided.shape[2]]),
+            "active_share": None if by_timing else active_share(decided, tradable.numpy()),
+        }
+
+    def next_orders(self, weights: Tensor, first: int) -> NextOrders:
+        """Return the changes of shares to the target weights."""
+        span = range(first, self.panel.days)
+        decided = self._decided(weights[None], span)
+        closes = np.asarray(self.panel.close[first:])
+        return orders_of_days(decided[0], self.accounts(decided, span), closes, self.panel.symbols, self.config)
+
+
+@torch.no_grad()
+def decide_weights(
+    network: AgentNetwork, panel: Panel, config: Config, weights: Tensor, span: range, *, ensemble: bool = False
+) -> NDArray[np.float64]:
+    """Return the target weights that agents decide on after the close of each day of a span.
+
+    Args:
+        network: forward passes, with the actions of the task `portfolio` (`portfolio_actions`).
+        panel: the market.
+        config: of the run.
+        weights: float32 `[agents, parameters]`.
+        span: days of the panel; a whole window lies before the first decision.
+        ensemble: the agents decide together, by the means of their scores and speeds.
+
+    Returns:
+        float64 `[agents, days, assets]`, shares of the equity; the rest is cash. An ensemble is one agent.
+    """
+    time, at_once = episode_times(config.trading, weights.device)[:1], config.trading.trading_days
+    decided, scores = [], None
+    for actor, prepared in _prepared_days(network, weights, span, time, at_once):
+        scores = decide_scores(network, actor, prepared, scores, None, ensemble=ensemble).scores
+        decided.append(scores)
+    tradable = torch.tensor(panel.close[span.start : span.stop] > 0.0, device=weights.device)
+    targets = target_weights(torch.cat(decided, dim=1).double(), tradable, config.portfolio.short)
+    values: NDArray[np.float64] = targets.cpu().numpy()
+    return values
+
+
+def orders_of_days(
+    weights: Values, accounts: WeightsAccounts, closes: Values, symbols: tuple[str, ...], config: Config
+) -> NextOrders:
+    """Return the orders of an agent after the last day of its account, and its decision after each day before.
+
+    Sizes are those of a fill at the day's close.
+
+    Args:
+        weights: its target weights, float64 `[days, assets]`.
+        accounts: its account, alone.
+        closes: float64 `[days, assets]`, of each day; NaN: no order.
+        symbols: of the assets.
+        config: trading rules, account.
+    """
+    equity, fees = accounts.equity[0], Fees.of(config.trading)
+    cash = equity * (1.0 - accounts.exposure[0])
+    stays = ~(closes > 0.0)
+    changes, _ = changes_to_weights(
+        weights, cash, accounts.shares[0], accounts.worth, stays, config.trading, config.account
+    )
+    days = zip(changes, closes, equity, strict=True)
+    orders = [_orders(change, close, float(known), symbols, fees) for change, close, known in days]
+    last, shares = len(equity) - 1, accounts.shares[0, -1]
+    worth = shares * accounts.worth[-1]
+    positions = [
+        Position(symbols[asset], float(shares[asset]), None, float(worth[asset]), None)
+        for asset in np.flatnonzero(shares)
+    ]
+    dates = [str(date) for date in accounts.dates]
+    return NextOrders(
+        date=dates[last],
+        equity=float(equity[last]),
+        cash=float(cash[last]),
+        orders=orders[last],
+        positions=tuple(positions),
+        money={date: {order.name: order.money for order in of_day} for date, of_day in zip(dates, orders, strict=True)},
+    )
+
+
+def _orders(changes: Values, closes: Values, equity: float, symbols: tuple[str, ...], fees: Fees) -> tuple[Order, ...]:
+    """Return the orders of a day, sales first; rounding alone makes no order."""
+    orders = []
+    for asset in np.flatnonzero(np.abs(changes) * np.nan_to_num(closes) > ROUNDING * equity):
+        size, buys = float(abs(changes[asset])), bool(changes[asset] > 0.0)
+        price = float(closes[asset] * (1.0 + fees.slippage if buys else 1.0 - fees.slippage))
+        money = size * price * (1.0 + fees.cost if buys else 1.0 - fees.cost)
+        orders.append(Order(symbols[asset], "buy" if buys else "sell", size, money, price, None, None))
+    return tuple(sorted(orders, key=lambda order: order.side, reverse=True))
 
 
 def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest[Any, Any]:

@@ -6,9 +6,7 @@ import torch
 from trading_cases import panel_of
 
 from eigen_core.config import Config
-from eigen_core.judging.backtest import SpanResult
-from eigen_core.judging.market import MarketBacktest
-from eigen_core.judging.portfolio import PortfolioBacktest
+from eigen_core.judging.backtest import MarketBacktest, PortfolioBacktest, SpanResult
 from eigen_core.judging.verdicts import verdict_on
 from eigen_core.learning import learner_class
 from eigen_core.networks import AgentNetwork

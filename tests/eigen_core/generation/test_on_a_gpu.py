@@ -10,9 +10,7 @@ from training_cases import advance, content_of, small_state
 
 from eigen_core.config import registry
 from eigen_core.generation import restore, snapshot
-from eigen_core.judging.backtest import TaskBacktest
-from eigen_core.judging.market import MarketBacktest
-from eigen_core.judging.portfolio import PortfolioBacktest
+from eigen_core.judging.backtest import MarketBacktest, PortfolioBacktest, TaskBacktest
 from eigen_core.networks import Heads
 from eigen_core.task import open_data, task_class
 

@@ -11,7 +11,7 @@ from science_cases import random_panel, small_config
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
-from eigen_core.judging.market import decide_trades
+from eigen_core.judging.backtest import decide_trades
 from eigen_core.market import Panel, build_panel
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.population import initial_weights

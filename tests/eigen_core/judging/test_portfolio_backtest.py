@@ -16,8 +16,14 @@ from trading_cases import CPU, panel_of, prices_of, random_panel
 from trained_run_cases import RUN, trained, trained_as
 
 from eigen_core.config import Config
-from eigen_core.judging.backtest import NextOrders, SpanResult, decision_of
-from eigen_core.judging.portfolio import PortfolioBacktest, decide_weights, orders_of_days
+from eigen_core.judging.backtest import (
+    NextOrders,
+    PortfolioBacktest,
+    SpanResult,
+    decide_weights,
+    decision_of,
+    orders_of_days,
+)
 from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.judging.walk_forward import plan_walk, remember_walk, stored_walk, with_purge
 from eigen_core.market import Panel, build_panel

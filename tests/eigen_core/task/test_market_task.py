@@ -22,7 +22,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, hold_out, snapshot, start_training
-from eigen_core.judging.portfolio import decide_weights
+from eigen_core.judging.backtest import decide_weights
 from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, Heads, MarketEmbedding

@@ -10,7 +10,7 @@ import torch
 from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel
 
 from eigen_core.config import AccountConfig, Config, TradingConfig
-from eigen_core.judging.portfolio import PortfolioBacktest
+from eigen_core.judging.backtest import PortfolioBacktest
 from eigen_core.market import Panel
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.fills import fill_offset
