@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, Self, TypeVar
 
 import torch
 from pydantic import Field, ValidationError
@@ -68,10 +68,7 @@ class Head(Record):
 
 
 def _stored_head(store: Store) -> Head | None:
-    try:
-        return _parsed(Head, store.read(LEDGER_HEAD, _HEAD_LIMIT))
-    except MissingObjectError:
-        return None
+    return _parsed(Head, _contents(store, [LEDGER_HEAD], _HEAD_LIMIT).get(LEDGER_HEAD, b""))
 
 
 def _copied_head(store: Store) -> Head | None:
@@ -87,21 +84,22 @@ def _opened_head(store: Store) -> Head:
     if found is not None:
         return found
     head = Head(ledger=uuid.uuid4().hex, number=0, sha256="")
+    content = head.model_dump_json().encode()
     # Of several processes that begin a ledger, one succeeds.
-    if not store.create(LEDGER_HEAD, _content(head)):
+    if not store.create(LEDGER_HEAD, content):
         found = _stored_head(store)
         if found is None:  # It is there and cannot be read.
-            store.put(LEDGER_HEAD, _content(head))
+            store.put(LEDGER_HEAD, content)
     return found or head
 
 
 def _keep_head(store: Store, head: Head) -> None:
     """Write the head of a store, and this machine's copy; that a copy cannot be written is logged."""
-    store.put(LEDGER_HEAD, _content(head))
-    path = _copy_of(store)
+    content, path = head.model_dump_json().encode(), _copy_of(store)
+    store.put(LEDGER_HEAD, content)
     try:
         with replacing(path) as file:
-            file.write(_content(head))
+            file.write(content)
     except OSError as error:
         logger.warning(
             "This machine keeps no copy of the evaluation log's head: %s cannot be written (%s).", path, error
@@ -110,10 +108,6 @@ def _keep_head(store: Store, head: Head) -> None:
 
 def _copy_of(store: Store) -> Path:
     return default_cache_root() / "ledgers" / f"{hashlib.sha256(store.url.encode()).hexdigest()}.json"
-
-
-def _content(head: Head) -> bytes:
-    return head.model_dump_json().encode()
 
 
 class Look(Record):
@@ -207,10 +201,8 @@ def record_look(store: Store, look: Look) -> None:
                 f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: put {LEDGER_HEAD} "
                 f"and {LOOKS_CHAIN} back from a copy of the store."
             )
-        before: dict[str, str] = {}
-        if last.number == 0:
-            earlier = _contents(store, [name for name in _names(store, LOOKS, _NAME) if name != look.name], _LIMIT)
-            before = {name: _sha256(earlier[name]) for name in sorted(earlier)}
+        earlier = _contents(store, _names(store, LOOKS, _NAME), _LIMIT) if last.number == 0 else {}
+        before = {name: _sha256(earlier[name]) for name in sorted(earlier) if name != look.name}
         entry = _Entry(number=last.number + 1, previous=last.sha256, look=look, before=before, ledger=ledger)
         written = entry.model_dump_json().encode()
         if store.create(_entry_name(entry.number), written):
@@ -255,24 +247,17 @@ def ledger_damages(store: Store) -> tuple[Damage, ...]:
     return _Ledger.read(store).damages
 
 
-@dataclass(frozen=True)
-class _Ledger:
-    """Entries of a store's log.
-
-    Attributes:
-        looks: by name, as they were written.
-        unreadable: names of looks of which nothing else is known.
-        unknown: number of looks of which not even the name is known.
-        damages: see `Looks`.
-    """
-
+class _Ledger(NamedTuple):
     looks: Mapping[str, Look]
+    """By name, as they were written."""
     unreadable: Sequence[str]
+    """Names of looks of which nothing else is known."""
     unknown: int
+    """Number of looks of which not even the name is known."""
     damages: tuple[Damage, ...]
 
     @classmethod
-    def read(cls, store: Store) -> "_Ledger":
+    def read(cls, store: Store) -> Self:
         # Before the entries: a head is kept after its own.
         stored, copied = _stored_head(store), _copied_head(store)
         heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
@@ -385,26 +370,21 @@ def keep_look(
     one_portfolio: bool = False,
     sharpe: float | None = None,
 ) -> None:
-    """Add a look at a span of days to the log.
+    """Add a look of agents of a run to the log.
 
     Args:
         store: of the run.
         run: name.
         config: the run's, with the account's settings.
-        days: first and last day (YYYY-MM-DD), and the symbols traded.
-        weights: of the agents, float32 `[agents, parameters]`.
-        one_portfolio: the agents traded one portfolio.
+        days: first and last (YYYY-MM-DD), and the symbols traded.
+        weights: float32 `[agents, parameters]`.
+        one_portfolio: the agents traded it together.
         sharpe: Sharpe ratio of a day; None: not known yet.
     """
     first, last, symbols = days
-    rules = {"trading": config.trading.model_dump(mode="json"), "account": config.account.model_dump(mode="json")}
-    look = Look(
-        first=first,
-        last=last,
-        symbols=tuple(symbols),
-        agent=tensors_sha256({"weights": weights.cpu()}),
-        settings=json_sha256({**rules, "one_portfolio": one_portfolio}),
-        run=run,
-        sharpe=sharpe,
+    rules = config.model_dump(mode="json", include={"trading", "account"})
+    agent, settings = tensors_sha256({"weights": weights.cpu()}), json_sha256({**rules, "one_portfolio": one_portfolio})
+    record_look(
+        store,
+        Look(first=first, last=last, symbols=tuple(symbols), agent=agent, settings=settings, run=run, sharpe=sharpe),
     )
-    record_look(store, look)
