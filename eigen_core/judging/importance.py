@@ -25,11 +25,17 @@ from eigen_core.task import task_class
 from eigen_core.task.panel import PanelTask
 from eigen_core.training.runs import Run
 
+logger = logging.getLogger(__name__)
+
 INTERVAL = (5.0, 95.0)
 """Percentiles of the draws that bound an interval."""
+LOW_CHANGE = 0.01
+"""A column is hardly used if an agent decides otherwise without it on at most this share of the days."""
 _NEAREST = 0.1
 
 _Part = tuple[slice | int, slice | int]
+_Played = tuple[NDArray[np.float64], float | None]
+"""Shares of an agent's decisions, float64 `[episodes, days, assets]`, and the mean excess (%)."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +56,6 @@ class Importance:
     changed_interval: tuple[float, float]
     excess_lost: float | None
     excess_lost_interval: tuple[float, float] | None
-
-
-@dataclass(frozen=True)
-class _Played:
-    """Results of an agent: shares of its decisions, float64 `[episodes, days, assets]`, and the mean excess (%)."""
-
-    shares: NDArray[np.float64]
-    excess: float | None
 
 
 def importance(
@@ -120,12 +118,12 @@ def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.ran
 
 def _play(task: PanelTask, weights: Tensor, starts: Sequence[int]) -> _Played:
     shares, excess = task.decisions(weights[None], np.array([starts], dtype=np.int64))
-    return _Played(shares.cpu().numpy(), None if excess is None else excess.mean)
+    return shares.cpu().numpy(), None if excess is None else excess.mean
 
 
 def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importance:
-    changed = [_changed(usual, played) for played in moved]
-    lost = [usual.excess - played.excess for played in moved if usual.excess is not None and played.excess is not None]
+    changed = [_changed(usual[0], shares) for shares, _ in moved]
+    lost = [usual[1] - excess for _, excess in moved if usual[1] is not None and excess is not None]
     return Importance(
         name=name,
         changed=float(np.mean(changed)),
@@ -135,21 +133,15 @@ def _importance(name: str, usual: _Played, moved: Sequence[_Played]) -> Importan
     )
 
 
-def _changed(usual: _Played, moved: _Played) -> float:
+def _changed(usual: NDArray[np.float64], moved: NDArray[np.float64]) -> float:
     """Return the mean share that moves to other assets, or to none."""
-    more = moved.shares - usual.shares
+    more = moved - usual
     return float(np.maximum(np.maximum(more, 0.0).sum(axis=2), np.maximum(-more, 0.0).sum(axis=2)).mean())
 
 
 def _bounds(values: Sequence[float]) -> tuple[float, float]:
     low, high = np.percentile(values, INTERVAL)
     return float(low), float(high)
-
-
-logger = logging.getLogger(__name__)
-
-LOW_CHANGE = 0.01
-"""A column is hardly used if an agent decides otherwise without it on at most this share of the days."""
 
 
 @dataclass(frozen=True)
@@ -267,14 +259,12 @@ def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ..
 def over_agents(found: Sequence[Sequence[Importance]]) -> tuple[Importance, ...]:
     """Return the mean importance of each feature or column over agents, with the widest bounds, largest first."""
     by_agent = [{each.name: each for each in of_agent} for of_agent in found]
-    means = [_mean([of_agent[name] for of_agent in by_agent]) for name in by_agent[0]]
-    return tuple(sorted(means, key=lambda each: -each.changed))
+    return tuple(_ranked([_mean([of_agent[name] for of_agent in by_agent]) for name in by_agent[0]]))
 
 
 def _mean(of_agents: Sequence[Importance]) -> Importance:
-    lost = [(each.excess_lost, each.excess_lost_interval) for each in of_agents]
-    means = [mean for mean, _ in lost if mean is not None]
-    bounds = [interval for _, interval in lost if interval is not None]
+    means = [each.excess_lost for each in of_agents if each.excess_lost is not None]
+    bounds = [each.excess_lost_interval for each in of_agents if each.excess_lost_interval is not None]
     return Importance(
         name=of_agents[0].name,
         changed=sum(each.changed for each in of_agents) / len(of_agents),

@@ -109,9 +109,7 @@ def play(
     status, config = opened.status(), _with_account(opened.config_to_resume(), settings)
     require_prices(config, run)
     span = _default_span(status) if span is None else span
-    contents, manifest = newest_of_run(opened)
-    weights = _weights_of(contents, manifest, agent)
-    panel, generation = _panel_of(contents, manifest, config), manifest.generation
+    weights, generation, panel = agents_on_market(opened, config, agent)
     days = days_of(panel, config, span)
     with computing_threads(config.threads):
         market = task_backtest(config, panel, resolve_device(config.device))
@@ -287,15 +285,12 @@ def _days_between(panel: Panel, span: str) -> range:
     return range(int(start), int(stop))
 
 
-def write_backtest(backtest: Backtest, folder: Path) -> list[Path]:
-    """Write the tables of a backtest into a folder and return the files; may raise `InputError`."""
-    tables = {
-        "equity": equity_table(backtest),
-        "trades": backtest.trades,
-        "by_asset": backtest.by_asset,
-        "by_month": backtest.by_month,
-    }
-    return [path for name, table in tables.items() for path in write_table(table, folder / name)]
+def write_backtest(backtest: Backtest, folder: Path) -> None:
+    """Write the tables of a backtest into a folder; may raise `InputError`."""
+    write_table(equity_table(backtest), folder / "equity")
+    write_table(backtest.trades, folder / "trades")
+    write_table(backtest.by_asset, folder / "by_asset")
+    write_table(backtest.by_month, folder / "by_month")
 
 
 def equity_table(backtest: Backtest) -> pd.DataFrame:
@@ -320,13 +315,10 @@ def equity_table(backtest: Backtest) -> pd.DataFrame:
     )
 
 
-def write_table(table: pd.DataFrame, stem: Path) -> list[Path]:
-    """Write a table as CSV and as Parquet, to `stem` with a suffix, and return the files; may raise `InputError`."""
-    with explained("write", stem.parent):
-        stem.parent.mkdir(parents=True, exist_ok=True)
-    text, binary = stem.with_suffix(".csv"), stem.with_suffix(".parquet")
-    with explained("write", text), replacing(text) as target:
-        target.write(table.to_csv(index=False).encode())
-    with explained("write", binary), replacing(binary) as target:
-        target.write(table.to_parquet(index=False))
-    return [text, binary]
+def write_table(table: pd.DataFrame, stem: Path) -> None:
+    """Write a table as CSV and as Parquet, to `stem` with a suffix; may raise `InputError`."""
+    contents = {".csv": table.to_csv(index=False).encode(), ".parquet": table.to_parquet(index=False)}
+    for suffix, content in contents.items():
+        path = stem.with_suffix(suffix)
+        with explained("write", path), replacing(path) as target:
+            target.write(content)
