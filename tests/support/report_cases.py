@@ -3,6 +3,7 @@
 import dataclasses
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -23,7 +24,7 @@ BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "clas
 SENTENCE = "No skill shown: the agent's excess per trade is 0.02 ± 0.11 %, and the basket of all assets earned as much."
 
 
-def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object) -> Report:
+def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: Any) -> Report:
     draw = keyed_generator(3, 0, "test", 0, "report")
     dates = pd.bdate_range("2012-11-01", periods=days)
     market = draw.normal(0.0006, 0.01, days)
@@ -49,55 +50,38 @@ def report_of(days: int = 400, draws: int = 300, folds: int = 0, **given: object
     ends = dates[np.linspace(0, days - 1, folds + 1).astype(int)]
     known = Days("2000-01-03", "2000-12-29")
     spans = [Days(str(first.date()), str(last.date())) for first, last in pairwise(ends)]
-    parts: tuple[tuple[type, dict[str, object]], ...] = (
-        (
-            SpanResult,
-            {
-                "curve": curve,
-                "baselines": {name: curve_of(account(0.0 if name == "cash" else 1.0)) for name in BASELINES},
-                "matched": MatchedTraders(draw.normal(0.1, 0.05, draws), "matched random traders"),
-                "timing": MatchedTraders(np.zeros(0), "shifts"),
-                "trades": trades,
-                "periods_per_year": 252,
-                "risk_free": 0.0,
-                "interest": 0.0,
-                "one_portfolio": False,
-                "excess": None,
-                "alpha": None,
-                "holding_days": 20,
-            },
-        ),
-        (
-            Verdict,
-            {
-                **dict.fromkeys(field.name for field in dataclasses.fields(Verdict)),
-                "claim": "none",
-                "sentence": SENTENCE,
-            },
-        ),
-        (
-            Report,
-            {
-                "run": "mine",
-                "agent": "champion, agent 3 of generation 7",
-                "span": "holdout",
-                "facts": [Fact("Sharpe", "0.62", "−0.4 to 1.7 (95 %)"), Fact("Looks at these days", "12")],
-                "preset": "quickstart",
-                "folds": [Fold(number, known, known, span) for number, span in enumerate(spans, 1)],
-                "looks": "These days were looked at 12 times by 2 runs.",
-                "data": ["Read 10 rows from prices.csv (long).", "No symbol ends before the last day: survivorship."],
-                "settings": [Setting("seed", "1", None), Setting("generations", "20", "10")],
-                "commands": ["eigen train --preset quickstart --run mine --generations 20", "eigen report mine"],
-                "hashes": [Fact("Weights", "a" * 64)],
-            },
-        ),
-    )
-    played, verdict, report = (
-        values | {field.name: given.pop(field.name) for field in dataclasses.fields(kind) if field.name in given}
-        for kind, values in parts
-    )
-    assert not given, given
-    return Report(played=SpanResult(**played), verdict=Verdict(**verdict), **report)  # type: ignore[arg-type]
+    played: dict[str, Any] = {
+        "curve": curve,
+        "baselines": {name: curve_of(account(0.0 if name == "cash" else 1.0)) for name in BASELINES},
+        "matched": MatchedTraders(draw.normal(0.1, 0.05, draws), "matched random traders"),
+        "timing": MatchedTraders(np.zeros(0), "shifts"),
+        "trades": trades,
+        "periods_per_year": 252,
+        "risk_free": 0.0,
+        "interest": 0.0,
+        "one_portfolio": False,
+        "excess": None,
+        "alpha": None,
+        "holding_days": 20,
+    }
+    names = {field.name for field in dataclasses.fields(SpanResult)}
+    played |= {name: given.pop(name) for name in names & given.keys()}
+    verdict: dict[str, Any] = dict.fromkeys(field.name for field in dataclasses.fields(Verdict))
+    verdict |= {"claim": given.pop("claim", "none"), "sentence": given.pop("sentence", SENTENCE)}
+    report: dict[str, Any] = {
+        "run": "mine",
+        "agent": "champion, agent 3 of generation 7",
+        "span": "holdout",
+        "facts": [Fact("Sharpe", "0.62", "−0.4 to 1.7 (95 %)"), Fact("Looks at these days", "12")],
+        "preset": "quickstart",
+        "folds": [Fold(number, known, known, span) for number, span in enumerate(spans, 1)],
+        "looks": "These days were looked at 12 times by 2 runs.",
+        "data": ["Read 10 rows from prices.csv (long).", "No symbol ends before the last day: survivorship."],
+        "settings": [Setting("seed", "1", None), Setting("generations", "20", "10")],
+        "commands": ["eigen train --preset quickstart --run mine --generations 20", "eigen report mine"],
+        "hashes": [Fact("Weights", "a" * 64)],
+    }
+    return Report(played=SpanResult(**played), verdict=Verdict(**verdict), **(report | given))
 
 
 def comparison_of() -> Comparison:

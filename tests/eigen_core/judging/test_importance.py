@@ -1,14 +1,11 @@
 """Importance is zero for what cannot reach a decision, and found for what decides alone."""
 
-import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cli_cases import eigen
 from flow_cases import small_flow_config
-from rich.console import Console
 from science_cases import random_panel, small_config
 from torch import Tensor
 from trained_run_cases import RUN, trained
@@ -20,7 +17,6 @@ from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
 from eigen_core.judging.importance import (
     Importance,
-    RunImportance,
     importance,
     over_agents,
     persistently_low,
@@ -28,7 +24,6 @@ from eigen_core.judging.importance import (
 )
 from eigen_core.market import Panel, build_panel
 from eigen_core.training.runs import Run
-from flows.cli.judging import print_importance
 
 _FEATURES = 4
 
@@ -95,7 +90,8 @@ OTHER = Importance("B", 0.6, (0.5, 0.7), None, None), Importance("A", 0.0, (0.0,
 @pytest.mark.thorough
 def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
     trained(tmp_path, of=1, market={"data": "us5", "context": ["IBM"]})
-    document = json.loads(eigen("importance", RUN, "--store", str(tmp_path), "--draws", "2", "--json").stdout)
+    asked = ("importance", RUN, "--store", str(tmp_path), "--draws", "2")
+    document, table = json.loads(eigen(*asked, "--json").stdout), eigen(*asked).stdout
     assert (document["run"], document["agent"], document["agents"], document["draws"]) == (RUN, "champion", 1, 2)
     assert document["first"] < document["last"]
     assert len(document["features"]) == 15
@@ -104,6 +100,7 @@ def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
     assert changes == sorted(changes, reverse=True)
     low = {column["name"] for column in document["columns"] if column["changed_interval"][1] <= 0.01}
     assert set(document["low_columns"]) == low
+    assert all(one["name"] in table for one in (*document["features"], *document["columns"]))
     with pytest.raises(InputError, match="There is no agent '99'"):
         run_importance(str(tmp_path), RUN, agent="99", draws=2)
 
@@ -149,20 +146,3 @@ def test_champions_of_kept_generations(tmp_path: Path) -> None:
 def test_generations_that_cannot_be_asked_for_are_a_sentence(given: tuple[str, str]) -> None:
     ended = eigen("importance", "any", *given, *(() if given[0] == "--generations" else ("--generations", "2")))
     assert (ended.exit_code, "--generations" in ended.stderr) == (2, True)
-
-
-def test_table_names_what_is_hardly_used() -> None:
-    found = RunImportance("mine", "champion", 1, 7, (7,), "2021-01-04", "2021-12-31", 20, OTHER, ONE, ("B",))
-    text = io.StringIO()
-    print_importance(Console(file=text, width=120), found)
-    lines = text.getvalue().splitlines()
-    assert lines[0].startswith("Run mine, generation 7, champion: validation episodes from 2021-01-04 to 2021-12-31")
-    assert any(
-        line.split() == ["A", "20.0%", "10.0%", "to", "30.0%", "+1.00", "%", "+0.50", "to", "+1.50"] for line in lines
-    )
-    assert any(line.split() == ["B", "60.0%", "50.0%", "to", "70.0%"] for line in lines)
-    assert lines[-1] == "Hardly used: B."
-    several = replace(found, agent="champions", agents=3, generations=(7, 5, 4, 2), persistent_low_columns=("A", "B"))
-    print_importance(Console(file=text, width=120), several)
-    assert "Run mine, 3 champions of 4 kept generations: validation" in text.getvalue()
-    assert text.getvalue().endswith("Low for most of the 3 agents, columns: A, B.\n")

@@ -69,14 +69,6 @@ def test_the_time_that_agents_see_begins_again_within_what_they_were_trained_on(
     assert accounts.equity.shape == (AGENTS, 130)
 
 
-def test_an_ensemble_trades_one_portfolio() -> None:
-    config = small_config()
-    panel = random_panel(config)
-    trades, _, accounts = played(panel, config, range(20, 80), ensemble=True)
-    assert trades.asset.shape == (1, 60, 1)
-    assert len(accounts.equity) == 1
-
-
 def price_table(days: int, seed: int) -> pd.DataFrame:
     generator = keyed_generator(seed, 0, "test", "span table")
     frames = []

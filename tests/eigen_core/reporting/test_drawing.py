@@ -48,18 +48,15 @@ def test_a_process_that_is_killed_is_an_error(tmp_path: Path) -> None:
         under_way.write(tmp_path / "plots")
 
 
-def test_a_drawing_that_is_stopped_leaves_no_process() -> None:
+def test_a_drawing_leaves_no_process_if_it_is_stopped_or_its_parent_is_gone() -> None:
     under_way = Drawing()
     under_way.stop()
     assert under_way._process.returncode == -signal.SIGKILL
-
-
-def test_a_process_whose_parent_is_gone_ends() -> None:
-    under_way = Drawing()
-    assert under_way._process.stdin is not None
-    under_way._process.stdin.close()
-    assert under_way._process.wait(60.0) != 0
-    under_way.stop()
+    orphan = Drawing()
+    assert orphan._process.stdin is not None
+    orphan._process.stdin.close()
+    assert orphan._process.wait(60.0) != 0
+    orphan.stop()
 
 
 def test_drawing_loads_neither_torch_nor_pandas() -> None:

@@ -122,16 +122,3 @@ def test_a_setting_that_was_changed_is_a_tag(client: "MlflowClient") -> None:
     (run,) = runs_of(client, "changed")
     assert run.data.params["generations"] == "30"
     assert run.data.tags["generations"] == "40"
-
-
-def test_a_server_that_does_not_answer_raises_what_is_declared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from mlflow.exceptions import MlflowException
-
-    from eigen_core.reporting.mlflow import MlflowTracker
-
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    config = Config(reporting={"mlflow_uri": "http://127.0.0.1:9"})
-    unreachable = MlflowTracker(TrackedRun("mine", "here", Path("nowhere"), config))
-    with pytest.raises(MlflowTracker.errors) as raised:
-        unreachable.write(HISTORY, TELEMETRY)
-    assert isinstance(raised.value, MlflowException)

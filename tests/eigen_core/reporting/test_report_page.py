@@ -18,11 +18,9 @@ from eigen_core.reporting.compare import comparison_page
 from eigen_core.reporting.report import (
     FIGURES,
     NAMES,
-    UNDEFINED,
     Report,
     Setting,
     calendar_table,
-    figures_table,
     trade_tables,
 )
 from eigen_core.reporting.report_page import report_markdown, report_page
@@ -81,15 +79,10 @@ def test_it_needs_no_other_file_and_no_script(page: str) -> None:
     assert not parsed.open
     assert "<script" not in page
     assert "@import" not in page
-    outside = [target for target in parsed.targets if not target.startswith("#")]
-    assert outside == ["data:,"]
-    assert len(page.encode()) < MOST_BYTES
-
-
-def test_each_id_is_there_once_and_each_reference_leads_to_one(page: str) -> None:
-    parsed = _Parsed(page)
+    assert [target for target in parsed.targets if not target.startswith("#")] == ["data:,"]
     assert len(parsed.ids) == len(set(parsed.ids))
     assert {target[1:] for target in parsed.targets if target.startswith("#")} <= set(parsed.ids)
+    assert report_page(report_of(folds=2)) == page
 
 
 def test_plots_have_labels_with_their_numbers(page: str, report: Report) -> None:
@@ -104,10 +97,6 @@ def test_plots_take_their_colours_from_the_page(page: str) -> None:
     drawings = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))
     assert re.findall(r"(?:fill|stroke): (?!none|var\(--)[^;\"]+", drawings) == []
     assert "font-family" not in drawings
-
-
-def test_the_same_report_is_the_same_page(page: str) -> None:
-    assert report_page(report_of(folds=2)) == page
 
 
 def test_twenty_years_of_all_baselines_stay_below_three_megabytes() -> None:
@@ -167,11 +156,6 @@ def test_settings_that_differ_from_the_preset_come_before_all(page: str) -> None
 
 def test_every_figure_has_its_row() -> None:
     assert list(FIGURES) == [field.name for field in fields(Metrics)]
-    idle = curve_of(pd.Series(np.zeros(9), index=pd.bdate_range("2013-01-01", periods=9)))
-    table = figures_table({"Agent": compute_metrics(idle, periods_per_year=252)}, "Metrics")
-    shown = {row[0].text: row[1].text for row in table.rows}
-    assert shown["Sharpe"] == UNDEFINED
-    assert shown["Total Return"] == "0.00 %"
 
 
 def test_months_compound_to_their_year() -> None:
@@ -246,7 +230,6 @@ _MISSING = missing_browser()
 
 
 WIDE, NARROW, PAPER = 1_280, 390, 700
-PLOTS = 6
 _MOST_PAGES = 12
 
 _LARGEST_OVERFLOW = "return document.documentElement.scrollWidth - document.documentElement.clientWidth"
@@ -268,80 +251,60 @@ return [...document.querySelectorAll('svg')].filter(svg => svg.getBoundingClient
 _CONTRASTING = "const body = getComputedStyle(document.documentElement); return [body.color, body.backgroundColor]"
 
 
-@pytest.fixture(scope="module")
-def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    folder = tmp_path_factory.mktemp("reports")
-    (folder / "report.html").write_text(report_page(report_of(days=700, folds=3)), encoding="utf-8")
-    (folder / "comparison.html").write_text(comparison_page(comparison_of()), encoding="utf-8")
+@pytest.fixture(scope="module", params=["report", "comparison"])
+def shown(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Browser, int]]:
+    """A page in a browser, and the number of its plots."""
+    folder, plots = tmp_path_factory.mktemp("pages"), 6
+    page, text = report_page(report_of(days=700, folds=3)), "No skill shown"
+    if request.param == "comparison":
+        page, text, plots = comparison_page(comparison_of()), "Settings that differ", 1
+    (folder / "page.html").write_text(page, encoding="utf-8")
     with browser(folder) as found:
-        found.open((folder / "report.html").as_uri(), "No skill shown")
-        yield found
+        found.open((folder / "page.html").as_uri(), text)
+        yield found, plots
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.thorough
 @pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
-def test_the_page_fits_its_width_and_its_plots_can_be_read(shown: Browser, width: int) -> None:
-    shown.show_at(width)
-    assert shown.driver.execute_script(_LARGEST_OVERFLOW) <= 0
-    plots = shown.driver.execute_script(_SHOWN_PLOTS)
-    assert len(plots) == PLOTS
+def test_a_page_fits_its_width_and_its_plots_can_be_read(shown: tuple[Browser, int], width: int) -> None:
+    page, number = shown
+    page.show_at(width)
+    assert page.driver.execute_script(_LARGEST_OVERFLOW) <= 0
+    plots = page.driver.execute_script(_SHOWN_PLOTS)
+    assert len(plots) == number
     for drawn, paths, letters in plots:
         assert drawn > 0.7 * min(width, 900)
         assert paths > 4
         assert letters > 11
-    assert shown.driver.execute_script(_CUT_OFF) == []
+    assert page.driver.execute_script(_CUT_OFF) == []
+    assert page.driver.execute_script(_REQUESTS) == []
+    assert page.console_errors() == []
 
 
 @pytest.mark.thorough
 @pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
-def test_nothing_is_asked_for_and_the_console_is_empty(shown: Browser) -> None:
-    assert shown.driver.execute_script(_REQUESTS) == []
-    assert shown.console_errors() == []
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
-def test_dark_is_dark(shown: Browser) -> None:
-    shown.show_at(WIDE)
-    light = shown.driver.execute_script(_CONTRASTING)
-    shown.show_at(WIDE, scheme="dark")
-    dark = shown.driver.execute_script(_CONTRASTING)
-    assert (_brightness(light[0]) < 80, _brightness(light[1]) > 240) == (True, True)
-    assert (_brightness(dark[0]) > 200, _brightness(dark[1]) < 60) == (True, True)
-    shown.show_at(WIDE)
+def test_dark_is_dark_and_paper_has_wide_plots_on_white(shown: tuple[Browser, int]) -> None:
+    page, number = shown
+    page.show_at(WIDE)
+    letters, paper = map(_brightness, page.driver.execute_script(_CONTRASTING))
+    assert (letters < 80, paper > 240) == (True, True)
+    page.show_at(WIDE, scheme="dark")
+    letters, paper = map(_brightness, page.driver.execute_script(_CONTRASTING))
+    assert (letters > 200, paper < 60) == (True, True)
+    page.show_at(PAPER, scheme="dark", media="print")
+    assert len(page.driver.execute_script(_SHOWN_PLOTS)) == number
+    assert "wide" in page.driver.execute_script(
+        "return [...document.querySelectorAll('svg')].find(svg => svg.getBoundingClientRect().width).classList.value"
+    )
+    assert _brightness(page.driver.execute_script(_CONTRASTING)[1]) > 240
+    assert page.driver.execute_script(_LARGEST_OVERFLOW) <= 0
+    page.show_at(WIDE)
+    printed = base64.b64decode(page.driver.print_page())
+    assert printed.startswith(b"%PDF")
+    assert 1 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= _MOST_PAGES
 
 
 def _brightness(colour: str) -> float:
     channels = [int(channel) for channel in re.findall(r"\d+", colour)[:3]]
     return sum(channels) / 3
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
-def test_on_paper_it_is_wide_plots_on_white(shown: Browser) -> None:
-    shown.show_at(PAPER, scheme="dark", media="print")
-    assert len(shown.driver.execute_script(_SHOWN_PLOTS)) == PLOTS
-    assert "wide" in shown.driver.execute_script(
-        "return [...document.querySelectorAll('svg')].find(svg => svg.getBoundingClientRect().width).classList.value"
-    )
-    assert _brightness(shown.driver.execute_script(_CONTRASTING)[1]) > 240
-    assert shown.driver.execute_script(_LARGEST_OVERFLOW) <= 0
-    shown.show_at(WIDE)
-    paper = base64.b64decode(shown.driver.print_page())
-    assert paper.startswith(b"%PDF")
-    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", paper)) <= _MOST_PAGES
-
-
-@pytest.mark.thorough
-@pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
-def test_a_comparison_fits_too(shown: Browser) -> None:
-    report = shown.driver.current_url
-    shown.open(report.replace("report.html", "comparison.html"), "Settings that differ")
-    for width in (WIDE, NARROW):
-        shown.show_at(width)
-        assert shown.driver.execute_script(_LARGEST_OVERFLOW) <= 0
-        assert len(shown.driver.execute_script(_SHOWN_PLOTS)) == 1
-        assert shown.driver.execute_script(_CUT_OFF) == []
-    assert shown.driver.execute_script(_REQUESTS) == []
-    assert shown.console_errors() == []

@@ -26,11 +26,11 @@ from flows.server import reporter as publishing
 pytestmark = pytest.mark.thorough
 
 
-@pytest.fixture(scope="module")
-def walk(tmp_path_factory: pytest.TempPathFactory) -> Walk:
+@pytest.fixture(scope="module", params=["market", "portfolio"])
+def walk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Walk:
     """Two folds with two seeds, trained for a generation."""
     market = {"holdout_days": 60, "purge_days": 30, "first_date": "2018-01-01"}
-    config = small_flow_config(tmp_path_factory.mktemp("runs"), generations=1, market=market)
+    config = small_flow_config(tmp_path_factory.mktemp("runs"), generations=1, market=market, task=request.param)
     walk = plan_walk("years", config, build_panel(config)[0].dates, 2, seeds=2)
     for run, settings in walk.runs():
         trained_as(run, settings)
@@ -62,6 +62,16 @@ def test_the_joined_account_is_that_of_the_folds_one_after_another(walk: Walk, r
     assert result.baselines["equal_weight"].equity[-1] == pytest.approx(
         np.prod([weight.equity[-1] / weight.capital for weight in weights]) * weights[0].capital
     )
+
+
+def test_weights_are_the_mean_over_the_seeds(result: WalkResult) -> None:
+    of_seeds = [[one.weights for one in result.of_seed(seed) if one.weights is not None] for seed in (1, 2)]
+    if result.weights is None:
+        assert of_seeds == [[], []]
+        return
+    assert list(result.weights.index) == list(result.curve.dates)
+    sums = [pd.concat(weights).sum().sum() for weights in of_seeds]
+    assert result.weights.sum().sum() == pytest.approx(np.mean(sums))
 
 
 def test_a_matched_trader_plays_all_folds(result: WalkResult) -> None:
