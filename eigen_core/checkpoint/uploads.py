@@ -43,6 +43,7 @@ _REFUSED_RETRY_SECONDS = (30.0, 300.0)
 _MOST_RETRY_SECONDS_AT_END = 5.0
 # Younger blobs without a manifest stay in the store: their manifest may be about to be uploaded.
 _GRACE_SECONDS = 86_400.0
+_NOT_DELETED = "Run '%s': old generations in %s could not be deleted yet: %s"
 _ENDED_IN_STATUS = 20
 
 UploadState = Literal["pending", "uploading", "done", "dropped", "failed"]
@@ -540,7 +541,7 @@ class Uploader:
                 confirm=self._lease.check,
             )
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._url, error)
+            logger.warning(_NOT_DELETED, self._name, self._url, error)
 
     def _clean_directory(self) -> None:
         with self._changed:
@@ -548,7 +549,7 @@ class Uploader:
         try:
             self._directory.clean(self._config.keep_local, 0, 0, self._directory.contents.generations() - safe)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': old generations stay in %s for now: %s", self._name, self._directory.path, error)
+            logger.warning(_NOT_DELETED, self._name, self._directory.path, error)
 
     def _retry_after(self, item: _Generation | _File | None, error: StoreUnavailableError | InputError) -> float:
         """Report a failed attempt and return the pause before the next one (seconds)."""

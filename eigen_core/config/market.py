@@ -211,7 +211,7 @@ class TradingConfig(Section):
 
 
 class EnvironmentConfig(Section):
-    """Gymnasium environments: the tasks `gym:...`."""
+    """Settings of Gymnasium environments, the tasks `gym:...`."""
 
     episode_steps: Count | None = None
     """Step limit of an episode; empty: the limit of the environment's registration."""

@@ -83,8 +83,8 @@ def read_ledger(path: Path) -> ActLedger | None:
         return ActLedger.model_validate(known)
     except DamagedFileError as error:
         raise InputError(
-            f"{path} {error}: it was changed since orders were last kept in it, and orders by it may be wrong. Put "
-            "back a copy of it, or begin anew with --ledger and another file."
+            f"{path} {error}: it was changed since the last orders were written to it, so new orders could be wrong. "
+            "Restore a copy of it, or start another ledger with --ledger."
         ) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is no ledger of orders: move it away, or name another with --ledger.") from error

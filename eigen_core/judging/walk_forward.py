@@ -180,7 +180,7 @@ def remember_walk(walk: Walk) -> None:
     """Keep the definition of a walk in the store.
 
     Raises:
-        InputError: the store cannot be used, or the walk was begun with another definition.
+        InputError: the store cannot be used, or a walk of this name has another definition.
         StoreUnavailableError: the store does not answer.
     """
     if not open_store(walk.config.checkpoint.store).create(_document_name(walk.name), checksummed(walk.document())):
@@ -236,9 +236,7 @@ def stored_walk(store: str, name: str) -> Walk:
         raise InputError(f"Walk '{name}' was begun with prices of other days: restore these prices.")
     for run, _ in walk.runs():
         if status_of(store, run).state != "finished":
-            raise InputError(
-                f"Walk '{name}' is not finished: its run '{run}' is not. Give the same `eigen walk` again."
-            )
+            raise InputError(f"Walk '{name}' is not finished: its run '{run}' is not. Run the same `eigen walk` again.")
     return walk
 
 

@@ -56,7 +56,7 @@ class Learner(Protocol):
 
     @staticmethod
     def heads(config: Config) -> Heads:
-        """Return what the task's networks must offer."""
+        """Return the critics and the kind of policy that the learner needs from the task's networks."""
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
         """Return agents that have not learned yet.

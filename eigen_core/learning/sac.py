@@ -60,9 +60,9 @@ class SacLearner(BatchLearner[Observed, Encoded]):
         return Heads(critics=2, spread="observed", return_steps=learner_settings(config, SacConfig).n_step)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return agents whose target critics are their critics, without moments and at the initial temperature.
+        """Return new agents: target critics equal the critics, and the temperature is the initial one.
 
-        With a teacher they go on with its target critics, moments and temperature.
+        With a teacher they continue with its target critics, optimizer moments and temperature.
         """
         new = super().new_agents(weights, teacher)
         if teacher is not None:

@@ -166,7 +166,7 @@ class MemoryGuard:
         if crossed_soft:
             self._free()
             usage, left, _ = self._look()
-            logger.warning("Memory: %s are taken. What could be freed was freed; now %s.", pressure, left)
+            logger.warning("Memory: %s in use. Caches were freed; now %s.", pressure, left)
             pressure = left
         if pressure.share >= self._memory.hard and self._crossed is None:
             self._crossed = pressure

@@ -105,11 +105,12 @@ _RESULT = TypeAdapter(ProbeResult)
 
 @dataclass(frozen=True)
 class ProbeFailure:
-    """Reason why a run could not be measured: a phase of the probe, and a part of a sentence.
+    """Failure of a probe in a phase.
 
     Attributes:
-        out_of_memory: the memory of the system did not suffice.
-        reached_bytes: resident memory at which it ended itself; 0: it did not.
+        why: the reason, as a clause without a full stop.
+        out_of_memory: the system had not enough memory.
+        reached_bytes: resident memory at which the probe stopped itself; 0: it did not.
     """
 
     phase: str

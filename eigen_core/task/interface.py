@@ -190,7 +190,7 @@ class Task(Protocol[Observed, Encoded]):
 
     @property
     def training_starts(self) -> range:
-        """Starts of training episodes: days of a panel, or seeds."""
+        """Possible starts of training episodes: days of a panel, or seeds of an environment."""
 
     @property
     def validation_starts(self) -> range:

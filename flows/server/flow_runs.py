@@ -470,7 +470,7 @@ def correct_state() -> None:
     with server_asked("It is not known whether the server takes this flow run for crashed", get_run_logger()) as client:
         found = client.read_flow_run(UUID(flow_run.id)).state
         if found is not None and found.is_crashed():
-            get_run_logger().warning("This flow run was taken for crashed (%s), but it trains.", found.message)
+            get_run_logger().warning("Prefect marked this flow run as crashed (%s), but it trains.", found.message)
             client.set_flow_run_state(UUID(flow_run.id), Running(message="It trains."), force=True)
         if found is not None and found.is_cancelling():
             raise CancellationError("It was cancelled.")

@@ -176,7 +176,7 @@ def test_a_ledger_that_was_edited_orders_nothing(store: Path, tmp_path: Path, ch
     options = ["--store", str(store / "runs"), "--ledger", str(path), "--date", date_of(361)]
     shown = CliRunner().invoke(app, ["act", RUN, *options], terminal_width=400)
     assert shown.exit_code == 2
-    assert "was changed since orders were last kept in it" in " ".join(shown.output.split())
+    assert "was changed since the last orders were written to it" in " ".join(shown.output.split())
     assert path.read_text() == content
 
 

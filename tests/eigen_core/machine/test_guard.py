@@ -124,7 +124,7 @@ def test_at_the_soft_line_memory_is_freed_once_for_each_crossing(
     # 845 is not far enough below the line to count as having left it; 820 is.
     assert freed == [860 * MB, 855 * MB]
     assert caplog.messages[0] == (
-        "Memory: 860 MB of 1.00 GB (a limit for tests), 86% are taken. What could be freed was freed; "
+        "Memory: 860 MB of 1.00 GB (a limit for tests), 86% in use. Caches were freed; "
         "now 830 MB of 1.00 GB (a limit for tests), 83%."
     )
 
