@@ -1,24 +1,21 @@
 """A proxy before the emulator of Google Cloud Storage that does to requests what networks and services do to them."""
 
 import asyncio
-import json
 import random
 import re
 import socket
 import struct
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import pytest
 from aiohttp import ClientSession, ClientTimeout, web
 from gcs_emulator import GcsEmulator
 from yarl import URL
 
-CONTROL = "/faults"
 _LARGEST_REQUEST = 256 << 20
 _SLICE = 64 << 10
 _HOP_BY_HOP = {"transfer-encoding", "connection", "keep-alive", "content-length"}
@@ -72,7 +69,7 @@ class FaultProxy:
     """A proxy in a thread of this process.
 
     Attributes:
-        url: where it listens; `{url}/faults` is for `set_faults` and `clear_faults` in other processes.
+        url: where it listens.
         hook: called before each request is looked at, with its number (from 1), method and path, if it is set.
         requests: method and path of each request so far.
     """
@@ -111,7 +108,6 @@ class FaultProxy:
     async def _start(self) -> str:
         self._client = ClientSession(auto_decompress=False, timeout=ClientTimeout(total=None))
         application = web.Application(client_max_size=_LARGEST_REQUEST)
-        application.router.add_route("*", CONTROL, self._control)
         application.router.add_route("*", "/{rest:.*}", self._handle)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
@@ -127,15 +123,6 @@ class FaultProxy:
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
-
-    async def _control(self, request: web.Request) -> web.Response:
-        if request.method == "POST":
-            self.add(*(Fault(**fault) for fault in await request.json()))
-        elif request.method == "DELETE":
-            self.clear()
-        return web.json_response(
-            {"requests": len(self.requests), "faults": [asdict(fault) for fault, _ in self._faults]}
-        )
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         body = await request.read()
@@ -209,18 +196,6 @@ class FaultProxy:
             return answer.status, kept, content
 
 
-def set_faults(proxy_url: str, *faults: Fault) -> None:
-    _ask(proxy_url, "POST", [asdict(fault) for fault in faults])
-
-
-def clear_faults(proxy_url: str) -> None:
-    _ask(proxy_url, "DELETE", None)
-
-
-def requests_so_far(proxy_url: str) -> int:
-    return int(_ask(proxy_url, "GET", None)["requests"])
-
-
 @pytest.fixture
 def fault_proxy(gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
     """A proxy before the emulator, to which this process and those that it starts are pointed."""
@@ -228,14 +203,6 @@ def fault_proxy(gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> I
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
     yield proxy
     proxy.stop()
-
-
-def _ask(proxy_url: str, method: str, document: Any) -> dict[str, Any]:
-    data = None if document is None else json.dumps(document).encode()
-    request = urllib.request.Request(f"{proxy_url}{CONTROL}", data=data, method=method)
-    with urllib.request.urlopen(request, timeout=20) as answer:
-        found: dict[str, Any] = json.load(answer)
-        return found
 
 
 def _plain(answer: tuple[int, dict[str, str], bytes]) -> web.Response:
