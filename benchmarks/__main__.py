@@ -1,4 +1,4 @@
-"""Run all benchmarks, or those that are named, show their tables and keep them in `RESULTS.md`."""
+"""Run all benchmarks, or those that are named, print their tables and write them into `RESULTS.md`."""
 
 import argparse
 import importlib
@@ -8,9 +8,8 @@ import time
 from typing import Protocol, cast
 
 import torch
-from rich.console import Console
 
-from benchmarks.results import RESULTS, Section, keep, machine, require_idle
+from benchmarks.results import RESULTS, Section, machine, publish, require_idle
 
 BENCHMARKS = (
     "checkpoints",
@@ -27,24 +26,7 @@ BENCHMARKS = (
     "workers",
     "size",
 )
-"""Modules of this package with a function `run() -> Section`, in the order in which they are run and kept."""
-_FORMER = ("transitions", "trajectorybuffer", "scaling", "arithmetic")
-ALL_SECTIONS = (
-    *BENCHMARKS,
-    "soak",
-    "kill",
-    "stop",
-    "limits",
-    "fuzz",
-    "control",
-    "gpu",
-    "trust",
-    "learning",
-    "learningportfolio",
-    *_FORMER,
-)
-"""All sections of the file of results. Modules of their own write those from `soak` on; no script is left for the last
-four, whose questions are answered."""
+"""Modules of this package with a function `run() -> Section`, in the order in which they are run."""
 
 
 class _Benchmark(Protocol):
@@ -62,17 +44,13 @@ def main() -> None:
     # So that a benchmark that is stopped leaves no server and no worker behind.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     torch.set_num_threads(1)
-    console = Console()
-    console.print(machine(), highlight=False)
+    print(machine())
     for name in BENCHMARKS:
-        if name not in names:
-            continue
-        started = time.perf_counter()
-        section = cast(_Benchmark, importlib.import_module(f"benchmarks.{name}")).run()
-        section.show(console)
-        console.print(f"{name} took {time.perf_counter() - started:.0f} s\n", style="dim")
-        keep({name: section}, ALL_SECTIONS)
-    console.print(f"kept in {RESULTS}")
+        if name in names:
+            started = time.perf_counter()
+            publish(name, cast(_Benchmark, importlib.import_module(f"benchmarks.{name}")).run())
+            print(f"{name} took {time.perf_counter() - started:.0f} s\n")
+    print(f"kept in {RESULTS}")
 
 
 if __name__ == "__main__":

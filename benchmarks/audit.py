@@ -1,4 +1,4 @@
-"""How much knowledge of later days `eigen audit` sees in a column of the data, and how many honest ones it suspects."""
+"""How often `eigen audit` suspects columns of the data that know later returns, and columns that do not."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -70,11 +70,11 @@ def informed_column(
 
     Args:
         prices: closes without gaps.
-        config: which days are held out.
+        config: splits of the days.
         strength: correlation with the return's normal score.
-        symbols: the first so many know it, each with a sign of its own.
+        symbols: the number of symbols that it knows, each with its own sign.
         horizon: days of the return.
-        last: so many of the last days before those held out; 0: all.
+        last: number of days before the holdout on which it is known; 0: all.
         draw: of noise and signs.
     """
     generator = keyed_generator(_SEED, draw, "audit", f"{strength} {symbols} {horizon} {last}", "column")
@@ -96,7 +96,7 @@ def suspected_in(prices: CleanPrices, config: Config) -> tuple[SuspectedLeak, ..
 
 
 def false_alarms(config: Config, markets: int) -> tuple[int, int]:
-    """Return how many honest features are suspected, and of how many: on real prices and on `markets` made of them."""
+    """Return the numbers of suspected and of tried features, on real prices and on `markets` generated from them."""
     alarms, tried = 0, 0
     prices = read_market(config)
     for known in _honest(prices, markets):

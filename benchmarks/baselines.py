@@ -1,4 +1,4 @@
-"""A population of 16 beside 16 agents of Stable-Baselines3, one after another."""
+"""A population of 16 agents compared with 16 agents of Stable-Baselines3."""
 
 import gc
 import time
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,12 +35,7 @@ _CLOCKS = {_WALL: time.perf_counter, _CPU: time.process_time}
 
 @dataclass
 class Stopwatch:
-    """Adds up what a round takes.
-
-    Attributes:
-        total: seconds by each clock.
-        playing: the part of it in which environments were played.
-    """
+    """Adds up the seconds of a round by each clock: in `total`, and in `playing` those of the environments."""
 
     total: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_CLOCKS, 0.0))
     playing: dict[str, float] = field(default_factory=lambda: dict.fromkeys(_CLOCKS, 0.0))
@@ -53,13 +48,8 @@ class Stopwatch:
             seconds[name] += sign * (clock() - started[name])
 
 
-class _Agents(Protocol):
-    def round(self, watch: Stopwatch) -> None:
-        """Let all agents take their steps and updates."""
-
-
 class _Population:
-    """All agents in one bank, whose episodes are played side by side."""
+    """All agents in one bank; their episodes are played together."""
 
     def __init__(self, config: Config) -> None:
         self._state = start_training(config, open_data(config).content)
@@ -89,7 +79,7 @@ class _Population:
 
 
 class _StableBaselines:
-    """Models of Stable-Baselines3 with their defaults but for networks, batches, rollouts, rates and noise."""
+    """Models of Stable-Baselines3 with their defaults except networks, batches, rollouts, rates and noise."""
 
     def __init__(self, config: Config) -> None:
         opened, network = open_environment(config), config.network
@@ -128,15 +118,7 @@ class _StableBaselines:
 
 @dataclass(frozen=True)
 class _Case:
-    """What is trained.
-
-    Attributes:
-        environment: by its name in Gymnasium.
-        algorithm: the learner.
-        width: of both hidden layers.
-        batch: transitions in a batch.
-        steps: of each agent in a round.
-    """
+    """Agents of an environment with two hidden layers of `width`, batches of `batch`, and `steps` in a round."""
 
     environment: str
     algorithm: str
@@ -172,7 +154,7 @@ class _Case:
             evaluation={"slices": 1, "lowest": 1},
         )
 
-    def contenders(self) -> dict[str, _Agents]:
+    def contenders(self) -> dict[str, _Population | _StableBaselines]:
         return {
             _OURS: _Population(self.config()),
             _OURS_GROUPED: _Population(self.config(group_size=1)),
@@ -194,13 +176,13 @@ def run() -> Section:
     rows = [row for case in _CASES for row in _rows(case)]
     return Section(
         title="Beside Stable-Baselines3",
-        method=f"{_AGENTS} agents play, and take as many updates as steps (PPO: {_EPOCHS} epochs of minibatches), by "
-        "turns. *Eigen*: one population, whose agents play side by side and then learn in one bank, or one agent at a "
+        method=f"{_AGENTS} agents play, and take as many updates as steps (PPO: {_EPOCHS} epochs of minibatches), in "
+        "turns. *Eigen*: one population, whose agents play together and then learn in one bank, or one agent at a "
         "time. *Stable-Baselines3*: `learn` of its models, one after another. "
-        "Networks, batches, rates and replay capacity are equal; where all settings are, so are updates of Eigen and "
-        "Stable-Baselines3, to 1e-5 (`tests/eigen_core/learning/test_stable_baselines.py`). Per second: of CPU time, "
-        f"of all agents together, medians of {_ROUNDS} rounds. Times ours: how many times as long as the one "
-        "bank it takes to play and learn, medians of the rounds' ratios; above 1 the bank is faster.",
+        "Networks, batches, rates and replay capacity are equal; with equal settings the updates of Eigen and "
+        "Stable-Baselines3 agree to 1e-5 (`tests/eigen_core/learning/test_stable_baselines.py`). Per second: of CPU "
+        f"time, of all agents together, medians of {_ROUNDS} rounds. Times ours: time to play and learn, relative to "
+        "the one bank, medians of the rounds' ratios; above 1 the bank is faster.",
         columns=("", "environment steps / s", "updates / s", "times ours: CPU", "times ours: wall"),
         rows=rows,
         remarks=(
@@ -212,7 +194,7 @@ def run() -> Section:
     )
 
 
-def _measured(contenders: Mapping[str, _Agents]) -> dict[str, list[Stopwatch]]:
+def _measured(contenders: Mapping[str, _Population | _StableBaselines]) -> dict[str, list[Stopwatch]]:
     kept: dict[str, list[Stopwatch]] = {name: [] for name in contenders}
     for turn in range(_WARM_UPS + _ROUNDS):
         for name, agents in contenders.items():

@@ -1,30 +1,26 @@
-"""How well agents play a Gymnasium environment after so many steps of it, over seeds.
+"""Rewards that agents reach in a Gymnasium environment after a number of steps, over seeds.
 
-`python -m benchmarks.control Pendulum-v1 --steps 25000 --seeds 3` trains the environment's preset once for each seed,
-prints what the champion reached, and keeps what all runs in `runs/control` have reached in `RESULTS.md`. What was
-stopped goes on where it was, and what is done is not done again. Steps are those of all agents together, of validation
-too, whose episodes count at their full length.
+`python -m benchmarks.control Pendulum-v1 --steps 25000 --seeds 3` trains the environment's preset for each seed, and
+writes the results of all runs in `runs/control` into `RESULTS.md`. Stopped runs are resumed, and finished ones are not
+trained again. Steps are those of all agents together, validation included, whose episodes count at their full length.
 """
 
 import argparse
-import csv
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
-from rich.console import Console
 
-from benchmarks.__main__ import ALL_SECTIONS
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, publish
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
+from eigen_core.common.files import replacing
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.common.text import count
 from eigen_core.config import PRESET_NAMES, Config, preset_values
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import stored_values
@@ -56,21 +52,18 @@ MARKS = {
     "Walker2d-v5": 4_718.0,
     "Swimmer-v5": 359.0,
 }
-"""Rewards to be reached. CartPole: from which on Gymnasium calls it solved; MuJoCo: TD3's after a million steps in the
-RL Baselines3 Zoo."""
+"""Rewards to reach. CartPole: where Gymnasium calls it solved; MuJoCo: TD3's after a million steps in the RL Baselines3
+Zoo."""
 
 
 @dataclass(frozen=True)
 class Reached:
-    """What a run had reached after some generations.
+    """State of a run after a generation.
 
     Attributes:
-        generation: number of the last one.
-        training_steps: steps of the episodes that were learned from.
-        steps: these and those of validation.
-        cpu_seconds: of the process, without measuring.
-        champion: mean reward of the champion in 20 episodes that neither training nor validation knows.
-        population: mean reward of all agents in 4 such episodes of each.
+        training_steps: steps of the episodes that were learned from; `steps` includes those of validation.
+        cpu_seconds: of training, without measuring.
+        champion, population: mean reward in 20 unseen episodes of the champion, and in 4 of each agent.
     """
 
     generation: int
@@ -82,21 +75,17 @@ class Reached:
 
 
 def preset_of(environment: str) -> str:
-    """Return the preset that plays an environment.
-
-    Raises:
-        InputError: none does.
-    """
+    """Return the preset of an environment; raise `InputError` if it has none."""
     for name in PRESET_NAMES:
         if preset_values(name).get("task") == f"gym:{environment}":
             return name
-    raise InputError(f"no preset plays {environment}: give one with --preset, and its task is replaced.")
+    raise InputError(f"no preset has the task gym:{environment}: give one with --preset, and its task is replaced.")
 
 
 def curve(config: Config, steps: int, folder: Path) -> Iterator[Reached]:
-    """Train until so many steps were taken; yield what was reached on the way, also in an earlier call.
+    """Train for this number of steps; yield the results on the way, also those of an earlier call.
 
-    Measuring many agents takes longer than a generation, so it is done 20 times at most.
+    Measuring takes longer than a generation, so it is done at most 20 times.
     """
     state = start_training(config, open_data(config).content)
     run, known = _opened(config, state, folder)
@@ -145,13 +134,13 @@ def _measured(state: TrainingState, cpu_seconds: float) -> Reached:
 
 
 def _opened(config: Config, state: TrainingState, folder: Path) -> tuple[RunDirectory, list[Reached]]:
-    """Return the run of a configuration, with what it had reached; the state becomes its newest."""
+    """Return the run of a configuration and its results so far; the state becomes its newest."""
     name = f"seed{config.seed}"
     if not (folder / name).exists():
         return RunDirectory.create(folder, name, stored_values(config)), []
     run = RunDirectory.open(folder, name)
     if run.config != stored_values(config):
-        raise InputError(f"{folder / name} was begun with other settings: give another --out.")
+        raise InputError(f"{folder / name} has other settings: give another --out.")
     loaded = run.load_newest(snapshot_form(state))
     if loaded is None:
         return run, []
@@ -160,32 +149,19 @@ def _opened(config: Config, state: TrainingState, folder: Path) -> tuple[RunDire
 
 
 def _reached_in(run: Path) -> list[Reached]:
-    with (run / "reached.csv").open(newline="") as file:
-        return [
-            Reached(
-                int(row["generation"]),
-                int(row["training_steps"]),
-                int(row["steps"]),
-                *(float(row[name]) for name in ("cpu_seconds", "champion", "population")),
-            )
-            for row in csv.DictReader(file)
-        ]
+    return [Reached(**row) for row in pd.read_csv(run / "reached.csv").to_dict("records")]
 
 
 def _save(run: RunDirectory, state: TrainingState, reached: Sequence[Reached]) -> None:
-    beside = run.path / "reached.csv.part"
-    with beside.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(field.name for field in fields(Reached))
-        writer.writerows(astuple(row) for row in reached)
     # Before the generation: rows that are ahead of it are dropped, missing ones could not be measured again.
-    os.replace(beside, run.path / "reached.csv")
+    with replacing(run.path / "reached.csv") as file:
+        pd.DataFrame(reached).to_csv(file, index=False)
     run.save(snapshot(state))
     run.clean(keep_last=1, keep_every=0)
 
 
 def interquartile_mean(values: NDArray[np.float64]) -> float:
-    """Mean of the values between the quartiles: a quarter of them, rounded down, is left out at each end."""
+    """Mean of the values without a quarter of them, rounded down, at each end."""
     ordered = np.sort(values, axis=None)
     left_out = len(ordered) // 4
     return float(ordered[left_out : len(ordered) - left_out].mean())
@@ -202,33 +178,6 @@ def bootstrap_interval(scores: NDArray[np.float64]) -> tuple[float, float]:
     means = [interquartile_mean(np.take_along_axis(scores, sample, axis=0)) for sample in drawn]
     low, high = np.quantile(means, [(1.0 - _CONFIDENCE) / 2.0, (1.0 + _CONFIDENCE) / 2.0])
     return float(low), float(high)
-
-
-def section(environment: str, steps: int, curves: Sequence[Sequence[Reached]], mark: float | None) -> Section:
-    columns = ["seed", "champion", "population", "steps", "training steps", "CPU seconds"]
-    if mark is not None:
-        columns.append(f"steps to {mark:g}")
-    rows = []
-    for seed, reached in enumerate(curves, start=1):
-        last = reached[-1]
-        row = [f"{seed}", f"{last.champion:,.0f}", f"{last.population:,.0f}", f"{last.steps:,}"]
-        row += [f"{last.training_steps:,}", f"{last.cpu_seconds:,.0f}"]
-        if mark is not None:
-            row.append(_steps_to(reached, mark))
-        rows.append(row)
-    scores = np.array([[reached[-1].champion] for reached in curves])
-    low, high = bootstrap_interval(scores)
-    remark = (
-        f"Champion, interquartile mean of {count(len(curves), 'seed')}: {interquartile_mean(scores):,.0f} "
-        f"(95 % interval {low:,.0f} to {high:,.0f})."
-    )
-    return Section(
-        f"{environment} after {steps:,} steps",
-        f"Mean reward of {_EPISODES} episodes without noise; steps of all agents, validation included.",
-        columns,
-        rows,
-        (remark,),
-    )
 
 
 def summary(out: Path) -> Section:
@@ -252,9 +201,8 @@ def summary(out: Path) -> Section:
         )
     return Section(
         "Control",
-        f"Mean reward of the champion in {_EPISODES} episodes that neither training nor validation knows: "
-        "interquartile mean over seeds, 95 % interval by bootstrap over them. Steps are those of all agents, of "
-        "validation too.",
+        f"Mean reward of the champion in {_EPISODES} episodes of neither training nor validation: interquartile mean "
+        "over seeds, 95 % interval by bootstrap over them. Steps are those of all agents, validation included.",
         ("", "seeds", "steps", "champion", "mark", "steps to the mark, each seed", "CPU seconds a seed"),
         rows,
     )
@@ -278,17 +226,12 @@ def main() -> None:
     torch.set_num_threads(1)
     preset = given.preset or preset_of(given.environment)
     folder = given.out / given.environment.replace("/", "-") / (given.name or " ".join([preset, *given.set]))
-    curves = []
     for seed in range(1, given.seeds + 1):
         settings = [f"task=gym:{given.environment}", f"seed={seed}", *given.set]
-        reached = []
         for one in curve(load_config(preset, settings), given.steps, folder):
-            reached.append(one)
             print(f"seed {seed}, {one.steps:,} steps: champion {one.champion:,.0f}, population {one.population:,.0f}")
-        curves.append(reached)
-    section(given.environment, given.steps, curves, MARKS.get(given.environment)).show(Console())
     if given.out == _RUNS:
-        keep({"control": summary(given.out)}, ALL_SECTIONS)
+        publish("control", summary(given.out))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Preset eigen2 on a GPU: time of each phase, memory, kernels, and shares of what the GPU can do at most."""
+"""Preset eigen2 on a GPU: time of each phase, memory, kernels, and shares of the GPU's peak rates."""
 
 import argparse
 import signal
@@ -13,7 +13,6 @@ from typing import TypeVar
 
 import torch
 
-from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.gpu_case import COLUMNS, DAYS, PHASES, Case, Ceilings, Measured, ceilings_of, measured
 from benchmarks.results import RESULTS, Section, keep
 
@@ -38,7 +37,7 @@ Result = TypeVar("Result")
 
 
 class FailedError(RuntimeError):
-    """What was to be measured has failed; the message is the first line of the reason."""
+    """A measurement failed; the message is the first line of the reason."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,11 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.output and not given.output.parent.is_dir():
         parser.error(f"--output: there is no folder {given.output.parent}")
     if given.device == "cuda" and not torch.cuda.is_available():
-        print(
-            "torch finds no GPU, which this measures: check the driver, or see that it runs with --device cpu --small.",
-            file=sys.stderr,
-        )
-        raise SystemExit(2)
+        parser.error("torch finds no GPU: check the driver, or try --device cpu --small")
     cases = [
         make(encoder)
         for encoder in _ENCODERS
@@ -75,27 +70,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for name, make in _CASES.items()
         if name in given.cases
     ]
-    # Not as a table, whose widths need all rows: what was measured is shown even if the rest is cut off.
+    # Row by row, so that results are printed even if the process is killed later.
     print(" | ".join(_HEADINGS), flush=True)
     for section in run(torch.device(given.device), cases, small=given.small):
         print(" | ".join(section.rows[-1]), flush=True)
         if given.output:
-            keep({"gpu": section}, ALL_SECTIONS, given.output)
+            keep("gpu", section, given.output)
     print(*section.remarks, sep="\n")
     if given.device == "cuda" and not given.small and len(cases) == len(_ENCODERS) * len(_CASES):
-        keep({"gpu": section}, ALL_SECTIONS)
+        keep("gpu", section)
         print(f"kept in {RESULTS}")
 
 
 def run(device: torch.device, cases: Sequence[Case], *, small: bool) -> Iterator[Section]:
-    """Measure cases on a device, in a small size or the preset's; after each, yield what is known so far.
+    """Measure cases on a device, in a small size or the preset's; after each, yield the results so far.
 
-    Each has a process of its own: it may fail of anything, its peak of memory is its own, and its times do not depend
-    on the cases before it. Once a process has used the torch profiler, each launch of a kernel takes longer in it
+    Each has its own process: once the torch profiler has been used, each launch of a kernel takes longer
     (https://github.com/pytorch/pytorch/issues/144455). The row of a case that fails says why.
 
     Raises:
-        FailedError: what the device reaches at most could not be measured.
+        FailedError: the device's peak rates could not be measured.
     """
     ceilings = _in_own_process(ceilings_of, device, small)
     found: dict[Case, Measured] = {}
@@ -110,11 +104,7 @@ def run(device: torch.device, cases: Sequence[Case], *, small: bool) -> Iterator
 
 
 def _in_own_process(work: Callable[..., Result], *arguments: object) -> Result:
-    """Call a module's function in a new process; return its result when that process has ended.
-
-    Raises:
-        FailedError: it raised something, whose traceback is printed, or its process was killed.
-    """
+    """Call a module's function in a new process; raise `FailedError` if it fails or its process is killed."""
     context = get_context("spawn")
     receiving, sending = context.Pipe(duplex=False)
     # A daemon is ended with this process: it would hold the GPU's memory while something else is measured.

@@ -1,4 +1,4 @@
-"""What a case of the bench of a GPU takes: time of each phase, memory, kernels; and what the GPU can do at most."""
+"""Time of each phase, memory and kernels of a training on a GPU, and the GPU's peak rates."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ _PICKING = {torch.ops.aten.index, torch.ops.aten.index_select, torch.ops.aten.ga
 
 @dataclass(frozen=True)
 class Ceilings:
-    """What the device reaches at most: bytes a second read and written by a copy, operations a second of a product."""
+    """Peak rates of a device: bytes read and written by a copy, operations of a matrix product."""
 
     device: str
     bytes_per_second: float
@@ -70,8 +70,7 @@ class Ceilings:
 class TouchedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
     """Counts operators that compute, and the bytes of the tensors that they read and write.
 
-    What is only looked at in another shape is not counted; what is written in place counts as read and written, and of
-    what rows are picked from those alone.
+    Views count nothing, tensors written in place count twice, and of indexed tensors only the rows that are read count.
     """
 
     def __init__(self) -> None:
@@ -95,15 +94,14 @@ class TouchedBytes(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch 
 
 
 class Measured(NamedTuple):
-    """What a case took, by phase.
+    """Measurements of a case, by phase.
 
     Attributes:
-        seconds: of the second generation.
-        peak: bytes of the GPU at most, over it.
+        seconds, peak: of the second generation; the GPU's memory in bytes.
         kernels: of the third generation.
-        touched: operators, bytes and floating-point operations of the fourth; empty for a case with graphs.
-        steps: gradient steps, and days of episodes, of a group after the other.
-        weights: digest of all agents' weights after the third.
+        touched: operators, bytes and floating-point operations of the fourth; empty with CUDA graphs.
+        steps: gradient steps, and days of episodes, summed over groups.
+        weights: digest of all weights after the third.
     """
 
     seconds: Mapping[str, float]
@@ -117,7 +115,7 @@ class Measured(NamedTuple):
 def measured(device: torch.device, case: Case, small: bool) -> Measured:
     """Run generations of a case on a device, in a small size or the preset's.
 
-    To be called once in a process: times are taken before the profiler is used, which makes what follows it slower.
+    Call it once per process: the profiler makes later work slower.
     """
     config = _config(device, case, small=small)
     days, columns = (_SMALL_DAYS, _SMALL_COLUMNS) if small else (DAYS, COLUMNS)
@@ -186,7 +184,7 @@ def _wait(device: torch.device) -> None:
 
 
 def _kernels(device: torch.device, compute: Callable[[], object]) -> int:
-    """Return how many kernels, copies and fills a GPU is given; 0 on a processor."""
+    """Return the number of kernels, copies and fills on a GPU; 0 on a CPU."""
     if device.type != "cuda":
         compute()
         return 0
@@ -197,7 +195,7 @@ def _kernels(device: torch.device, compute: Callable[[], object]) -> int:
 
 
 def ceilings_of(device: torch.device, small: bool) -> Ceilings:
-    """Measure what a device reaches at most; the figures of the small size mean nothing."""
+    """Measure the peak rates of a device; those of the small size mean nothing."""
     source = torch.ones((1 << 20) if small else (1 << 28), device=device)
     target, size = torch.empty_like(source), 256 if small else 8_192
 

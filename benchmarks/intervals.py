@@ -1,4 +1,4 @@
-"""How often the 95 % interval of the excess holds what a trader may expect, on years of the bundled prices."""
+"""How often the 95 % interval of the excess contains the true excess, on years of the bundled prices."""
 
 import math
 from dataclasses import dataclass
@@ -68,12 +68,11 @@ def run() -> Section:
 
 @dataclass(frozen=True)
 class Coverage:
-    """How many intervals hold what is true.
+    """Shares of intervals that contain the excess of the other days.
 
     Attributes:
-        share: of all intervals, as a fraction.
-        error: its standard error, where the intervals of one year are one draw.
-        share_of_exact: the share if what is estimated from the other days is taken for exact.
+        share, error: share, and its standard error if the intervals of one year count as one draw.
+        share_of_exact: the share if the excess of the other days is taken as exact.
     """
 
     share: float
@@ -85,17 +84,10 @@ class Coverage:
 
 
 def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, seed: int) -> dict[str, Coverage]:
-    """Return how many intervals of validation and of the holdout hold the excess of the same trader on all other days.
+    """Return the coverage of intervals of validation and holdout, by the excess of the same trader on all other days.
 
-    That excess has an error too, which the intervals are widened by: they are those of the difference of two means.
-    Beside the error of a calm year it is not small, since the most volatile of the other days dominate it.
-
-    Args:
-        config: what is played.
-        panel: the market.
-        traders: how many agents with random weights play.
-        years: how many validations and how many holdouts each of them plays.
-        seed: of the weights and of the years.
+    The intervals are widened by the error of that excess. Each of `traders` agents with random weights plays `years`
+    validations and `years` holdouts.
     """
     device = torch.device("cpu")
     task: AnyTask = task_class(config)(config, panel, device, learner_class(config.learner).heads(config))
@@ -133,7 +125,7 @@ def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, 
 
 
 def _played(task: AnyTask, weights: torch.Tensor, starts: NDArray[np.int64]) -> Rollout:
-    """Return what all agents do in episodes without noise; `starts` is `[agents, episodes]`."""
+    """Play episodes of all agents without noise; `starts` is `[agents, episodes]`."""
     groups = agent_groups(len(weights), _GROUP)
     return Rollout.joined([task.roll_out(weights[agents], starts[agents]) for agents in groups])
 
@@ -150,10 +142,7 @@ def _coverage(distances: NDArray[np.float64], clusters: NDArray[np.int64]) -> Co
 
 
 def _distances(found: Excess | None, others: Excess | None) -> tuple[float, float]:
-    """Return how far the mean of other days is from a mean, in half widths of its interval, widened and as it is.
-
-    Infinity where there is no interval.
-    """
+    """Return the distance of the mean of other days in half widths of the interval, widened and exact (inf: none)."""
     if found is None or others is None:
         return math.inf, math.inf
     distance = abs(found.mean - others.mean) / (found.interval[1] - found.mean)

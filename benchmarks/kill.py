@@ -1,22 +1,20 @@
-"""Kill a small training with SIGKILL at random instants, go on with it, and compare it with one that was not killed.
+"""Kill a small training with SIGKILL at random instants, resume it, and compare it with one that was not killed.
 
-`python -m benchmarks.kill [--kills 100] [--seed 1]`: so many kills on the local store, and as many on an emulator of
-Google Cloud Storage, where in every third the network fails at random as well. The exit code is 1 if any run ends with
-other bits than the one that nothing disturbed.
+`python -m benchmarks.kill [--kills 100] [--seed 1]` kills on the local store, and as often on an emulator of Google
+Cloud Storage, where the network also fails at random in every third run. The exit code is 1 if any run ends with other
+bits than the undisturbed one.
 """
 
 import argparse
 import multiprocessing
 import os
 import signal
-import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,13 +22,9 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.kill_training import PHASES, facts_of, train_to_the_end
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, publish
 from eigen_core.common.randomness import keyed_generator
-
-# Emulator and proxy are the tests' own.
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, ForkServerProcess
@@ -55,11 +49,11 @@ CONFIG: dict[str, Any] = {
     "learner": {"gradient_steps": 8, "batch_size": 16},
     "evaluation": {"slices": 2, "lowest": 1, "validation_slices": 1, "validation_lowest": 1},
 }
-"""A training of a second, whose replay buffer is full and begins anew within its generations."""
+"""A training of a second; its replay buffer overwrites rows in generation 3."""
 
 
 def settings_of(values: Mapping[str, Any]) -> list[str]:
-    """Return a configuration as options of the command; how many generations there are is another option."""
+    """Return a configuration as options of the command, except `generations`."""
     options = []
     for section, given in values.items():
         if section == "generations":
@@ -82,7 +76,7 @@ _LONGEST_DELAY = {
 
 
 class Instant(NamedTuple):
-    """When a process is killed: so many seconds after it has come to a phase of a generation, or to an upload."""
+    """When a process is killed: `delay` seconds after it began a phase (`moment`) of a generation, or an upload."""
 
     moment: str
     generation: int
@@ -91,17 +85,11 @@ class Instant(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What came of some kills.
+    """Counts of kills, and of the runs that were killed and resumed to their end.
 
     Attributes:
-        kills: processes that were killed.
-        runs: runs that were killed at least once and then went on to their end.
-        equal: those of them that ended with the same bits.
-        faulty: kills while the network failed at random.
-        uploading: kills while something was on its way to the store.
-        phases: kills by the phase that was under way.
-        resumes: how often a run was gone on with.
-        different: names of the runs that ended otherwise.
+        equal: runs that ended with the bits of the undisturbed one; `different` names the others.
+        faulty, uploading: kills while the network failed, and during an upload.
     """
 
     kills: int = 0
@@ -115,18 +103,13 @@ class Outcome:
 
 
 class Killer:
-    """Starts trainings, kills them, and goes on with them.
-
-    Args:
-        folder: for stores, run directories and the panel's cache.
-        seed: of the instants.
-    """
+    """Starts trainings, kills them at instants drawn from `seed`, and resumes them; all files are in `folder`."""
 
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
         self._seed = seed
         self._context: ForkServerContext = multiprocessing.get_context("forkserver")
-        # Importing torch takes longer than the training: the processes that are killed are forked after it.
+        # Processes are forked after torch is imported, which takes longer than the training.
         self._context.set_forkserver_preload(["benchmarks.kill_training"])
         os.environ["EIGEN_CACHE"] = str(folder / "cache")
         os.environ["OMP_NUM_THREADS"] = "1"
@@ -136,7 +119,10 @@ class Killer:
         return {**CONFIG, "checkpoint": settings}
 
     def undisturbed(self, store: str, environment: Mapping[str, str]) -> dict[str, str]:
-        self._train(store, "undisturbed", environment)
+        process = self._start(store, "undisturbed", environment)
+        process.join(_PATIENCE_SECONDS)
+        if process.exitcode != 0:
+            raise RuntimeError(f"the undisturbed run in {store} ended with exit code {process.exitcode}")
         return facts_of(self.config(store), "undisturbed", environment)
 
     def kill(
@@ -148,16 +134,7 @@ class Killer:
         direct: Mapping[str, str],
         expected: Mapping[str, str],
     ) -> None:
-        """Kill a run once or twice, go on with it to its end, and compare.
-
-        Args:
-            outcome: what is counted.
-            store: where the run is kept.
-            name: its name.
-            environment: how it reaches the store while it is killed.
-            direct: how the store is reached when the end is looked at.
-            expected: the end of an undisturbed run.
-        """
+        """Kill a run once or twice, resume it to its end, and compare; `direct` is the environment without faults."""
         generator = keyed_generator(self._seed, 0, "kill", name, "instants")
         wanted = 2 if generator.random() < _SECOND_KILL else 1
         kills = 0
@@ -175,8 +152,8 @@ class Killer:
             outcome.resumes += 1
             if process.exitcode == 0 and kills == wanted:
                 break
-            # It was faster than its killer, or the network failed at the wrong moment: once more. A lease whose record
-            # was damaged on its way, by a process that was killed before it could repair that, lapses in 90 seconds.
+            # The process ended before it was killed, or the network failed. A lease whose record was damaged in
+            # transit expires after 90 seconds.
             if process.exitcode != 0:
                 time.sleep(_PAUSE_SECONDS)
         outcome.runs += 1
@@ -196,14 +173,15 @@ class Killer:
         return Instant(moment, generation, float(generator.uniform(0.0, _LONGEST_DELAY.get(moment, 0.2))))
 
     def _kill_at(self, process: "ForkServerProcess", instant: Instant, outcome: Outcome, name: str) -> bool:
-        """Kill a process at an instant; False if it ended before."""
+        """Kill a process at an instant; return False if it ended before."""
         while process.exitcode is None and not self._is_in(instant, name):
             time.sleep(0.0005)
         process.join(instant.delay)
         if process.exitcode is not None or process.pid is None:
             return False
         os.kill(process.pid, signal.SIGKILL)
-        if not _was_killed(process):
+        process.join()
+        if process.exitcode != -signal.SIGKILL:
             return False
         outcome.kills += 1
         outcome.phases[self._phase(name)[0]] += 1
@@ -211,7 +189,7 @@ class Killer:
         return True
 
     def _is_in(self, instant: Instant, name: str) -> bool:
-        """Whether a training has come to an instant, or is past its generation."""
+        """Whether a training has reached an instant, or is past its generation."""
         phase, generation = self._phase(name)
         if instant.moment == UPLOAD:
             return generation >= instant.generation and self._is_uploading(name)
@@ -227,12 +205,6 @@ class Killer:
         status = (self._folder / "local").glob(f".remote/*/*/*/{name}/uploads.json")
         return any(b'"state": "uploading"' in path.read_bytes() for path in status)
 
-    def _train(self, store: str, name: str, environment: Mapping[str, str]) -> None:
-        process = self._start(store, name, environment)
-        process.join(_PATIENCE_SECONDS)
-        if process.exitcode != 0:
-            raise RuntimeError(f"run {name} in {store} ended with exit code {process.exitcode}")
-
     def _start(self, store: str, name: str, environment: Mapping[str, str]) -> "ForkServerProcess":
         marks = self._marks(name)
         marks.write_bytes(b"00")
@@ -244,12 +216,6 @@ class Killer:
 
     def _marks(self, name: str) -> Path:
         return self._folder / f"{name}.phase"
-
-
-def _was_killed(process: "ForkServerProcess") -> bool:
-    """Wait for a process, and tell whether it was killed rather than faster than its killer."""
-    process.join()
-    return process.exitcode == -signal.SIGKILL
 
 
 def kill_locally(killer: Killer, folder: Path, kills: int, progress: Progress) -> Outcome:
@@ -265,7 +231,7 @@ def kill_locally(killer: Killer, folder: Path, kills: int, progress: Progress) -
 def kill_remotely(
     killer: Killer, emulator: "GcsEmulator", proxy: "FaultProxy", kills: int, progress: Progress
 ) -> Outcome:
-    """Kill runs whose store is the emulator; every third reaches it through a network that fails."""
+    """Kill runs whose store is the emulator; every third reaches it through a failing network."""
     store = f"gs://{emulator.make_bucket()}/pre"
     direct, failing = ({"STORAGE_EMULATOR_HOST": server.url} for server in (emulator, proxy))
     expected = killer.undisturbed(store, direct)
@@ -314,29 +280,24 @@ def run(kills: int, seed: int, console: Console) -> dict[str, Outcome]:
 
 
 def _section(outcomes: Mapping[str, Outcome]) -> Section:
-    facts: dict[str, Callable[[Outcome], object]] = {
-        "kills": lambda outcome: outcome.kills,
-        "while the network failed": lambda outcome: outcome.faulty,
-        "while something was on its way to the store": lambda outcome: outcome.uploading,
-        **{f"in phase {phase}": partial(_kills_in, phase) for phase in PHASES},
-        "runs gone on with": lambda outcome: outcome.runs,
-        "equal ends": lambda outcome: f"{outcome.equal} of {outcome.runs}",
+    facts = {
+        "kills": [outcome.kills for outcome in outcomes.values()],
+        "while the network failed": [outcome.faulty for outcome in outcomes.values()],
+        "during an upload": [outcome.uploading for outcome in outcomes.values()],
+        **{f"in phase {phase}": [outcome.phases[phase] for outcome in outcomes.values()] for phase in PHASES},
+        "resumed runs": [outcome.runs for outcome in outcomes.values()],
+        "equal ends": [f"{outcome.equal} of {outcome.runs}" for outcome in outcomes.values()],
     }
-    rows = [[fact, *(str(read(outcome)) for outcome in outcomes.values())] for fact, read in facts.items()]
     return Section(
         title="Killed at random instants",
         method="A training of 4 generations (4 agents, its ring of 800 transitions full in generation 3) is killed by "
-        "SIGKILL at instants drawn at random over its phases and generations and over its uploads, some runs twice, "
-        "and gone on with to its end. Equal: the SHA-256 of weights, targets, moments, replay, history and state in "
-        "the newest manifest in the store are those of an undisturbed run, and every file there is whole.",
+        "SIGKILL at instants drawn at random over its phases, generations and uploads, some runs twice, and resumed "
+        "to its end. Equal: the newest manifest in the store has the SHA-256 of weights, targets, moments, replay, "
+        "history and state of an undisturbed run, and every file there is whole.",
         columns=("", *outcomes),
-        rows=rows,
+        rows=[[fact, *map(str, values)] for fact, values in facts.items()],
         remarks=[f"Not equal: {name}." for outcome in outcomes.values() for name in outcome.different],
     )
-
-
-def _kills_in(phase: str, outcome: Outcome) -> int:
-    return outcome.phases[phase]
 
 
 def main() -> int:
@@ -344,11 +305,8 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100, help="kills on each store (100)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the instants (1)")
     options = parser.parse_args()
-    console = Console()
-    outcomes = run(options.kills, options.seed, console)
-    section = _section(outcomes)
-    section.show(console)
-    keep({"kill": section}, ALL_SECTIONS)
+    outcomes = run(options.kills, options.seed, Console())
+    publish("kill", _section(outcomes))
     return 0 if all(outcome.equal == outcome.runs for outcome in outcomes.values()) else 1
 
 

@@ -1,4 +1,4 @@
-"""A training in a process of its own that says in which phase it is, and what the end of one is."""
+"""A training in its own process that writes which phase it is in, and the hashes at its end."""
 
 import json
 import os
@@ -17,19 +17,18 @@ from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run
 
-# Imported before the processes that are killed are forked: it takes as long as their training.
+# Imported before processes are forked: it takes as long as their training.
 assert gcs
 
 PHASES = ("start", "load", "evaluate", "train", "evolve", "checkpoint", "finish")
 
 
 def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environment: Mapping[str, str]) -> None:
-    """Train a run, from its newest checkpoint if there is one, until it has all its generations.
+    """Train a run to its last generation, from its newest checkpoint if there is one.
 
     Args:
-        values: the configuration.
-        name: the run.
-        marks: file whose two bytes tell whoever kills this process the phase and the generation under way, as digits.
+        values, name: the configuration and the run.
+        marks: file that gets the digits of the current phase and generation, for the process that kills this one.
         environment: variables to set first.
     """
     os.environ.update(environment)
@@ -60,11 +59,7 @@ def train_to_the_end(values: Mapping[str, Any], name: str, marks: str, environme
 
 
 def facts_of(values: Mapping[str, Any], name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the hashes that equal runs share, from the newest manifest in the store.
-
-    Raises:
-        RuntimeError: something in the store is damaged or missing.
-    """
+    """Return the hashes of the newest manifest in the store; raise `RuntimeError` if anything there is damaged."""
     os.environ.update(environment)
     config = config_from_values(values)
     contents = RunContents(open_store(config.checkpoint.store), name)

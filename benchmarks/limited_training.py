@@ -1,4 +1,4 @@
-"""The command `eigen` in a process of its own, under a limit, with a phase that takes memory that no plan knows.
+"""The command `eigen` under a memory limit, with a phase that takes memory outside the plan.
 
 `python -m benchmarks.limited_training LIMITS COMMAND...`, where LIMITS is a file that `benchmarks.limits` writes.
 """
@@ -22,16 +22,13 @@ Content = Literal["array", "tensor"]
 
 @dataclass(frozen=True)
 class Appetite:
-    """What a phase takes beyond its need, and keeps.
+    """Memory that a phase takes beyond its need, and keeps.
 
     Attributes:
-        phase: which phase.
         way: in steps between which it reports progress, or in one.
-        content: arrays or tensors.
-        after: when its own work is done; else before it.
-        bytes: how much.
-        pieces: in so many pieces.
-        seconds: what each step takes.
+        after: after the phase's own work, else before it.
+        bytes, pieces: amount, and into how many pieces it is divided.
+        seconds: time of each step.
     """
 
     phase: str
@@ -45,12 +42,11 @@ class Appetite:
 
 @dataclass(frozen=True)
 class Limits:
-    """Under what the command runs.
+    """Limits of the command.
 
     Attributes:
-        address_space: RLIMIT_AS (bytes); None: as it is.
-        appetite: what a phase takes beyond its need; None: nothing.
-        notes: file that tells, at the process's end, what it has held and how many addresses it had at most.
+        address_space: RLIMIT_AS (bytes); None: unchanged.
+        notes: file that gets the bytes held and the peak of the address space at the process's end.
     """
 
     address_space: int | None
@@ -67,27 +63,20 @@ class Limits:
         return cls(**values, appetite=None if appetite is None else Appetite(**appetite))
 
 
-class Ballast:
-    def __init__(self, size: int, content: Content) -> None:
-        import numpy as np
-        import torch
-
-        kinds: dict[str, Callable[[], object]] = {
-            "array": lambda: np.ones(size, np.uint8),
-            "tensor": lambda: torch.ones(size, dtype=torch.uint8),
-        }
-        self.content = kinds[content]()
-        self.size = size
-
-
-HELD: list[Ballast] = []
+HELD: list[Any] = []
+"""Arrays and tensors."""
 
 
 def take(appetite: Appetite) -> None:
+    import numpy as np
+    import torch
+
     from eigen_core.common.progress import report_progress
 
     for piece in range(appetite.pieces):
-        HELD.append(Ballast(appetite.bytes // appetite.pieces, appetite.content))
+        size = appetite.bytes // appetite.pieces
+        is_array = appetite.content == "array"
+        HELD.append(np.ones(size, np.uint8) if is_array else torch.ones(size, dtype=torch.uint8))
         if appetite.way == "steps":
             time.sleep(appetite.seconds)
             report_progress(appetite.phase, piece + 1, appetite.pieces)
@@ -95,7 +84,7 @@ def take(appetite: Appetite) -> None:
 
 def with_appetite(work: Callable[..., Any], appetite: Appetite) -> Callable[..., Any]:
     @wraps(work)
-    def hungry(*args: Any) -> Any:  # noqa: ANN401 - whatever the phase takes and gives
+    def hungry(*args: Any) -> Any:  # noqa: ANN401 - any phase
         if not appetite.after:
             take(appetite)
         result = work(*args)
@@ -107,7 +96,7 @@ def with_appetite(work: Callable[..., Any], appetite: Appetite) -> Callable[...,
 
 
 def give(appetite: Appetite) -> Callable[[], None]:
-    """Give a phase an appetite; return what takes it away again."""
+    """Give a phase an appetite; return a function that removes it."""
     from eigen_core import generation
     from eigen_core.checkpoint.session import RunSession
 
@@ -133,7 +122,7 @@ def main(arguments: Sequence[str]) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (limits.address_space, limits.address_space))
     # Opened now: at the end there may be no memory left.
     notes = open(limits.notes, "w")  # noqa: SIM115 - open until the process ends
-    atexit.register(lambda: print(sum(ballast.size for ballast in HELD), most_addresses(), file=notes, flush=True))
+    atexit.register(lambda: print(sum(held.nbytes for held in HELD), most_addresses(), file=notes, flush=True))
     from flows.server.environment import prepare_environment
 
     prepare_environment()

@@ -1,8 +1,8 @@
-"""Train under memory limits drawn at random below the need, and check how each run ends.
+"""Train under random memory limits below the need, and check how each run ends.
 
-`python -m benchmarks.limits [--runs 20] [--seed 1]`: processes of `eigen train` go on with a run of two generations.
-Some need more than the limit by their plan, in the others a phase takes memory beyond the plan. The exit code is 1 if
-any of them ends otherwise than by the plan or the guard, or leaves damaged files behind.
+`python -m benchmarks.limits [--runs 20] [--seed 1]` resumes a run of two generations with `eigen train`. Some limits
+are below the plan; in the other runs a phase takes memory beyond the plan. The exit code is 1 if a run is ended by
+anything but the plan or the guard, or leaves damaged files.
 """
 
 import argparse
@@ -21,11 +21,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.kill import CONFIG, settings_of
 from benchmarks.kill_training import facts_of
 from benchmarks.limited_training import PHASES, Appetite, Limits
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, publish
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.text import size
@@ -45,14 +44,13 @@ KINDS: tuple[Kind, ...] = ("memory.limit_gb", "RLIMIT_AS")
 
 @dataclass(frozen=True)
 class Need:
-    """What the training takes (bytes).
+    """Memory of the training (bytes).
 
     Attributes:
-        measured: the most that counted against a limit of each kind, without any limit.
-        least: the same at the end of a generation.
-        loading: what counts when the plan is made.
-        admitted: limits from which on the plan lets the training begin.
-        largest: the largest part by plan.
+        measured, least: peak over all generations and its smallest value over them, that counts against each limit.
+        loading: used when the plan is made.
+        admitted: smallest limit that the plan accepts.
+        largest: largest part of the plan.
     """
 
     measured: Mapping[Kind, int]
@@ -64,14 +62,7 @@ class Need:
 
 @dataclass(frozen=True)
 class Case:
-    """A run under a limit.
-
-    Attributes:
-        kind: of the limit.
-        limit: it (bytes).
-        need: the limit that would do (bytes).
-        appetite: what a phase takes that no plan knows; None: the training as it is.
-    """
+    """A run under a limit; `need` is the smallest sufficient one (bytes)."""
 
     kind: Kind
     limit: int
@@ -87,16 +78,14 @@ class Case:
 
 @dataclass
 class Outcome:
-    """How a run ended.
+    """The end of a run.
 
     Attributes:
-        case: what was tried.
-        exit_code: of the command.
-        by: "plan"; "guard"; "refusal", of a limit under which not even the libraries can be loaded; or "neither".
-        phase: where the guard ended it.
-        largest: the largest part, as plan or report name it, and its size (bytes).
-        peak: the most that a report shows of the resident memory, as a share of the limit; 0 without a report.
-        faults: what is not as it should be; empty: all is well.
+        by: "plan"; "guard"; "refusal" of a limit that is too small to load the libraries; or "neither".
+        phase: phase in which the guard ended it.
+        largest: largest part by plan or report, and its size (bytes).
+        peak: resident memory at the peak by the report, as a share of the limit; 0 without a report.
+        faults: a sentence for each failure.
     """
 
     case: Case
@@ -109,12 +98,7 @@ class Outcome:
 
 
 class Limiter:
-    """Runs trainings under limits and looks at what they leave.
-
-    Args:
-        folder: for stores, Prefect's home and the panel's cache.
-        environment: variables for the processes that are limited.
-    """
+    """Runs trainings under limits in `folder`, with these environment variables, and checks their files."""
 
     def __init__(self, folder: Path, environment: Mapping[str, str] | None = None) -> None:
         self._folder = folder
@@ -130,7 +114,7 @@ class Limiter:
     def command(
         self, name: str, arguments: Sequence[str], limits: Limits | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run `eigen` to its end; `name` is the folder of its store."""
+        """Run `eigen`; `name` is the folder of its store."""
         given = ["-m", "flows.cli"]
         if limits is not None:
             path = self._folder / f"{name}.limits.json"
@@ -156,7 +140,6 @@ class Limiter:
         return self._folder / "stores" / name
 
     def facts(self, name: str) -> dict[str, str]:
-        """What equal ends share."""
         settings = {"store": str(self.store(name)), "local": str(self._folder / "local")}
         return facts_of({**CONFIG, "checkpoint": settings}, RUN, {})
 
@@ -164,11 +147,11 @@ class Limiter:
         _require(self.train("begun", BEGUN))
 
     def copy(self, name: str) -> Path:
-        """Make a store with the run as it was begun; return it."""
+        """Copy the store of the run of two generations."""
         return Path(shutil.copytree(self.store("begun"), self.store(name)))
 
     def measure(self) -> Need:
-        """Train to the end without any limit, in store `undisturbed`, and measure."""
+        """Train without a limit, in store `undisturbed`, and measure."""
         self.copy("undisturbed")
         notes = self._folder / "undisturbed.notes"
         _require(self.train("undisturbed", CONFIG["generations"], limits=Limits(None, None, str(notes))))
@@ -179,9 +162,9 @@ class Limiter:
         return self.plan((min(peaks), max(peaks)), _notes(notes)[1])
 
     def plan(self, resident: tuple[int, int], addresses: int) -> Need:
-        """Return what the training takes: as measured (least and most resident memory, addresses), and by plan."""
+        """Return the need by measurement (least and most resident memory, addresses) and by plan."""
         notes = self._folder / "plan.notes"
-        # Under ample addresses the plan tells what of them it takes for used.
+        # With ample addresses the plan states how many it counts as used.
         limits = Limits(_AMPLE_ADDRESSES, None, str(notes))
         document = json.loads(_require(self.command("plan", ["plan", "--json", *settings_of(CONFIG)], limits)).stdout)
         peak = document["peak_host_bytes"]
@@ -246,14 +229,14 @@ class Limiter:
             outcome.faults += _faults_of(report, held, outcome)
 
     def compare(self, outcome: Outcome, name: str, expected: Mapping[str, str]) -> None:
-        """Go on without limit and appetite to the end, and compare."""
+        """Resume without a limit to the end, and compare."""
         from eigen_core.run import train_run
 
         try:
             train_run(self.config(name), RUN)
             equal = self.facts(name) == dict(expected)
         except (InputError, MemoryGuardError, RuntimeError, ValueError) as error:
-            outcome.faults.append(f"it does not go on to its end: {error}")
+            outcome.faults.append(f"it cannot be resumed: {error}")
             return
         if not equal:
             outcome.faults.append("its end differs from that of an undisturbed run")
@@ -265,7 +248,7 @@ class Limiter:
 
 
 def _faults_of(report: Mapping[str, Any], held: int, outcome: Outcome) -> list[str]:
-    """What is wrong with a report on a phase that has held so many bytes."""
+    """Return the failures of a report on a phase that held this many bytes."""
     faults = []
     assert outcome.case.appetite is not None
     if outcome.phase != outcome.case.appetite.phase:
@@ -279,7 +262,7 @@ def _faults_of(report: Mapping[str, Any], held: int, outcome: Outcome) -> list[s
 
 
 def _notes(path: Path) -> tuple[int, int]:
-    """What a process has said of itself at its end: bytes held by its appetite, most addresses; 0 if it could not."""
+    """Return the bytes that a phase held and the peak of the address space; 0 if the process could not write them."""
     held, addresses = path.read_text().split() or ("0", "0")
     return int(held), int(addresses)
 
@@ -299,14 +282,14 @@ def _require(ended: subprocess.CompletedProcess[str]) -> subprocess.CompletedPro
     return ended
 
 
-# Of five runs, so many are to be ended by the guard.
+# Of five runs, those that the guard has to end.
 _GUARDED_OF_FIVE = 3
 _EXTRA = {"memory.limit_gb": 700_000_000, "RLIMIT_AS": 2_200_000_000}
 _PIECES = (32, 256, 2_000)
 
 
 def drawn(index: int, seed: int, need: Need) -> Case:
-    """Draw the run of an index: three of five with an appetite, in each phase in turn."""
+    """Draw a run: three of five with an appetite, in each phase in turn."""
     generator = keyed_generator(seed, 0, "limits", index, "case")
     kind = KINDS[int(generator.integers(len(KINDS)))]
     row, place = divmod(index, 5)
@@ -323,7 +306,7 @@ def below_the_need(kind: Kind, need: Need, generator: np.random.Generator) -> Ca
 
 
 def with_appetite(phase: str, kind: Kind, need: Need, generator: np.random.Generator) -> Case:
-    """Draw a limit under which the training fits, but not with what one of its phases takes beyond the plan."""
+    """Draw a limit that fits the training, but not with the memory that one phase takes beyond the plan."""
     extra = _EXTRA[kind]
     appetite = Appetite(
         phase=phase,
@@ -359,7 +342,7 @@ def run(limiter: Limiter, runs: int, seed: int, console: Console) -> tuple[Need,
         return need, outcomes
 
 
-COLUMNS = ("run", "limit", "of", "need", "what takes it", "ended by", "largest part", "all is well")
+COLUMNS = ("run", "limit", "of", "need", "taken by", "ended by", "largest part", "passed")
 
 
 def row_of(index: int, outcome: Outcome) -> list[str]:
@@ -380,25 +363,23 @@ def _section(need: Need, outcomes: Sequence[Outcome]) -> Section:
     highest = max(range(len(outcomes)), key=lambda index: outcomes[index].peak)
     return Section(
         title="Under limits below the need",
-        method=f"A run of {BEGUN} generations goes on as `eigen train` in a process of its own, under a limit drawn at "
-        "random: below what the training takes by itself, or above that but below what it takes with a phase that "
-        f"keeps {' or '.join(size(extra) for extra in _EXTRA.values())} that no plan knows. All is well: exit code 3, "
-        "no MemoryError and no traceback, and a report that names the largest part and "
-        "what was kept to 10 %; or the plan was printed, or the limit refused, and nothing written. `eigen verify "
-        "--deep` finds the run whole, and it goes on without the limit to the bits of a run that had none.",
+        method=f"`eigen train` resumes a run of {BEGUN} generations under a random limit: below the need of the "
+        "training, or above it but below the need with a phase that keeps "
+        f"{' or '.join(size(extra) for extra in _EXTRA.values())} beyond the plan. Passed: exit code 3, no MemoryError "
+        "and no traceback, and a report that names the largest part and the kept memory to 10 %; or the plan was "
+        "printed, or the limit refused, and nothing written. `eigen verify --deep` finds no damage, and without the "
+        "limit the run ends with the bits of one that had none.",
         columns=COLUMNS,
         rows=[row_of(index, outcome) for index, outcome in enumerate(outcomes)],
         remarks=[
-            f"{well} of {len(outcomes)} are well; {by.count('guard')} were ended by the guard, "
-            f"{by.count('plan')} by the plan; {by.count('refusal')} had a limit below what torch and Prefect alone "
-            "take, which the command refuses before it plans.",
-            f"Without a limit the training takes {_sizes(need.measured.values())} at most; the plan admits it from "
-            f"limits of {_sizes(need.admitted.values())} on ({' and '.join(KINDS)}). RLIMIT_AS is drawn from 1.1 x "
-            f"{size(need.loading['RLIMIT_AS'])} on, what it takes to load the libraries and make the plan.",
+            f"{well} of {len(outcomes)} passed; the guard ended {by.count('guard')}, the plan {by.count('plan')}; "
+            f"{by.count('refusal')} had a limit that is too small to load torch and Prefect.",
+            f"Without a limit the training takes at most {_sizes(need.measured.values())}; the plan accepts limits "
+            f"from {_sizes(need.admitted.values())} ({' and '.join(KINDS)}). RLIMIT_AS is at least 1.1 x "
+            f"{size(need.loading['RLIMIT_AS'])}, the need to load the libraries and make the plan.",
             f"The highest resident peak was {outcomes[highest].peak:.0%} of its limit, in run {highest + 1}: "
-            "memory.limit_gb refuses no allocation, so a phase that takes much without reporting progress is ended "
-            "above it.",
-            "No control group was made: limits of groups are not drawn.",
+            "memory.limit_gb refuses no allocation, so a phase that takes much memory without reporting progress is "
+            "ended above it.",
             *(f"Run {index + 1}: {fault}" for index, outcome in enumerate(outcomes) for fault in outcome.faults),
         ],
     )
@@ -417,9 +398,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="eigen-limits-") as name:
         os.environ.update(EIGEN_CACHE=f"{name}/cache", OMP_NUM_THREADS="1")
         need, outcomes = run(Limiter(Path(name)), options.runs, options.seed, console)
-    section = _section(need, outcomes)
-    section.show(console)
-    keep({"limits": section}, ALL_SECTIONS)
+    publish("limits", _section(need, outcomes))
     return 1 if any(outcome.faults for outcome in outcomes) else 0
 
 

@@ -1,4 +1,4 @@
-"""Times and memory of a piece of work, and of a process watched from outside."""
+"""Times and memory of work in this process, and of another process."""
 
 import gc
 import subprocess
@@ -19,7 +19,7 @@ from eigen_core.machine import peak_resident_bytes, release_free_memory, reset_p
 
 @dataclass(frozen=True)
 class Times:
-    """Times of the same work done several times (seconds), in their order."""
+    """Times of repetitions of the same work (seconds), in order."""
 
     seconds: tuple[float, ...]
 
@@ -32,10 +32,7 @@ class Times:
         return min(self.seconds)
 
     def over(self, other: "Times") -> float:
-        """How many times as long as `other` this took: the middle of the ratios of each round.
-
-        The two of a round were measured one after the other, so that a machine that slows down slows both.
-        """
+        """Return the median over rounds of the ratio to `other`, which was measured next to it in each round."""
         return median(mine / its for mine, its in zip(self.seconds, other.seconds, strict=True))
 
 
@@ -46,13 +43,7 @@ def seconds_of(work: Callable[[], object]) -> float:
 
 
 def take_turns(works: Mapping[str, Callable[[], object]], rounds: int, warm_ups: int = 1) -> dict[str, Times]:
-    """Measure several works in one process, each once a round: A B A B ...
-
-    Args:
-        works: what to measure, by name.
-        rounds: times kept of each.
-        warm_ups: rounds before them that are not kept.
-    """
+    """Measure several works in turns, `rounds` times each, after rounds that are not counted (`warm_ups`)."""
     kept: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(warm_ups + rounds):
         for name, work in works.items():
@@ -68,16 +59,12 @@ Result = TypeVar("Result")
 
 
 def extra_resident_mb(work: Callable[[], object]) -> float:
-    """Do some work and return by how much resident memory was higher at its peak than before (MB).
-
-    Raises:
-        RuntimeError: the system cannot tell the peak of a part of a process.
-    """
+    """Do some work and return by how much resident memory was higher at its peak than before (MB)."""
     gc.collect()
     release_free_memory()
     before = psutil.Process().memory_info().rss
     if not reset_peak():
-        raise RuntimeError("the peak of the resident memory can be measured on Linux alone")
+        raise RuntimeError("the peak of the resident memory can only be measured on Linux")
     result = work()
     extra = (peak_resident_bytes() - before) / 1e6
     del result
@@ -96,64 +83,43 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-_LOOK_SECONDS = 0.05
-# Summing up the shares of a process takes milliseconds for each GB.
+_SAMPLE_SECONDS = 0.05
+# Adding up the shares of a process takes milliseconds for each GB.
 _CHILDREN_SECONDS = 0.5
-# Until a new process has its own program it shows the memory of the one that started it.
+# A new process shows the memory of its parent until it runs its own program.
 _STARTING_SECONDS = 1.0
 _KIB = 1024
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One look.
+def peak_bytes(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run a command and return the peak of the resident memory of its process and its children (bytes).
 
-    Attributes:
-        moment: seconds since 1970.
-        own: resident memory of the process (bytes).
-        peak: its highest since the process last let its peak start again (bytes).
-        children: resident memory of its descendants, each page that several hold divided among them (bytes).
-    """
-
-    moment: float
-    own: int
-    peak: int
-    children: int
-
-
-def watched(command: Sequence[str], environment: Mapping[str, str]) -> list[Sample]:
-    """Run a command to its end and return what it took, about 20 looks a second.
+    Memory is sampled 20 times a second; pages that children share are divided among them.
 
     Raises:
-        subprocess.CalledProcessError: it failed; its output is shown with the error.
+        subprocess.CalledProcessError: it failed; its output is a note of the error.
     """
-    samples: list[Sample] = []
     process = subprocess.Popen(
         command, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
     assert process.stdout is not None
-    children, looked = 0, 0.0
-    # What it prints is short and stays in the pipe until it has ended.
+    highest, children, looked = 0, 0, 0.0
+    # Its output is short and fits into the pipe.
     while process.poll() is None:
         now = time.time()
         if now - looked >= _CHILDREN_SECONDS:
             children, looked = _children_bytes(process.pid), now
         status = _entries(Path(f"/proc/{process.pid}/status"))
         if "VmRSS" in status:
-            samples.append(Sample(now, status["VmRSS"], status["VmHWM"], children))
-        time.sleep(_LOOK_SECONDS)
+            highest = max(highest, max(status["VmRSS"], status["VmHWM"]) + children)
+        time.sleep(_SAMPLE_SECONDS)
     output = process.stdout.read()
     process.stdout.close()
     if process.returncode != 0:
         error = subprocess.CalledProcessError(process.returncode, list(command), output)
         error.add_note(output)
         raise error
-    return samples
-
-
-def highest(samples: Sequence[Sample]) -> int:
-    """Return the most that a process and its children took together (bytes)."""
-    return max(max(sample.own, sample.peak) + sample.children for sample in samples)
+    return highest
 
 
 def _children_bytes(pid: int) -> int:

@@ -1,4 +1,4 @@
-"""The memory plan, which a probe measures, beside what runs really take: each trained by `eigen train`, watched."""
+"""The memory plan, which a probe measures, beside the memory of `eigen train`."""
 
 import argparse
 import json
@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.measure import highest, watched
+from benchmarks.measure import peak_bytes
 from benchmarks.results import Section
 from eigen_core.common.randomness import keyed_generator
 
 _MB = 1e6
 GOAL = 0.15
 _DAYS, _COLUMNS, _ASSETS = 3_700, 669, 108
-# Few gradient steps: their number changes how long a run takes, and nothing of what it holds.
+# Few gradient steps: their number does not change the memory.
 _FEW_STEPS = ("learner.gradient_steps=8", "replay.minimum=1")
 _SHORT = (*_FEW_STEPS, "generations=4")
-# A generation takes 0.3 s, and the drawing process some seconds: in 4 generations it often ends unseen.
+# In 4 generations of 0.3 s the process that draws plots often ends before its memory is measured.
 _PORTFOLIO = (*_FEW_STEPS, "generations=12")
 _FILLING = ("learner.gradient_steps=2", "reporting.plot_every=0")
 _UNUSED = ("resume",)
@@ -32,14 +32,7 @@ _UNUSED = ("resume",)
 
 @dataclass(frozen=True)
 class Case:
-    """A setting whose plan is compared.
-
-    Attributes:
-        name: what it is called in the table.
-        preset: the preset.
-        settings: laid over it.
-        synthetic: on a market made by a generator, with 669 columns; else on the bundled prices.
-    """
+    """A preset with settings; `synthetic`: on random prices of 669 columns, else on the bundled prices."""
 
     name: str
     preset: str
@@ -74,18 +67,11 @@ CASES = (
 
 @dataclass(frozen=True)
 class Compared:
-    """A case that was planned and trained (bytes).
-
-    Attributes:
-        case: which.
-        plan: what `eigen plan --json` printed.
-        seen: the most that was seen of the run.
-        disk_bytes: what the run takes in its store.
-    """
+    """A case with the output of `eigen plan --json`, and the measured peak and size on disk (bytes)."""
 
     case: Case
     plan: dict[str, Any]
-    seen: int
+    measured: int
     disk_bytes: int
 
     @property
@@ -95,18 +81,21 @@ class Compared:
 
     @property
     def error(self) -> float:
-        return self.planned / self.seen - 1.0
+        return self.planned / self.measured - 1.0
 
     def row(self) -> list[str]:
-        cells = [f"{planned / _MB:,.0f} / {seen / _MB:,.0f}" for planned, seen in self._pairs()]
-        return [self.case.name, cells[0], f"{100 * self.error:+.1f} %", cells[1]]
-
-    def _pairs(self) -> list[tuple[int, int]]:
-        return [(self.planned, self.seen), (self.plan["disk"]["run_bytes"], self.disk_bytes)]
+        memory, disk = (
+            f"{planned / _MB:,.0f} / {measured / _MB:,.0f}"
+            for planned, measured in (
+                (self.planned, self.measured),
+                (self.plan["disk"]["run_bytes"], self.disk_bytes),
+            )
+        )
+        return [self.case.name, memory, f"{100 * self.error:+.1f} %", disk]
 
 
 def run(names: Sequence[str] = ()) -> Section:
-    """Plan and train the cases of these names; without any, all."""
+    """Plan and train the cases of these names, or all."""
     compared = []
     for case in CASES:
         if not names or case.name in names:
@@ -115,11 +104,10 @@ def run(names: Sequence[str] = ()) -> Section:
                 print(*compared[-1].row(), sep="  ", flush=True)
     worst = max(compared, key=lambda found: abs(found.error))
     return Section(
-        title="The memory plan beside what runs take",
-        method="MB planned / MB seen. Peak of the resident memory of the training process and its children (plots, "
-        "workers), as `eigen plan` has it, which measures a piece in a child process, and as a run of "
-        "`eigen train` takes it with checkpoints, plots and holdout: 20 looks a second from outside, and the system's "
-        "own peak. Settings: "
+        title="The memory plan and the memory of runs",
+        method="MB planned / MB measured. Peak of the resident memory of the training process and its children (plots, "
+        "workers): by `eigen plan`, which measures a piece in a child process, and in a run of `eigen train` with "
+        "checkpoints, plots and holdout, sampled 20 times a second, with the system's own peak. Settings: "
         + "; ".join(f"*{found.case.name}*: {_settings_of(found.case)}" for found in compared)
         + f". The synthetic market has {_DAYS:,} days, {_COLUMNS} columns ({_ASSETS} tradable) and 9 features. One "
         "torch thread.",
@@ -138,7 +126,7 @@ def _settings_of(case: Case) -> str:
 
 
 def compare(case: Case, folder: Path) -> Compared:
-    """Plan a case and train it, in a folder that keeps its run, its cache and Prefect's files."""
+    """Plan and train a case, with all files in `folder`."""
     settings = [*case.settings, f"checkpoint.store={folder / 'runs'}", "device=cpu"]
     settings += _market(folder) if case.synthetic else []
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "EIGEN_"))}
@@ -152,9 +140,9 @@ def compare(case: Case, folder: Path) -> Compared:
     planned = subprocess.run(
         [*eigen, "plan", "--json", *chosen], env=environment, check=True, stdout=subprocess.PIPE
     ).stdout
-    samples = watched([*eigen, "train", "--run", "measured", *chosen], environment)
+    measured = peak_bytes([*eigen, "train", "--run", "measured", *chosen], environment)
     taken = sum(path.stat().st_size for path in (folder / "runs" / "measured").rglob("*") if path.is_file())
-    return Compared(case, json.loads(planned), highest(samples), taken)
+    return Compared(case, json.loads(planned), measured, taken)
 
 
 def _market(folder: Path) -> list[str]:

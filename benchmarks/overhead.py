@@ -1,8 +1,9 @@
-"""What server and worker cost: generations of a launched training against the same ones without Prefect."""
+"""Time of generations with server and worker, and of the same ones without Prefect."""
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
@@ -11,12 +12,13 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from operated import Operated
 
 from benchmarks.measure import in_own_process
-from benchmarks.operated_training import Operated
 from benchmarks.results import Section
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.local import LocalStore
+from eigen_core.common.runtime import default_cache_root
 from eigen_core.config.loading import load_config
 from eigen_core.machine import tune_allocator
 from eigen_core.run import train_run
@@ -29,16 +31,12 @@ _PRESET = "quickstart"
 _SHORT = ("learner.gradient_steps=1", "evaluation.slices=2", "evaluation.validation_slices=2")
 _CASES: dict[str, tuple[str, ...]] = {"short generations": _SHORT, _PRESET: ()}
 _MOST_SECONDS, _MOST_SHARE = 0.1, 0.02
+_TRAINING_SECONDS = 1_200.0
 
 
 @dataclass(frozen=True)
 class Course:
-    """How one run went.
-
-    Attributes:
-        generations: time of each generation from the second on, from the manifest before it to its own (seconds).
-        weights: hash of the last population.
-    """
+    """Times from each generation's manifest to the next (seconds), and the hash of the last population."""
 
     generations: tuple[float, ...]
     weights: str
@@ -66,13 +64,12 @@ def run() -> Section:
             [name, f"{without:.3f}", f"{within:.3f}", *difference, *("yes" if each else "no" for each in (kept, equal))]
         )
     return Section(
-        title="What server and worker cost",
+        title="Cost of server and worker",
         method=f"Generations 2 to {_GENERATIONS} of preset {_PRESET}, or of one with 1 gradient step and 2 episodes of "
         "a kind, on the bundled prices with checkpoints and without plots, launched with `eigen launch` on "
         "the server and the worker of `eigen up`, and without Prefect in a process of its own while neither runs; "
         f"{_TURNS} times by turns, one torch thread; means over all generations. A generation's time runs from the "
-        "manifest before it to its own, so all that the flow does beside the phases counts: states, logs, pages, "
-        "memory guard, lease.",
+        "manifest before it to its own, with all work of the flow: states, logs, pages, memory guard, lease.",
         columns=(
             "seconds a generation",
             "without Prefect",
@@ -87,8 +84,26 @@ def run() -> Section:
     )
 
 
+@contextmanager
+def server_and_worker(folder: Path) -> Iterator[Operated]:
+    """Run server and worker of `eigen up` inside the block, with all files in `folder`."""
+    os.environ.setdefault("EIGEN_CACHE", str(default_cache_root()))
+    operated = Operated(folder, environment={"PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "INFO"})
+    try:
+        operated.up()
+        yield operated
+    finally:
+        operated.kill_all()
+
+
+def launch(operated: Operated, preset: str, run: str, assignments: Sequence[str]) -> str:
+    """Launch a training and return the id of its flow run."""
+    settings = [part for assignment in assignments for part in ("--set", assignment)]
+    return operated.launch(run, ["--preset", preset, *settings])
+
+
 def train_plainly(store: str, name: str, assignments: Sequence[str]) -> None:
-    """Train a run to its end without Prefect; to be called in a process of its own."""
+    """Train a run to its end without Prefect."""
     tune_allocator()
     config = load_config(_PRESET, [*assignments, f"checkpoint.store={store}"])
     torch.set_num_threads(config.threads)
@@ -106,12 +121,14 @@ def _take_turns(folder: Path) -> dict[str, tuple[list[Course], list[Course]]]:
     for turn in range(_TURNS):
         runs = {name: f"{name.replace(' ', '-')}-{turn}" for name in _CASES}
         for name, training in runs.items():
-            # What the C library and OpenMP are told as a process begins is the same for both ways.
+            # The same settings of the C library and OpenMP as in a flow.
             with patch.dict(os.environ, flow_environment(os.environ)):
                 in_own_process(train_plainly, str(folder / "plain"), training, (*_CASES[name], *common))
             found[name][0].append(Course.of(folder / "plain", training))
-        with Operated(folder) as operated:
+        with server_and_worker(folder) as operated:
             for name, training in runs.items():
-                operated.train(_PRESET, training, (*_CASES[name], *common))
+                flow_run = launch(operated, _PRESET, training, (*_CASES[name], *common))
+                if (state := operated.wait_for_end(flow_run, _TRAINING_SECONDS)) != "Completed":
+                    raise RuntimeError(f"training {training} ended as {state}\n{operated.tails()}")
                 found[name][1].append(Course.of(operated.store, training))
     return found

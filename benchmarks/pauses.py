@@ -1,12 +1,13 @@
-"""For how long a checkpoint keeps a quickstart training from going on, wherever the store is."""
+"""How long a checkpoint stops a quickstart training, with a local and a remote store."""
 
 import os
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median
+
+from gcs_emulator import GcsEmulator
 
 from benchmarks.measure import in_own_process, seconds_of
 from benchmarks.results import Section
@@ -17,9 +18,6 @@ from eigen_core.machine import release_free_memory
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run
 
-# The emulator is the tests' own.
-sys.path.append(str(Path(__file__).parents[1] / "tests" / "support"))
-
 _GENERATIONS, _WARM_UP = 9, 1
 _TURNS = 2
 _LOCAL, _EMULATOR = "a folder", "emulator of Google Cloud Storage"
@@ -28,7 +26,6 @@ _PHASES = ("evaluate", "train", "evolve", "checkpoint")
 
 def run() -> Section:
     measured: dict[str, list[dict[str, float]]] = {_LOCAL: [], _EMULATOR: []}
-    from gcs_emulator import GcsEmulator
 
     with tempfile.TemporaryDirectory(prefix="eigen-benchmark-") as name, ExitStack() as exits:
         server = GcsEmulator(Path(name))
@@ -42,23 +39,23 @@ def run() -> Section:
                 measured[place] += in_own_process(train_with, store, f"{name}/local", f"run-{turn}", server.url)
     rows = []
     for place, generations in measured.items():
-        cells = [_middle_and_longest([seconds[phase] for seconds in generations]) for phase in _PHASES]
-        rows.append([place, *cells, _middle_and_longest([sum(seconds.values()) for seconds in generations])])
+        cells = [_median_and_longest([seconds[phase] for seconds in generations]) for phase in _PHASES]
+        rows.append([place, *cells, _median_and_longest([sum(seconds.values()) for seconds in generations])])
     return Section(
         title="What a checkpoint takes of the time for training",
         method=f"Preset quickstart on the bundled prices, generations {1 + _WARM_UP} to {_GENERATIONS} of "
-        f"{_TURNS} runs by turns for each store, each in a process of its own: middle and longest time of a phase. A "
-        "checkpoint is what training waits for: population with targets and moments, champion, records and new "
-        "transitions are compressed, hashed, written and fsynced in the run directory, and old generations removed "
-        "there; if the store is elsewhere, a thread copies them beside the next phases.",
-        columns=("store: ms (middle / longest)", *_PHASES, "generation"),
+        f"{_TURNS} runs in turns for each store, each in its own process: median and longest time of a phase. "
+        "Training waits until population with targets and moments, champion, records and new transitions are "
+        "compressed, hashed, written and fsynced in the run directory, and old generations are removed there; a "
+        "thread uploads them to a remote store during the next phases.",
+        columns=("store: ms (median / longest)", *_PHASES, "generation"),
         rows=rows,
         remarks=("The goal is less than 150 ms for a checkpoint.",),
     )
 
 
 def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dict[str, float]]:
-    """Train with a store and return the time of each phase of each generation that counts (seconds)."""
+    """Train with a store and return the time of each phase of each counted generation (seconds)."""
     os.environ["STORAGE_EMULATOR_HOST"] = emulator_url
     assignments = [f"checkpoint.store={store}", f"checkpoint.local={local}", f"generations={_GENERATIONS}"]
     config = load_config("quickstart", assignments)
@@ -80,5 +77,5 @@ def train_with(store: str, local: str, name: str, emulator_url: str) -> list[dic
     return generations[_WARM_UP:]
 
 
-def _middle_and_longest(seconds: Sequence[float]) -> str:
+def _median_and_longest(seconds: Sequence[float]) -> str:
     return f"{1e3 * median(seconds):.0f} / {1e3 * max(seconds):.0f}"

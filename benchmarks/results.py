@@ -1,4 +1,4 @@
-"""What a benchmark found: shown as a table, kept as a section of `RESULTS.md`."""
+"""The result of a benchmark: printed as a table, kept as a section of `RESULTS.md`."""
 
 import os
 import platform
@@ -16,27 +16,10 @@ from rich.table import Table
 
 RESULTS = Path(__file__).parent / "RESULTS.md"
 LOAD = os.getloadavg()[0]
-"""Processes that computed in the minute before this one began: what is measured adds to it."""
-MOST_LOAD = 1.0
-COUNTS = frozenset(
-    {
-        "audit",
-        "claims",
-        "control",
-        "fuzz",
-        "intervals",
-        "kill",
-        "learning",
-        "learningportfolio",
-        "limits",
-        "memoryplan",
-        "populations",
-        "size",
-        "timing_claims",
-        "trust",
-    }
-)
-"""Sections of counts, bytes and scores, which a busy machine does not change; beside them CPU seconds."""
+"""Load average when this process began."""
+_MOST_LOAD = 1.0
+_TIMES = ("checkpoints", "pauses", "baselines", "overhead", "goodput", "workers", "soak", "stop", "gpu")
+"""Sections of times, which a busy machine changes."""
 
 _MARK = re.compile(r"^<!-- benchmark: ([a-z_]+) -->\n", re.MULTILINE)
 _HEADER = """\
@@ -53,15 +36,7 @@ where the load average was at most 1 when the process began.
 
 @dataclass(frozen=True)
 class Section:
-    """What one benchmark found.
-
-    Attributes:
-        title: what was measured.
-        method: one sentence that says how.
-        columns: headings of the table.
-        rows: its cells, one for each heading.
-        remarks: sentences on what the table shows.
-    """
+    """The result of a benchmark: a table with headings (`columns`), how it was measured, and remarks."""
 
     title: str
     method: str
@@ -112,28 +87,27 @@ def _processor() -> str:
 
 
 def require_idle(names: Iterable[str]) -> None:
-    """End the process with a sentence if the machine was busy when it began and a section to be kept is of times."""
-    timed = [name for name in names if name not in COUNTS]
-    if timed and LOAD > MOST_LOAD:
+    """End the process with a sentence if a section of times is to be measured and the machine was busy at the start."""
+    timed = [name for name in names if name in _TIMES]
+    if timed and LOAD > _MOST_LOAD:
         sys.exit(
-            f"The load average was {LOAD:.1f} at the start: times of {', '.join(timed)} would be those of what else "
-            f"computes. Wait until it is at most {MOST_LOAD:g}, or measure only {', '.join(sorted(COUNTS))}."
+            f"The load average was {LOAD:.1f} at the start, which would change the times of {', '.join(timed)}: wait "
+            f"until it is at most {_MOST_LOAD:g}."
         )
 
 
-def keep(sections: dict[str, Section], order: Sequence[str], path: Path = RESULTS) -> None:
-    """Write sections into the file of results; those that were not measured now stay as they are.
+def publish(name: str, section: Section, path: Path = RESULTS) -> None:
+    """Print a section and write it into the file of results; the other sections stay as they are."""
+    section.show(Console())
+    keep(name, section, path)
 
-    Args:
-        sections: what was measured, by the benchmark's name.
-        order: names of all benchmarks, in the order of the file.
-        path: the file; it is made if it is missing.
-    """
+
+def keep(name: str, section: Section, path: Path = RESULTS) -> None:
     if path == RESULTS:
-        require_idle(sections)
+        require_idle([name])
     kept = _sections_of(path.read_text(encoding="utf-8")) if path.exists() else {}
-    kept |= {name: section.markdown() for name, section in sections.items()}
-    parts = [_HEADER, *(f"<!-- benchmark: {name} -->\n{kept[name].rstrip()}\n" for name in order if name in kept)]
+    kept[name] = section.markdown()
+    parts = [_HEADER, *(f"<!-- benchmark: {one} -->\n{text.rstrip()}\n" for one, text in kept.items())]
     path.write_text("\n".join(parts), encoding="utf-8")
 
 

@@ -1,12 +1,12 @@
 """Train 300 small generations with everything on and fit a line to the resident memory: it must not grow.
 
-`python -m benchmarks.soak [--generations 300]`: the training flow on a Prefect server of its own with tasks, artifacts
-and memory guard, plots every fifth generation, checkpoints, and uploads to a folder beside the run directory. The exit
-code is 1 if the memory grows by more than the limit, or if the number of environments, populations or figures changes.
+`python -m benchmarks.soak [--generations 300]` runs the training flow on its own Prefect server, with memory guard,
+plots every fifth generation, checkpoints, and uploads to another folder. The exit code is 1 if the memory grows by more
+than the limit, or if the number of environments, populations or figures changes.
 
-CPython's table of interned strings (each part of a path is one) grows once, by 4 MB, after some 80 generations. It is
-filled anew later without growing, and what that moves to another heap may show as a step of 1 MB, up or down. Of fewer
-than 200 generations the growth may fall into the second half.
+CPython's table of interned strings (each part of a path is one) grows once, by 4 MB, after some 80 generations. When it
+is filled again later, resident memory may change by 1 MB. With fewer than 200 generations the growth may fall into the
+second half.
 """
 
 import argparse
@@ -14,7 +14,6 @@ import gc
 import os
 import sys
 import tempfile
-import tracemalloc
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -31,13 +30,11 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.__main__ import ALL_SECTIONS
-from benchmarks.results import Section, keep, require_idle
+from benchmarks.results import Section, publish, require_idle
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.snapshot import LoadedGeneration
 from eigen_core.common.records import GenerationRecord, Telemetry
-from eigen_core.common.text import BYTES_PER_MB
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState
@@ -50,7 +47,7 @@ from eigen_core.training.listener import Listener, observed_by
 from flows.server.environment import prepare_environment
 
 LIMIT_MB = 1.0
-"""Most that the resident memory may grow over 100 generations, in the second half of the run (MB)."""
+"""Largest growth of the resident memory over 100 generations, in the second half of the run (MB)."""
 
 COUNTED: Mapping[str, type] = {
     "environments": TradingEnvironment,
@@ -61,10 +58,10 @@ COUNTED: Mapping[str, type] = {
     "figures": Figure,
     "tensors": torch.Tensor,
 }
-"""What must not become more, by the name under which it is shown."""
+"""Kinds of objects whose number must not grow, by their names in the table."""
 
 COUNT_EVERY = 10
-"""Generations between two counts. The flow itself collects garbage after plots, at every fifth generation."""
+"""Generations between two counts."""
 
 RUN = "soak"
 
@@ -92,7 +89,6 @@ _SETTINGS = (
     "evaluation.validation_lowest=1",
 )
 _FEWEST_GENERATIONS = 2 * COUNT_EVERY
-_COPIES = 20
 
 
 @dataclass(frozen=True)
@@ -100,9 +96,9 @@ class Fit:
     """A least-squares line through the second half of the samples.
 
     Attributes:
-        first: generation that it starts with.
-        slope: MB per 100 generations; error: its standard error.
-        line: its values, `[generations in the second half]` (MB).
+        first: its first generation.
+        slope, error: slope and its standard error (MB per 100 generations).
+        line: its values (MB).
     """
 
     first: int
@@ -127,47 +123,34 @@ class Sampler(Listener):
     """Samples this process at the end of every generation.
 
     Attributes:
-        resident: resident memory of this process alone after each generation (bytes).
-        children: that of its descendants, which is Prefect's server (bytes), after some of them.
-        counts: live objects of the kinds `COUNTED`, after the same ones.
-        records: the last record and telemetry.
-
-    Args:
-        progress: shows how far the training is.
-        generations: of the training.
-        count_every: so many generations lie between two counts, which take a third of a second.
+        resident: resident memory of this process after each generation (bytes).
+        counts: live objects of the kinds `COUNTED`, every `count_every` generations; a count takes a third of a second.
     """
 
     def __init__(self, progress: Progress, generations: int, count_every: int = COUNT_EVERY) -> None:
         self.resident: list[int] = []
-        self.children: dict[int, int] = {}
         self.counts: dict[int, dict[str, int]] = {}
-        self.records: tuple[GenerationRecord, Telemetry] | None = None
         self._count_every = count_every
         self._progress = progress
         self._bar = progress.add_task("generations", total=generations)
 
-    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:
+    def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002
         if record.generation % self._count_every == 0:
             self.counts[record.generation] = live_counts()
-            children = psutil.Process().children(recursive=True)
-            self.children[record.generation] = sum(child.memory_info().rss for child in children)
         release_free_memory()
         self.resident.append(psutil.Process().memory_info().rss)
-        self.records = record, telemetry
         self._progress.advance(self._bar)
         self._progress.refresh()
 
     @property
     def megabytes(self) -> NDArray[np.float64]:
-        return np.array(self.resident, dtype=np.float64) / BYTES_PER_MB
+        return np.array(self.resident, dtype=np.float64) / 1e6
 
 
 def live_counts() -> dict[str, int]:
     """Count the live objects of the kinds `COUNTED`, by their names."""
     gc.collect()
-    # Lazily, so that no other thread runs between listing and counting: Python ends a thread with a SystemError that
-    # fills a tuple to which another object refers.
+    # Lazily: Python ends another thread with a SystemError if it fills a tuple that the list of objects refers to.
     kinds = Counter(map(type, chain.from_iterable(starmap(gc.get_objects, [()]))))
     return {
         name: sum(count for kind, count in kinds.items() if issubclass(kind, counted))
@@ -176,7 +159,7 @@ def live_counts() -> dict[str, int]:
 
 
 def changing_counts(counts: Mapping[int, Mapping[str, int]]) -> list[str]:
-    """Return a sentence for each kind of which there were not always as many, as counted after some generations."""
+    """Return a sentence for each kind whose number changed between counts, by generation."""
     sentences = []
     for name in COUNTED:
         course = {generation: found[name] for generation, found in counts.items()}
@@ -190,17 +173,14 @@ def changing_counts(counts: Mapping[int, Mapping[str, int]]) -> list[str]:
 
 
 def soak_config(generations: int, folder: Path) -> Config:
-    """Return the configuration of a small training that keeps everything below `folder`."""
+    """Return the configuration of a small training with all files in `folder`."""
     places = (f"checkpoint.store={folder / 'store'}", f"checkpoint.local={folder / 'local'}")
     return load_config("quickstart", [*_SETTINGS, f"generations={generations}", *places])
 
 
 @contextmanager
 def uploading_to_a_folder() -> Iterator[None]:
-    """Let trainings inside the block take a store that is a folder for one elsewhere.
-
-    Their run directories are then below `checkpoint.local`, and every generation is uploaded to the store.
-    """
+    """Let trainings inside the block treat a store that is a folder as a remote one, with uploads to it."""
 
     def location(settings: CheckpointConfig, name: str) -> RunLocation:
         root = Path(settings.local)
@@ -219,16 +199,11 @@ def soak(config: Config, sampler: Sampler) -> None:
 
 @contextmanager
 def _isolated_prefect() -> Iterator[None]:
-    """Let flows inside the block run on a server whose database is removed afterwards.
-
-    Raises:
-        RuntimeError: Prefect was imported before, so that the environment of its server cannot be chosen any more.
-    """
+    """Let flows inside the block run on a server whose database is removed afterwards."""
     if "prefect" in sys.modules:
         raise RuntimeError("Prefect was imported before its environment could be set: it would use the user's.")
     for name in [name for name in os.environ if name.startswith("PREFECT_")]:
         del os.environ[name]
-    # Records go to Prefect's API as in every run; the terminal belongs to the tables.
     os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "ERROR"
     prepare_environment()
     from prefect.testing.utilities import prefect_test_harness
@@ -248,7 +223,7 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory(prefix="eigen-soak-") as folder,
         _isolated_prefect(),
-        # Refreshed by hand: the thread that does it would take memory of its own.
+        # Refreshed by hand: a thread would take memory.
         Progress(console=console, auto_refresh=False) as progress,
     ):
         sampler = Sampler(progress, options.generations)
@@ -257,33 +232,25 @@ def main() -> int:
     complaints = changing_counts(sampler.counts)
     picture = Path(__file__).with_name("soak.png")
     _plot(picture, sampler.megabytes, fit)
-    section = _section(sampler, fit, complaints, picture)
-    section.show(console)
-    keep({"soak": section}, ALL_SECTIONS)
+    publish("soak", _section(sampler, fit, complaints, picture))
     return 0 if fit.slope <= LIMIT_MB and not complaints else 1
 
 
 def _section(sampler: Sampler, fit: Fit, complaints: Sequence[str], picture: Path) -> Section:
     resident = sampler.megabytes
     counted = sorted(sampler.counts)
-    # The counted generation that the second half begins with or that is next before it.
+    # The last counted generation before the second half.
     middle = max(generation for generation in counted if generation <= max(fit.first, counted[0]))
     shown = (counted[0], middle, counted[-1])
-    assert sampler.records is not None
     rows = [
         ["resident memory (MB)", *(f"{resident[generation - 1]:.2f}" for generation in shown)],
-        [
-            "Prefect's server, a process of its own (MB)",
-            *(f"{sampler.children[generation] / BYTES_PER_MB:.2f}" for generation in shown),
-        ],
         *([f"live {name}", *(f"{sampler.counts[generation][name]:,}" for generation in shown)] for name in COUNTED),
     ]
     return Section(
         title=f"Resident memory over {len(resident)} generations",
         method=f"{len(resident)} small generations through the Prefect flow with everything on: tasks, artifacts, "
-        "memory guard, plots every fifth generation, checkpoints, uploads to a folder beside the run directory; "
-        "sampled at each generation's end after freed memory is given back, without the server; counted at every "
-        f"{COUNT_EVERY}th.",
+        "memory guard, plots every fifth generation, checkpoints, uploads to another folder; sampled at each "
+        f"generation's end after freed memory is given back, without the server; counted every {COUNT_EVERY}.",
         columns=("after generation", *(str(generation) for generation in shown)),
         rows=rows,
         remarks=(
@@ -291,23 +258,9 @@ def _section(sampler: Sampler, fit: Fit, complaints: Sequence[str], picture: Pat
             f"100 generations (slope and standard error); the limit is {LIMIT_MB:g}: "
             f"{'kept' if fit.slope <= LIMIT_MB else 'exceeded'}.",
             *(complaints or ["The live counts are the same at all generations at which they were taken."]),
-            f"History and telemetry, which are meant to grow, take {_record_bytes(*sampler.records) / 1e3:.1f} kB a "
-            "generation of it.",
             f"![resident memory]({picture.name})",
         ),
     )
-
-
-def _record_bytes(record: GenerationRecord, telemetry: Telemetry) -> float:
-    """Return what keeping one generation's records takes (bytes)."""
-    from eigen_core.common.records import RecordLog
-
-    tracemalloc.start()
-    before, _ = tracemalloc.get_traced_memory()
-    kept = (RecordLog.of(GenerationRecord, [record] * _COPIES), RecordLog.of(Telemetry, [telemetry] * _COPIES))
-    taken = tracemalloc.get_traced_memory()[0] - before
-    tracemalloc.stop()
-    return taken / len(kept[0])
 
 
 def _plot(path: Path, megabytes: NDArray[np.float64], fit: Fit) -> None:

@@ -1,9 +1,10 @@
-"""Tell `eigen train` to stop with SIGTERM at random instants: it must end in time, say so, and leave a whole run.
+"""Stop `eigen train` with SIGTERM at random instants: it must end in time, say so, and leave a complete run.
 
 `python -m benchmarks.stop [--stops 50] [--seed 1]`. The exit code is 1 if any process did not.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -12,19 +13,16 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
 from rich.progress import Progress
 
-from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.kill import CONFIG, settings_of
-from benchmarks.operated_training import own_environment
-from benchmarks.results import Section, keep, require_idle
+from benchmarks.results import Section, publish, require_idle
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.housekeeping import verify_run
 from eigen_core.training.runs import Run, status_of
 
 GRACE_SECONDS = 30.0
-"""Prefect kills a process so long after it was told to stop."""
+"""Prefect kills a process this long after SIGTERM."""
 
 _GENERATIONS = 20
 _HOLDOUT_DAYS = 50
@@ -33,12 +31,12 @@ _PATIENCE_SECONDS = 600.0
 
 @dataclass
 class Outcome:
-    """What came of some stops.
+    """Results of some stops.
 
     Attributes:
         seconds: from SIGTERM to the end of the process, each.
-        generations: how many stops left so many generations behind, None: no run.
-        wrong: what should not have been, a sentence each.
+        generations: number of stops after each generation; None: before there was a run.
+        wrong: a sentence for each failure.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -50,15 +48,15 @@ class Stopper:
     def __init__(self, folder: Path, seed: int) -> None:
         self._folder = folder
         self._seed = seed
-        self._environment = {**own_environment(folder), "EIGEN_CACHE": str(folder / "cache"), "OMP_NUM_THREADS": "1"}
+        places = {"EIGEN_HOME": "home", "PREFECT_HOME": "prefect", "EIGEN_CACHE": "cache"}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "EIGEN_"))}
+        self._environment = {**kept, **{name: str(folder / place) for name, place in places.items()}}
+        self._environment["OMP_NUM_THREADS"] = "1"
         self._store = str(folder / "runs")
         self._length = 0.0
 
     def stop(self, outcome: Outcome, index: int) -> None:
-        """Stop one training at an instant that is drawn over the time of one that is not stopped.
-
-        One that is faster than that time has ended by itself, and is done once more.
-        """
+        """Stop a training at an instant drawn over the time of an undisturbed one; repeat if it ended before."""
         if not self._length:
             began = time.monotonic()
             self._start("undisturbed").wait(_PATIENCE_SECONDS)
@@ -121,18 +119,18 @@ def stop_at_random_instants(folder: Path, stops: int, seed: int, progress: Progr
 def _section(outcome: Outcome) -> Section:
     generations = outcome.generations
     rows = [
-        ["processes told to stop", str(generations.total())],
+        ["stopped processes", str(generations.total())],
         ["before there was a run", str(generations[None])],
         ["before its first generation", str(generations[0])],
         ["after its last generation, before its end", str(generations[_GENERATIONS])],
         ["longest time to the end (s)", f"{max(outcome.seconds, default=0.0):.1f}"],
-        ["not as it should be", str(len(outcome.wrong))],
+        ["failures", str(len(outcome.wrong))],
     ]
     return Section(
-        title="Told to stop at random instants",
-        method=f"`eigen train` of {_GENERATIONS} generations of 4 agents and a holdout is told to stop by SIGTERM at "
-        f"an instant drawn over its whole time, start-up included. It must end within {GRACE_SECONDS:.0f} s, its exit "
-        "code must not be 0, and every file of its run must be whole.",
+        title="Stopped at random instants",
+        method=f"`eigen train` of {_GENERATIONS} generations of 4 agents and a holdout gets SIGTERM at an instant "
+        f"drawn over its whole time, start-up included. It must end within {GRACE_SECONDS:.0f} s with an exit code "
+        "other than 0, and every file of its run must be complete.",
         columns=("", "eigen train"),
         rows=rows,
         remarks=outcome.wrong,
@@ -145,12 +143,9 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="seed of the instants (1)")
     options = parser.parse_args()
     require_idle(["stop"])
-    console = Console()
-    with tempfile.TemporaryDirectory(prefix="eigen-stop-") as folder, Progress(console=console) as progress:
+    with tempfile.TemporaryDirectory(prefix="eigen-stop-") as folder, Progress() as progress:
         outcome = stop_at_random_instants(Path(folder), options.stops, options.seed, progress)
-    section = _section(outcome)
-    section.show(console)
-    keep({"stop": section}, ALL_SECTIONS)
+    publish("stop", _section(outcome))
     return 1 if outcome.wrong else 0
 
 

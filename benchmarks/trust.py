@@ -1,7 +1,7 @@
-"""How far the verdict can be trusted: claims of skill on markets of noise, and edges of growing strength that it finds.
+"""Claims of skill on markets of noise, and on markets with planted edges of growing strength.
 
-`python -m benchmarks.trust [--trials 100] [--edge-trials 20] [--out FOLDER]` makes the trials that are missing, and
-draws trust.png beside this file; it can be interrupted.
+`python -m benchmarks.trust [--trials 100] [--edge-trials 20] [--out FOLDER]` makes the missing trials and draws
+trust.png beside this file; it can be interrupted.
 """
 
 import argparse
@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from benchmarks.__main__ import ALL_SECTIONS
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, publish
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from eigen_core.config.loading import load_config
@@ -67,15 +66,12 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     trials = TrustTrials(load_config(TRIAL_PRESET, with_trial_settings(["device=cpu"])), arguments.out)
-    console = Console()
     with display_on(Console(stderr=True), "trials") as display, progress_to(display):
         shown = partial(show_trial, display)
         noise = trials.run(arguments.trials, (), shown)
         trust = Trust(noise.false_alarms, trials.run(arguments.edge_trials, EDGES, shown).power)
     draw(trust, _PLOT)
-    section = section_of(trust)
-    section.show(console)
-    keep({"trust": section}, ALL_SECTIONS)
+    publish("trust", section_of(trust))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,8 @@ import numpy as np
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.fuzz.cases import Findings, Outcome, findings, fuzz
-from benchmarks.results import Section, keep
+from benchmarks.results import Section, publish
 
 FUZZERS: dict[str, int] = {"configuration": 300, "layouts": 600, "manifests": 200, "run_files": 100}
 """Modules of this package with a function `one_case`, and how many cases of each are tried."""
@@ -78,9 +77,10 @@ def main() -> int:
         for fault in found[name].faults:
             console.print(f"fault: {fault}", highlight=False, markup=False)
     shown = section(found, arguments.seed)
-    shown.show(console)
     if names == list(FUZZERS) and arguments.cases is None and arguments.first == 0:
-        keep({"fuzz": shown}, ALL_SECTIONS)
+        publish("fuzz", shown)
+    else:
+        shown.show(console)
     return 1 if any(one.faults for one in found.values()) else 0
 
 

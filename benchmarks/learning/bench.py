@@ -1,4 +1,4 @@
-"""Make the missing trials of the bench, and write their table and picture."""
+"""Run the missing trials of the bench, and write their table and picture."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 
-from benchmarks.__main__ import ALL_SECTIONS
 from benchmarks.control import bootstrap_interval, interquartile_mean
 from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.trial import MARKET_METHODS, PORTFOLIO_METHODS, Trial, TrialFound
@@ -66,7 +65,7 @@ class Estimate:
 
 
 Found = Mapping[Case, Mapping[str, Sequence[TrialFound]]]
-"""What was found, by case (market and edge) and by method; at least one trial each."""
+"""Results by case (market and edge) and by method; at least one trial each."""
 
 
 def section_of(found: Found, planned: int, title: str, picture: str) -> Section:
@@ -99,10 +98,9 @@ def _rows(case: Case, methods: Mapping[str, Sequence[TrialFound]]) -> list[list[
     oracles = [trial.oracle_excess for trial in next(iter(methods.values())) if trial.oracle_excess is not None]
     if oracles and edge:
         rows.append(["oracle", f"{len(oracles)}", *[""] * 3, Estimate.of(oracles).shown(2), "", ""])
-    ends = [trial for trials in methods.values() for trial in trials if "hindsight" in trial.share]
-    for name, label in (("random", "random, as many trades"), ("hindsight", "bound of hindsight")):
-        if ends and edge:
-            rows.append([label, f"{len(ends)}", _share(ends, name), *[""] * 5])
+    random = [trial for trials in methods.values() for trial in trials if "random" in trial.share]
+    if random and edge:
+        rows.append(["random, as many trades", f"{len(random)}", _share(random, "random"), *[""] * 5])
     return [[market, f"{edge:g}", *row] for row in rows]
 
 
@@ -112,7 +110,7 @@ def _share(trials: Sequence[TrialFound], name: str) -> str:
 
 
 def draw(found: Found, path: Path, title: str) -> None:
-    """Draw a panel for each market: what each method's champions reach, every seed a dot."""
+    """Draw a panel for each market with the champions of each method."""
     rows = -(-len(found) // _PANELS_IN_A_ROW)
     methods = max(len(methods) for methods in found.values())
     height = 1.3 + rows * (0.9 + 0.26 * methods)
@@ -156,23 +154,19 @@ CASES: tuple[tuple[Case, ...], ...] = (
     (("isolated", 0.3), ("isolated_factor", 0.15), ("isolated", 0.1)),
     (("unblocked", 0.1), ("leader", 0.3), ("regimes", 0.3), ("plain", 1.0), ("plain", 0.15), ("plain", 0.05)),
 )
-"""Markets and edges; those of a line are made on all seeds before the next line. An edge of 1 is a leak."""
+"""Markets and edges; a line is run on all seeds before the next. An edge of 1 is a leak."""
 MARKET_SEEDS = range(9_301, 9_306)
 _PORTFOLIO_EDGES = (0.3, 0.1, 0.05)
 PORTFOLIO_SEEDS = range(9_601, 9_606)
-"""Seeds of markets that no setting was chosen on, as are those of `MARKET_SEEDS`."""
+"""Seeds of markets that no setting was tuned on, as are `MARKET_SEEDS`."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the bench.
+    """A part of the bench, with the name of its section and picture.
 
     Attributes:
-        section: its name in the file of results, and that of its picture.
-        title: of the section.
-        groups: markets and edges, and the methods by which each is learned; those of a group are made on all seeds
-            before the next group.
-        seeds: of each.
+        groups: markets and edges, and their methods; a group is run on all seeds before the next.
     """
 
     section: str
@@ -215,11 +209,7 @@ PARTS = {
 
 
 def make_missing(folder: Path, part: Part, minutes: float) -> None:
-    """Make trials that are missing; none is begun after so many minutes.
-
-    Raises:
-        InputError: a kept trial cannot be read, or one cannot be written.
-    """
+    """Run the missing trials; start none after this time."""
     began = time.monotonic()
     trials = list(part.planned())
     for done, trial in enumerate(trials):
@@ -231,11 +221,7 @@ def make_missing(folder: Path, part: Part, minutes: float) -> None:
 
 
 def write(folder: Path, part: Part, results: Path = RESULTS) -> None:
-    """Write the table and the picture of the trials that were made.
-
-    Raises:
-        InputError: none was made, or one cannot be read.
-    """
+    """Write the table and the picture of the trials so far."""
     found: dict[Case, dict[str, list[TrialFound]]] = {}
     for trial in part.planned():
         kept = trial.kept(folder)
@@ -246,4 +232,4 @@ def write(folder: Path, part: Part, results: Path = RESULTS) -> None:
     picture = results.parent / "learning" / f"{part.section}.png"
     draw(found, picture, part.title)
     section = section_of(found, len(list(part.planned())), part.title, picture.name)
-    keep({part.section: section}, ALL_SECTIONS, results)
+    keep(part.section, section, results)

@@ -1,4 +1,4 @@
-"""The result of a training in the holdout, beside an oracle, the bound of hindsight and random traders."""
+"""The result of a training in the holdout, compared with an oracle and random traders."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +20,6 @@ from eigen_core.judging.verdicts import Claim, verdict_on
 from eigen_core.learning.method import spread_starts
 from eigen_core.networks import AgentNetwork, portfolio_actions
 from eigen_core.trading import EpisodeSummary, Prices, TradingEnvironment, trade_whole_episodes
-from eigen_core.trading.orders import net_gain, resolve_orders, trade_value
 from eigen_core.trading.portfolio import Rebalancing, smooth_scores, target_weights
 
 THRESHOLDS = (-10.0, 0.0, 0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5)
@@ -30,12 +29,7 @@ _ORACLE_TARGETS = 4
 
 @dataclass(frozen=True)
 class Oracle:
-    """Buys the free assets with the highest signals, as much as is allowed, where a signal reaches a threshold.
-
-    Attributes:
-        threshold: smallest signal that is bought (standard deviations over the assets of a day).
-        target: sale target (a fraction).
-    """
+    """Buys the assets with the highest signals above a threshold (standard deviations), with this sale target."""
 
     threshold: float
     target: float
@@ -52,7 +46,7 @@ def tuned_oracle(market: KnownMarket, config: Config) -> Oracle:
 def play_oracles(
     oracles: Sequence[Oracle], market: KnownMarket, config: Config, starts: NDArray[np.int64]
 ) -> EpisodeSummary:
-    """Return the account of an episode of each oracle from each start, oracles first: `[oracles * starts]`."""
+    """Return the accounts of an episode of each oracle from each start, `[oracles * starts]`."""
     trading = config.trading.model_copy(update={"observe_portfolio": True})
     environment = TradingEnvironment(Prices.of_panel(market.panel, torch.device("cpu")), trading)
     environment.reset(torch.from_numpy(np.tile(starts, len(oracles))))
@@ -76,17 +70,14 @@ _SHARPNESS = (0.0, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 _SPEEDS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 _TUNING_SEEDS = range(1_000_001, 1_000_009)
 _INVESTED = 15.0
-"""Added to all scores of the oracle, so that next to nothing is in cash."""
+"""Added to all scores of the oracle, so that almost nothing is in cash."""
 
 
 @dataclass(frozen=True)
 class WeightsOracle:
-    """Weights are the softmax of the signal times a sharpness, the scores smoothed against turnover.
+    """Holds the softmax of the signal times `sharpness`; scores move the share `speed` towards it each day.
 
-    Attributes:
-        sharpness: score of a signal of 1.
-        speed: share of the way to the wanted score that scores go in a day.
-        expected: growth over equal weights in the mean over the markets that it was tuned on (percent a year).
+    `expected` is the mean growth over equal weights on the markets that it was tuned on (percent a year).
     """
 
     sharpness: float
@@ -102,14 +93,9 @@ class WeightsOracle:
 
 
 def tuned_weights_oracle(name: str, edge: float, config: Config) -> WeightsOracle:
-    """Return the oracle whose accounts grow most in the mean over several markets like the one that is judged.
+    """Return the oracle whose accounts grow most in the mean over several markets of the same kind and edge.
 
-    Growth over some years of one market says too little: there, the best is the one whose few assets had luck.
-
-    Args:
-        name: of the market.
-        edge: its information coefficient.
-        config: costs and fills.
+    On one market, the best is the one whose few assets rose by chance.
     """
     return _tuned(name, edge, Config(market=config.market, trading=config.trading, account=config.account))
 
@@ -127,15 +113,12 @@ def _tuned(name: str, edge: float, config: Config) -> WeightsOracle:
 
 
 def yearly_excess(market: KnownMarket, config: Config, span: range, weights: Tensor) -> NDArray[np.float64]:
-    """Return the log growth of accounts over that of daily-rebalanced equal weights, both after costs (percent a year).
+    """Return the log growth of accounts over that of equal weights, both after costs, `[accounts]` (percent a year).
 
     Args:
-        market: what is traded.
-        config: costs, fills, days of a year.
-        span: days of the decisions; the last is left out where its growth would reach beyond the prices.
+        market, config: prices, costs and fills.
+        span: days of the decisions; the last is left out if its growth would reach beyond the prices.
         weights: target weights, `[accounts, days, assets]`.
-
-    Returns float64 `[accounts]`.
     """
     table = Rebalancing.of(Prices.of_panel(market.panel, torch.device("cpu")), config.trading)
     last = min(span.stop, len(table.returns))
@@ -148,64 +131,13 @@ def yearly_excess(market: KnownMarket, config: Config, span: range, weights: Ten
     return excess
 
 
-_TARGETS = 9
 _RANDOM_TRADERS = 32
 
 
-def hindsight_bound(market: KnownMarket, config: Config, starts: NDArray[np.int64]) -> float:
-    """Return a bound of the mean reward of episodes, for a trader who knows all prices and sells at one of 9 targets.
-
-    The lower of two: an asset may be bought that is held, or any number may be bought on a day.
-    """
-    trading = config.trading
-    prices = Prices.of_panel(market.panel, torch.device("cpu"))
-    days = torch.from_numpy(starts[:, None] + np.arange(trading.trading_days))
-    targets = torch.linspace(trading.min_target, trading.max_target, _TARGETS, dtype=torch.float64)
-    shape = (*days.shape, prices.assets, _TARGETS)
-    trades = resolve_orders(
-        prices,
-        trading,
-        days[..., None, None].expand(shape),
-        torch.arange(prices.assets)[:, None].expand(shape),
-        targets.expand(shape),
-    )
-    size = torch.tensor(trading.max_coefficient or 1.0, dtype=torch.float64)
-    worth = trade_value(trading, size, net_gain(trading, trades.entry, trades.exit))
-    worth = worth.masked_fill(~(trades.filled & prices.tradable[days][..., None]), 0.0).clamp(min=0.0)
-    purchases = min(trading.purchases_per_day, prices.assets)
-    any_held = worth.amax(dim=-1).topk(purchases, dim=-1).values.sum(dim=(1, 2))
-    any_number = best_schedules(worth, trades.exit_offset).sum(dim=1)
-    return float(torch.minimum(any_held, any_number).mean())
-
-
-def best_schedules(worth: Tensor, exit_offset: Tensor) -> Tensor:
-    """Return what each asset earns if its trades do not overlap and are chosen best, float64 `[episodes, assets]`.
-
-    Args:
-        worth: float64 `[episodes, days, assets, targets]`.
-        exit_offset: int64, alike: days from the decision to the exit.
-    """
-    episodes, days, assets, targets = worth.shape
-    best = torch.zeros((episodes, days + 1, assets), dtype=torch.float64)
-    for day in reversed(range(days)):
-        free = (day + exit_offset[:, day]).clamp(max=days)
-        later = best.gather(1, free.permute(0, 2, 1).reshape(episodes, targets, assets))
-        taken = worth[:, day] + later.permute(0, 2, 1)
-        best[:, day] = torch.maximum(best[:, day + 1], taken.amax(dim=-1))
-    return best[:, 0]
-
-
 def random_reward(market: KnownMarket, config: Config, starts: NDArray[np.int64], trades: NDArray[np.float64]) -> float:
-    """Return the mean reward of traders who try to buy a random asset as often as a trader did in each episode.
+    """Return the mean reward of traders who buy random assets on random days, as often as given (`[episodes]`).
 
-    Args:
-        market: what is traded.
-        config: the rules.
-        starts: first day of each episode, `[episodes]`.
-        trades: purchases in each, float64 `[episodes]`.
-
-    They buy on random days, at full size, with the middle of the sale targets; where the asset is held already, the
-    purchase does not take place.
+    They buy at full size, with the middle of the sale targets; an asset that is held already is not bought again.
     """
     trading, assets, purchases = config.trading, market.panel.assets, config.trading.purchases_per_day
     generator = keyed_generator(config.seed, 0, "bench", "random traders")
@@ -226,18 +158,16 @@ def random_reward(market: KnownMarket, config: Config, starts: NDArray[np.int64]
 HOLDOUT_EPISODES = 20
 _DRAWS = 400
 _FURTHER_SEEDS = range(2_000_001, 2_000_005)
-"""Of markets that neither agents nor oracles were tuned on."""
+"""Seeds of markets that neither agents nor oracles were tuned on."""
 
 
 def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
-    """Return what champion and population reach in the holdout, as JSON has it.
+    """Return the results of champion and population in the holdout, for JSON.
 
-    `score`: mean reward of an episode in the holdout; of the task `portfolio` growth over that of equal weights on
-    further markets of the same kind (percent a year).
-    `share`: percent of the oracle's score; None where nothing is to be known, or the oracle earns nothing.
-    `excess`: what a trade of the champion gained beyond the market in the holdout (%); of a portfolio its growth there
-    over that of equal weights (percent a year), beside it `oracle_excess`, the oracle's. `claim`: that of the verdict
-    on the champion's account over all days of the holdout, where nothing is to be known; else None.
+    `score`: mean reward of an episode; with the task `portfolio` growth over equal weights on further markets of the
+    same kind (percent a year). `share`: percent of the oracle's score. `excess`: mean excess of the champion's trades
+    (%), or growth over equal weights in the holdout, also of the oracle. `claim`: that of the verdict on a market
+    without an edge.
     """
     champion = state.champion
     assert champion is not None
@@ -262,7 +192,7 @@ def judged(state: TrainingState, market: KnownMarket) -> dict[str, Any]:
 def _in_episodes(
     state: TrainingState, champion: Tensor, market: KnownMarket
 ) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return mean rewards of holdout episodes, and what the champion and the oracle did in them."""
+    """Return mean rewards of holdout episodes, and facts about champion and oracle."""
     config = state.config
     starts = spread_starts(state.task.holdout_starts, HOLDOUT_EPISODES)
     oracle = tuned_oracle(market, config)
@@ -276,7 +206,6 @@ def _in_episodes(
         "mean": float(agents.mean()),
         "best": float(agents.max()),
         "random": random_reward(market, config, starts, played.counts["trades"].ravel()),
-        "hindsight": hindsight_bound(market, config, starts),
     }
     excess = state.task.excess([played])
     return scores, {
@@ -288,10 +217,7 @@ def _in_episodes(
 
 
 def _by_growth(state: TrainingState, champion: Tensor, market: KnownMarket) -> tuple[dict[str, float], dict[str, Any]]:
-    """Return growth over equal weights on further markets, and what champion and oracle did in the holdout.
-
-    In the few years of one holdout the oracle itself may earn nothing of a weak edge.
-    """
+    """Return growth over equal weights on further markets, and facts about champion and oracle in the holdout."""
     config, span = state.config, market.panel.splits.holdout
     agents = torch.cat([champion[None], state.population.weights])
     oracle = tuned_weights_oracle(market.name, market.edge, config)

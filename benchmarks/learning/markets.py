@@ -1,4 +1,4 @@
-"""Markets whose edge is known, and what an oracle knows of each.
+"""Markets with a known edge, and the signal of an oracle.
 
 The edge is the information coefficient of a signal: its correlation with the return from the fill to the end of the
 holding time, over the assets of a day (mean over days), or in the market `leader` over days.
@@ -41,14 +41,7 @@ _NOISE_FEATURES = 2
 
 @dataclass(frozen=True)
 class KnownMarket:
-    """A market and its edge.
-
-    Attributes:
-        name: one of `MARKETS`.
-        panel: what agents observe and trade.
-        signal: what an oracle ranks assets by after the close of a day, float64 `[days, assets]`.
-        edge: information coefficient of the signal.
-    """
+    """One of `MARKETS` with its edge; an oracle ranks assets by `signal`, float64 `[days, assets]`."""
 
     name: str
     panel: Panel
@@ -58,16 +51,7 @@ class KnownMarket:
 
 @dataclass(frozen=True)
 class Drawn:
-    """What a market is made of.
-
-    Attributes:
-        name: one of `MARKETS`.
-        config: features, days and trading rules.
-        edge: information coefficient of the signal.
-        seed: of prices and signal.
-        days, assets: size.
-        factor: whether assets have a part of their returns in common.
-    """
+    """Parameters of a market; `factor`: assets have a part of their returns in common."""
 
     name: str
     config: Config
@@ -162,14 +146,7 @@ def _unknown(drawn: Drawn) -> KnownMarket:
 
 @dataclass(frozen=True)
 class MarketKind:
-    """What distinguishes a market.
-
-    Attributes:
-        shown: what it shows, for a table.
-        make: makes it.
-        holding_days: of a position (days).
-        factor: whether assets have a part of their returns in common.
-    """
+    """A kind of market: its description for a table, its function, and its holding days."""
 
     shown: str
     make: Callable[[Drawn], KnownMarket] = _visible
@@ -203,14 +180,6 @@ MARKETS = {
 def known_market(
     name: str, config: Config, edge: float, seed: int, days: int = DAYS, assets: int = ASSETS
 ) -> KnownMarket:
-    """Return one of `MARKETS`.
-
-    Args:
-        name: of the market.
-        config: features, days and trading rules.
-        edge: the information coefficient, from 0 to 1.
-        seed: of prices and signal.
-        days, assets: size.
-    """
+    """Return one of `MARKETS`; `edge` is the information coefficient, from 0 to 1."""
     kind = MARKETS[name]
     return kind.make(Drawn(name, config, edge, seed, days, assets, kind.factor))

@@ -1,4 +1,4 @@
-"""Methods that are compared, one training on a market whose edge is known, and the files that keep its result."""
+"""The compared methods, one training on a market with a known edge, and the files of results."""
 
 import hashlib
 import json
@@ -24,12 +24,9 @@ from eigen_core.judging.verdicts import Claim
 
 @dataclass(frozen=True)
 class Method:
-    """A way to learn.
+    """Settings over the preset's, and generations.
 
-    Attributes:
-        settings: over the preset's, as `key=value`.
-        generations: of the methods of the market, how many take about as many processor seconds as 10 of the preset's
-            own. Those of a portfolio are not made equal: the direct one takes as many as its preset.
+    Methods of the market get about as much CPU time as 10 generations of the preset; those of a portfolio do not.
     """
 
     settings: tuple[str, ...] = ()
@@ -70,7 +67,7 @@ MARKET_METHODS = {
     "gradients": Method(("evolution.enabled=false",)),
     "evolution": Method(("learner.gradient_steps=0",), generations=50),
 }
-"""Those of the market, by name. `both` is the preset: gradients (DDPG) and evolution."""
+"""Methods of the task `market`. `both` is the preset: gradients (DDPG) and evolution."""
 _DIRECT_GENERATIONS = int(preset_values("portfolio")["generations"])
 PORTFOLIO_METHODS = {
     "portfolio_direct": Method(DIRECT, _DIRECT_GENERATIONS),
@@ -78,9 +75,8 @@ PORTFOLIO_METHODS = {
     "portfolio_ddpg": Method(("task=portfolio",)),
     "portfolio_ppo": Method(("task=portfolio", *_settings_of("ppo", "replay", "learner"))),
 }
-"""Those of the task `portfolio`, by name: the direct one with its preset's own network and population, the same without
-evolution, so that its agents are restarts of the gradient alone, and the others with quickstart's network and
-population. Counterfactual learning plays the task `market` alone."""
+"""Methods of the task `portfolio`: the direct one with its preset's network and population; the same without evolution;
+the others with quickstart's network and population."""
 METHODS = MARKET_METHODS | PORTFOLIO_METHODS
 
 
@@ -102,17 +98,9 @@ class CpuTime:
 def trial_config(
     market: str, seed: int, method: str, assignments: Sequence[str] = (), generations: int | None = None
 ) -> Config:
-    """Return quickstart's configuration on a market, with the settings of a method and those that are given.
+    """Return quickstart's configuration on a market with the settings of a method and `assignments`.
 
-    Args:
-        market: one of `MARKETS`.
-        seed: of the training.
-        method: one of `METHODS`.
-        assignments: settings over those, as `key=value`.
-        generations: None: those of the method.
-
-    Raises:
-        InputError: the settings cannot be used.
+    `generations` None: those of the method.
     """
     holding = MARKETS[market].holding_days
     settings = {
@@ -130,7 +118,7 @@ def trial_config(
 
 
 def run_trial(market: str, edge: float, config: Config) -> dict[str, Any]:
-    """Train on a market and return what was reached (`judged`), and processor seconds, as JSON has it."""
+    """Train on a market and return the results (`judged`) and CPU seconds, for JSON."""
     cpu = CpuTime()
     with cpu.phase("market"):
         known = known_market(market, config, edge, config.seed)
@@ -154,11 +142,11 @@ def run_trial(market: str, edge: float, config: Config) -> dict[str, Any]:
 
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "threads")
 _FORMAT = 2
-"""Raised when markets or judgement change: kept trials are then made again."""
+"""Version of markets and judgement: kept trials of another version are run again."""
 
 
 class TrialFound(BaseModel):
-    """What a trial found; see `run_trial`."""
+    """The result of a trial; see `run_trial`."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
@@ -175,7 +163,7 @@ class TrialFound(BaseModel):
 
 @dataclass(frozen=True)
 class Trial:
-    """What a trial is of: a market, its edge, a method and a seed."""
+    """A training on a market with an edge, by a method and with a seed."""
 
     market: str
     edge: float
@@ -184,26 +172,17 @@ class Trial:
 
     @property
     def config(self) -> Config:
-        """Of the training.
-
-        Raises:
-            InputError: the settings cannot be used.
-        """
         return trial_config(self.market, self.seed, self.method)
 
     def path(self, folder: Path) -> Path:
-        """File of what it found; its name depends on all that determines it but the program's code."""
+        """Return the file of its result; the name depends on all inputs except the code."""
         values = {name: value for name, value in stored_values(self.config).items() if name not in _OF_NO_EFFECT}
         definition = json.dumps([_FORMAT, self.market, self.edge, values], sort_keys=True)
         digest = hashlib.sha256(definition.encode()).hexdigest()[:12]
         return folder / f"{self.market}-{self.edge:g}-{self.method}-{self.seed}-{digest}.json"
 
     def kept(self, folder: Path) -> TrialFound | None:
-        """Return what it found; None if it was not made.
-
-        Raises:
-            InputError: the file cannot be read.
-        """
+        """Return its result, None if it was not run; raise `InputError` if the file is unreadable."""
         path = self.path(folder)
         with explained("read", path):
             if not path.exists():
@@ -212,7 +191,7 @@ class Trial:
         try:
             return TrialFound.model_validate_json(content)
         except ValidationError:
-            raise InputError(f"{path} holds no trial: remove it, and the trial is made again.") from None
+            raise InputError(f"{path} holds no trial: remove it to run the trial again.") from None
 
     def make(self, folder: Path) -> None:
         found = run_trial(self.market, self.edge, self.config) | {"method": self.method}

@@ -1,25 +1,17 @@
-"""The bench of a GPU: its cases, each in a process of its own, run in small on the processor."""
+"""The benchmark of a GPU, in its small size on the CPU."""
 
 import multiprocessing
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
-from stand_in_gpu import stand_in_gpu
 
 from benchmarks import gpu, gpu_case
 from benchmarks.gpu_case import Case
-from benchmarks.results import RESULTS, Section
+from benchmarks.results import RESULTS
 
 CPU = torch.device("cpu")
-SECTION = Section("title", "method", ("case", "s"), [("first", "1.5")])
 
 
 def kill_next_process() -> None:
@@ -57,43 +49,6 @@ def test_a_case_that_fails_has_a_row_and_the_others_are_measured(monkeypatch: py
     assert [row[1].startswith("failed") for row in last.rows] == [False, True, True, False]
     assert len(first.remarks) == 1
     assert last.remarks[1:] == ["Captured as CUDA graphs generations have the same bits."]
-
-
-@pytest.mark.thorough
-def test_no_process_is_left_behind_when_it_is_stopped() -> None:
-    command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--small"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as bench:
-        assert bench.stdout is not None
-        bench.stdout.readline()
-        while not (started := psutil.Process(bench.pid).children()):
-            time.sleep(0.01)
-        bench.terminate()
-        assert bench.wait() == 128 + 15
-    assert psutil.wait_procs(started, timeout=60)[1] == []
-
-
-@pytest.mark.thorough
-@pytest.mark.cpu
-def test_times_are_taken_before_the_profiler_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    done: list[str] = []
-
-    def seconds_of(work: Callable[[], object]) -> float:
-        done.append("time")
-        work()
-        return 1.0
-
-    @contextmanager
-    def profile(**_: object) -> Iterator[SimpleNamespace]:
-        done.append("profile")
-        yield SimpleNamespace(events=list)
-
-    monkeypatch.setattr(gpu_case, "seconds_of", seconds_of)
-    monkeypatch.setattr(gpu_case, "profile", profile)
-    for name in ("reset_peak_memory_stats", "max_memory_allocated"):
-        monkeypatch.setattr(torch.cuda, name, lambda _: 0)
-    with stand_in_gpu():
-        gpu_case.measured(torch.device("cuda"), Case("filter_bank"), small=True)
-    assert done == ["time"] * 3 + ["profile"] * 3
 
 
 def test_operators_and_what_they_touch_are_counted() -> None:

@@ -44,9 +44,6 @@ def test_luck_in_timing_is_rarely_claimed_and_skill_is_found() -> None:
     assert strongest[0] >= 0.2 * strongest[1]
 
 
-ORDER = ("pauses", "claims")
-
-
 def section(title: str) -> Section:
     return Section(title, "Counted.", ("", "value"), [("one", "1")])
 
@@ -57,14 +54,14 @@ def test_times_are_not_written_on_a_busy_machine_and_counts_are(
     path = tmp_path / "RESULTS.md"
     monkeypatch.setattr(results, "RESULTS", path)
     monkeypatch.setattr(results, "LOAD", 0.4)
-    keep({"pauses": section("Quiet")}, ORDER, path)
+    keep("pauses", section("Quiet"), path)
     before = path.read_text()
     assert "load average 0.4" in before
     monkeypatch.setattr(results, "LOAD", 1.1)
     with pytest.raises(SystemExit, match=r"load average was 1\.1 .* pauses"):
-        keep({"pauses": section("Busy")}, ORDER, path)
+        keep("pauses", section("Busy"), path)
     assert path.read_text() == before
-    keep({"claims": section("Counts")}, ORDER, path)
+    keep("claims", section("Counts"), path)
     assert "Quiet" in path.read_text()
     assert "Counts" in path.read_text()
 

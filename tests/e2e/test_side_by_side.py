@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from flow_cases import small_settings
+from flow_cases import free_port, small_settings
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
-from benchmarks.operated_training import free_port
 from flows.server.deploying import SILENT_SECONDS
 
 pytestmark = pytest.mark.thorough

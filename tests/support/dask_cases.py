@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.operated_training import free_port
+from flow_cases import free_port
 
 WAIT_SECONDS = 120.0
 

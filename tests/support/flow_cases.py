@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,6 +39,14 @@ def small_settings(**sections: Any) -> list[str]:
         for key, value in values.items() if isinstance(values, dict) else [("", values)]:
             options += ["--set", f"{section}.{key}={value}".replace(".=", "=")]
     return options
+
+
+def free_port() -> int:
+    """Return a port of this machine at which nothing listens."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
 
 
 def eigen_environment(home: Path, **extra: str) -> dict[str, str]:

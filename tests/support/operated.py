@@ -15,10 +15,9 @@ from typing import Any, TypeVar
 
 import httpx
 import psutil
-from flow_cases import run_eigen
+from flow_cases import free_port, run_eigen
 from kept_database import begin_with_copy, kept_file
 
-from benchmarks.operated_training import free_port
 from eigen_core.config.loading import parse_assignments
 from eigen_core.training.runs import RunStatus, status_of
 from flows.server.environment import POOL

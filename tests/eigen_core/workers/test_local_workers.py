@@ -16,12 +16,12 @@ import pytest
 import torch
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address
 from distributed import Client, Security
+from flow_cases import free_port
 from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import alone, led, led_by, wait_for
 
 import eigen_core.workers
-from benchmarks.operated_training import free_port
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.generation import TrainingState, evaluate
 from eigen_core.run import local_workers

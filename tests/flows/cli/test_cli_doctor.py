@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import torch
 from cli_cases import eigen
+from flow_cases import free_port
 from packaging.specifiers import SpecifierSet
 
-from benchmarks.operated_training import free_port
 from eigen_core.workers import WorkerStatus
 from flows.cli import doctor as module
 

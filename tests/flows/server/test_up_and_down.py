@@ -11,12 +11,11 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flow_cases import eigen_command, run_eigen
+from flow_cases import eigen_command, free_port, run_eigen
 from operation_cases import operator_environment, record_of, sleeping
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Pending, Running
 
-from benchmarks.operated_training import free_port
 from flows.server.environment import COMPONENTS
 from flows.server.flow_runs import report_lost
 from flows.server.state_directory import ProcessRecord, StateDirectory
