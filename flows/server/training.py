@@ -49,11 +49,10 @@ class ChosenRun:
 
     name: str
     config: Config
-    unnamed: bool = False
+    unnamed: bool
 
     @property
     def location(self) -> RunLocation:
-        """Location of the run."""
         return RunLocation.of(self.config.checkpoint, self.name)
 
     @contextmanager
@@ -118,9 +117,9 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
     if request is None or not flow_runs.is_automatic():
         require_store(config.checkpoint)
         for found in unfinished_runs(config.checkpoint.store, config.checkpoint.local):
-            known = request if request is not None and request.run == found.name else flow_runs.last_request(found.name)
+            known = request if request is not None and request.run == found else flow_runs.last_request(found)
             if known is None or known.stopped is None:
-                return _named(config, found.name, resume=True, unnamed=True)
+                return _named(config, found, resume=True, unnamed=True)
             request, stopped = known, stopped or known.stopped
     if request is not None and request.is_suspended:
         flow_runs.name_flow_run(f"{request.run} is suspended")
@@ -146,13 +145,12 @@ def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> Chosen
     return _named(given, request.run, resume=resume, unnamed=True)
 
 
-def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[ChosenRun]:
+def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[str]:
     """Return the runs of a store that are not complete and were not cancelled or suspended, the one trained last first.
 
-    Their configurations are the last ones, with this machine's locations. Runs whose configuration cannot be read are
-    logged and passed over.
+    Runs whose configuration cannot be read are logged and passed over.
     """
-    candidates = []
+    written = {}
     for name in runs_in(store):
         try:
             run = Run.open(store, name, local)
@@ -163,15 +161,13 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[C
         if journals.is_stopped(run.location):
             logger.info("Run '%s' is passed over: it was cancelled or suspended.", name)
         elif not run.is_complete(config):
-            written = "" if run.newest is None else run.newest[1].created
-            candidates.append((written, name, ChosenRun(name, config, unnamed=True)))
-    return [found for *_, found in sorted(candidates, key=lambda candidate: candidate[:2], reverse=True)]
+            written[name] = "" if run.newest is None else run.newest[1].created
+    return sorted(written, key=lambda name: (written[name], name), reverse=True)
 
 
 def keep_stop(run: str) -> None:
     """Record in its store that a user has cancelled a run of a worker of this machine."""
-    own = merge(values_of_environment(os.environ), _without_task(StateDirectory.of(os.environ).launched(run)))
-    config = _with_store_of_environment(config_from_values(merge(Config().model_dump(), own)))
+    config = _of_this_machine(Config(), StateDirectory.of(os.environ).launched(run))
     location = RunLocation.of(config.checkpoint, run)
     if location.exists():
         journals.remember_stop(location)
@@ -187,14 +183,12 @@ def with_own_settings(config: Config, run: str | None) -> Config:
         InputError: a parameter gives a setting of this machine, or a task of a module that the machine does not name;
             or the environment's variables contradict each other.
     """
-    if flow_runs.own_deployment() is not None:
-        launched = {} if run is None else _launched(run)
-        _require_parameters_of_a_run(config)
-        require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
-        own = merge(values_of_environment(os.environ), _without_task(launched))
-        workers = {} if own.get("scheduler") is None else {"workers": 0}
-        config = config_from_values(merge(config.model_dump(), {**own, **workers}))
-    return _with_store_of_environment(config)
+    if flow_runs.own_deployment() is None:
+        return _with_store_of_environment(config)
+    launched = {} if run is None else _launched(run)
+    _require_parameters_of_a_run(config)
+    require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
+    return _of_this_machine(config, launched)
 
 
 def _require_parameters_of_a_run(config: Config) -> None:
@@ -214,8 +208,11 @@ def _launched(run: str) -> dict[str, Any]:
     return StateDirectory.of(os.environ).launched(run) if flow_runs.own_deployment() is not None else {}
 
 
-def _without_task(launched: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in launched.items() if key != "task"}
+def _of_this_machine(config: Config, launched: Mapping[str, Any]) -> Config:
+    """Return a configuration with the settings of the environment, and with those of `launched` except the task."""
+    own = merge(values_of_environment(os.environ), {key: value for key, value in launched.items() if key != "task"})
+    workers = {} if own.get("scheduler") is None else {"workers": 0}
+    return _with_store_of_environment(config_from_values(merge(config.model_dump(), {**own, **workers})))
 
 
 def _with_store_of_environment(config: Config) -> Config:

@@ -315,8 +315,7 @@ def test_a_run_with_a_setting_that_was_renamed_goes_on(
     run.require_same(config)
     assert status_of(str(store), "old").config == config
     assert verify_run(str(store), "old", deep=True).damages == ()
-    chosen = unfinished_runs(str(store))[0]
-    assert (chosen.name, chosen.config) == ("old", config)
+    assert unfinished_runs(str(store)) == ["old"]
     export_champion(str(store), "old", tmp_path / "champion.safetensors")
     assert Config(**read_champion(tmp_path / "champion.safetensors").config) == config
 
@@ -370,5 +369,4 @@ def test_a_run_that_cannot_be_read_hides_no_other(store: Path, change: dict[str,
     assert code == 1
     assert said.count(sentence) == 1
     assert said_by("verify", "another")[0] == 0
-    chosen = unfinished_runs(str(store))[0]
-    assert chosen.name == "another"
+    assert unfinished_runs(str(store))[0] == "another"

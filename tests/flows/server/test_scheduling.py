@@ -47,11 +47,9 @@ def test_the_unfinished_run_that_was_trained_last_is_chosen(config: Config) -> N
     assert unfinished_runs(store) == []
     save_generations(config, "zero-day", 1)
     save_generations(config, "old", 1)
-    chosen = unfinished_runs(store)[0]
-    assert (chosen.name, chosen.config.checkpoint.store) == ("old", store)
+    assert unfinished_runs(store)[0] == "old"
     save_generations(config, "zero-day", 2)
-    chosen = unfinished_runs(store)[0]
-    assert (chosen.name, chosen.config.checkpoint.store) == ("zero-day", store)
+    assert unfinished_runs(store)[0] == "zero-day"
 
 
 def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: Config) -> None:
