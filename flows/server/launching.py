@@ -15,15 +15,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.server.environment import SCHEDULED_TAG, VARIABLE, ui_of
-from flows.server.flow_runs import (
-    RESUME,
-    is_choosing,
-    next_flow_run,
-    running_flow_run,
-    set_schedule,
-    trained_run,
-    waiting_flow_run,
-)
+from flows.server.flow_runs import RESUME, is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
 
 _SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
@@ -59,7 +51,7 @@ def launch(
         _wait_until_free(client, api, say)
         parameters = {"config": dict(values), "run": run, "resume": as_configured}
         flow_run = _create(client, deployment.id, parameters, run)
-        set_schedule(client, deployment, True)
+        set_resuming(client, True)
     return page_of(api, str(flow_run.id))
 
 
