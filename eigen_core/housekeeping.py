@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from eigen_core.checkpoint.contents import CleanReport, KeepRule, RunContents
+from eigen_core.checkpoint.contents import CleanReport, RunContents
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
@@ -173,19 +173,17 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     )
 
 
-def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[set[KeepRule], list[Damage]]:
+def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[list[CheckpointConfig], list[Damage]]:
     """Return the retention rules in the configurations of a run and its manifests, and what is wrong with these."""
     begun = contents.begun_config()
     stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
-    rules: set[KeepRule] = set()
+    rules: list[CheckpointConfig] = []
     damages: dict[str, Damage] = {}
     for generation, path, values in stored if isinstance(begun, Damage) else [(None, CONFIG_NAME, begun), *stored]:
         try:
-            kept = config_from_stored(values).checkpoint
+            rules.append(config_from_stored(values).checkpoint)
         except InputError as error:
             damages.setdefault(str(error), Damage(generation, "configuration", f"cannot be used: {error}", path))
-        else:
-            rules.add(KeepRule(kept.keep_last, kept.keep_every))
     return rules, list(damages.values())
 
 

@@ -354,9 +354,8 @@ class _Plots:
         paths: list[Path] = []
 
         def compute() -> list[str]:
-            with session.replacing_plots() as replaced:
-                replaced += drawing.write(session.directory.plots)
-            paths.extend(replaced)
+            paths.extend(drawing.write(session.directory.plots))
+            session.upload_files(paths)
             written = size(sum(path.stat().st_size for path in paths))
             return [f"{len(paths)} plots", written, f"in {session.directory.plots}"]
 
@@ -490,11 +489,8 @@ def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue]]:
 
 
 def _saved_sentence(saved: Saved) -> str:
-    """Return the size of a checkpoint, and the saving by compression of the replay's new transitions."""
-    return (
-        f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions "
-        f"(compression saved {100 * saved.ring_share_saved:.0f} %)"
-    )
+    """Return the size of a checkpoint, and of the replay's new transitions in it."""
+    return f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions"
 
 
 def _facts_of_holdout(result: HoldoutResult | None) -> list[str]:

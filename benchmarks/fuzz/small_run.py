@@ -14,7 +14,7 @@ from pathlib import Path
 from types import FrameType
 
 from benchmarks.synthetic import leaking_market
-from eigen_core.checkpoint.integrity import checksummed, holdout_name
+from eigen_core.checkpoint.integrity import holdout_name
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.tensors import tensors_sha256
@@ -93,8 +93,8 @@ def small_run() -> SmallRun:
     for generation in range(1, GENERATIONS + 1):
         _advance(state)
         run.save(snapshot(state))
-        run.contents.put_attachment(holdout_name(generation), checksummed({"generation": generation}))
-    run.contents.put_attachment("plots/notes.txt", b"a picture")
+        run.contents.write_json(holdout_name(generation), {"generation": generation})
+    run.contents.store.put(f"{RUN}/plots/notes.txt", b"a picture")
     _advance(state)
     return SmallRun(store, panel, _end(state))
 

@@ -1,6 +1,5 @@
-"""The content of a run in a store: generations and attachments, verification and retention."""
+"""The content of a run in a store: its generations, their verification and retention."""
 
-import hashlib
 import heapq
 import logging
 import math
@@ -13,16 +12,14 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import (
-    ATTACHMENTS_NAME,
     BLOBS,
     CONFIG_NAME,
     DELETED_MARK,
     HOLDOUT,
     MANIFESTS,
-    PLOTS,
     BytesDone,
     Damage,
     DamagedFileError,
@@ -33,39 +30,32 @@ from eigen_core.checkpoint.integrity import (
     parse_checksummed,
     parse_document,
 )
-from eigen_core.checkpoint.lease import is_live
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.manifest import (
-    FORMAT_VERSION,
     MANIFEST_LIMIT,
     Manifest,
-    Natural,
-    Sha256,
-    damaged_generation,
     manifest_bytes,
     parse_manifest,
     reading_part,
 )
-from eigen_core.checkpoint.store import MissingObjectError, Progress, Store, StoredObject, StoreUnavailableError
+from eigen_core.checkpoint.store import (
+    MissingObjectError,
+    Progress,
+    RemoteStore,
+    Store,
+    StoredObject,
+    StoreUnavailableError,
+)
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size as in_mb
+from eigen_core.config.model import CheckpointConfig
 
 logger = logging.getLogger(__name__)
 
-_CONFIG_LIMIT = 16 << 20
+_DOCUMENT_LIMIT = 16 << 20
 _MISSING = "is missing"
-_ATTACHMENT_LIMIT = 64 << 20
 _MOST_MISSING = 1_000
 _READERS = 2
-
-
-class KeepRule(NamedTuple):
-    """Numbers of retention; beside these the champion's generation stays."""
-
-    keep_last: int
-    """Number of newest generations that stay."""
-    keep_every: int
-    """Generations whose number is a multiple of this stay; 0: none."""
 
 
 @dataclass(frozen=True)
@@ -91,29 +81,6 @@ class _Summary(NamedTuple):
     blobs: dict[str, int]
 
 
-class _Attachment(BaseModel):
-    """A file beside the generations: a plot, or a result of the holdout."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    name: str
-    bytes: Natural
-    sha256: Sha256
-
-
-class _AttachmentList(BaseModel):
-    """The attachments of a run.
-
-    It is written after them, and they are taken off it before they change: a killed process leaves at worst files that
-    are not listed. Of these, as of those of older runs, only JSON documents have a checksum.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format_version: int = Field(ge=1, le=FORMAT_VERSION)
-    files: tuple[_Attachment, ...]
-
-
 class RunContents:
     """The content of a run in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
 
@@ -126,6 +93,12 @@ class RunContents:
         self.name = name
         self.unfit: set[str] = set()
         self._known: dict[StoredObject, _Summary] = {}
+
+    @property
+    def remote_store(self) -> RemoteStore:
+        """The store, which is not on this machine."""
+        assert isinstance(self.store, RemoteStore)
+        return self.store
 
     def object_name(self, relative: str) -> str:
         """Return the name in the store for a name relative to the run's folder."""
@@ -155,7 +128,7 @@ class RunContents:
     def begun_config(self) -> dict[str, JsonValue] | Damage:
         """Return the configuration that the run began with, or the damage of its file."""
         try:
-            config = parse_checksummed(self._read(CONFIG_NAME, _CONFIG_LIMIT)).get("config")
+            config = self.read_json(CONFIG_NAME).get("config")
             if not isinstance(config, dict):
                 raise DamagedFileError("does not hold a configuration")
         except MissingObjectError:
@@ -163,6 +136,19 @@ class RunContents:
         except DamagedFileError as error:
             return Damage(None, CONFIG_NAME, str(error), CONFIG_NAME)
         return config
+
+    def read_json(self, relative: str) -> dict[str, JsonValue]:
+        """Return the fields of a JSON document with a checksum, by its name relative to the run's folder.
+
+        Raises:
+            MissingObjectError: there is none.
+            DamagedFileError: it is damaged.
+        """
+        return parse_checksummed(self._read(relative, _DOCUMENT_LIMIT))
+
+    def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
+        """Write a JSON document with a checksum, in place of that of this name."""
+        self.store.put(self.object_name(relative), checksummed(fields))
 
     def _read(self, relative: str, limit: int) -> bytes:
         """Return the content of a small object; `DamagedFileError` if it is too large."""
@@ -269,7 +255,7 @@ class RunContents:
     def fetch(self, blob: str, path: Path, moved: Progress | None = None) -> None:
         """Copy a blob to a file; `DamagedFileError` if it is missing."""
         try:
-            self.store.fetch(self.object_name(blob), path, moved)
+            self.remote_store.fetch(self.object_name(blob), path, moved)
         except MissingObjectError as error:
             raise DamagedFileError(_MISSING) from error
 
@@ -279,13 +265,10 @@ class RunContents:
         The caller holds the lock of the run directory, `local`. Progress is reported as "download", in bytes.
 
         Raises:
-            DamagedGenerationError: a needed part is damaged in the store; nothing is fetched if its size shows it.
+            DamagedGenerationError: a needed part is damaged in the store.
         """
         assert isinstance(local.store, LocalStore)
         lacking = {damage.path: damage.file for damage in local.damages(manifest, deep=True)}
-        damages = [damage for damage in self.damages(manifest) if damage.path in lacking] if lacking else []
-        if damages:
-            raise damaged_generation(manifest, damages)
         sizes = manifest.blobs
         total = sum(sizes[blob] for blob in lacking)
         progress = BytesDone("download", total)
@@ -326,7 +309,7 @@ class RunContents:
         """Return all that is wrong with a run: its configuration, its manifests, and all that these refer to.
 
         Args:
-            deep: compare SHA-256 too, and read attachments; progress is reported as "verify", in bytes.
+            deep: compare SHA-256 too, and read the holdout's results; progress is reported as "verify", in bytes.
         """
         config = self.begun_config()
         found = list(self.newest_first())
@@ -335,25 +318,35 @@ class RunContents:
         # What a living run has removed meanwhile, manifest first, is not damaged.
         present = self.generations() if wrong else set()
         damages += [damage for damage in wrong if damage.generation in present]
-        attached = self._attachment_damages() if deep else []
-        # The process that trains the run may be replacing them, their list last.
-        return damages if attached and is_live(self.store, self.name) else [*damages, *attached]
+        return [*damages, *self._holdout_damages()] if deep else damages
 
-    def missing_generations(self, rules: Collection[KeepRule]) -> list[Damage]:
+    def _holdout_damages(self) -> list[Damage]:
+        damages = []
+        for stored in self.store.objects(self.object_name(HOLDOUT)):
+            name = self._relative(stored)
+            try:
+                self.read_json(name)
+            except DamagedFileError as error:
+                damages.append(Damage(None, name, str(error), name))
+        return damages
+
+    def missing_generations(self, rules: Collection[CheckpointConfig]) -> list[Damage]:
         """Return the generations that are gone though retention by all these rules keeps them.
 
-        A thousand are named, and one damage stands for all that follow.
+        At most a thousand are named.
         """
         newest = self.newest_manifest()
         # Listed after the newest one was read: a living run's older ones go when a newer one is there.
         missing = missing_generations(self.generations(), 0 if newest is None else newest.champion_generation, rules)
-        damages = []
-        for number, generation in enumerate(islice(missing, _MOST_MISSING + 1)):
-            what = "is missing, though retention keeps it"
-            if number == _MOST_MISSING:
-                what = "is missing, as more after it are, though retention keeps them"
-            damages.append(Damage(generation, "manifest", what, f"{MANIFESTS}{generation:06d}-*.json"))
-        return damages
+        return [
+            Damage(
+                generation,
+                "manifest",
+                "is missing, though retention keeps it",
+                f"{MANIFESTS}{generation:06d}-*.json",
+            )
+            for generation in islice(missing, _MOST_MISSING)
+        ]
 
     def unreferenced(self) -> list[StoredObject]:
         """Return the blobs that no readable manifest refers to: of a generation that is incomplete so far, or gone."""
@@ -383,7 +376,6 @@ class RunContents:
         protected: Collection[int] = frozenset(),
         *,
         grace_seconds: float = 0.0,
-        unnamed_grace_seconds: float = 0.0,
         dry_run: bool = False,
         confirm: Callable[[], None] | None = None,
     ) -> CleanReport:
@@ -397,8 +389,8 @@ class RunContents:
             keep_every: generations whose number is a multiple of this stay; 0: none.
             champion_generation: stays; None: what the newest whole manifest says.
             protected: generations that stay in any case.
-            grace_seconds: younger blobs stay, by the store's clock (seconds).
-            unnamed_grace_seconds: the same, if it is longer, for blobs that no manifest names, removed ones included.
+            grace_seconds: younger blobs that no manifest names, removed ones included, stay, by the store's clock
+                (seconds).
             dry_run: remove nothing.
             confirm: called before anything is removed; what it raises keeps everything.
         """
@@ -414,24 +406,20 @@ class RunContents:
         known = [found for found in read.values() if found is not None]
         named = {blob for found in known for blob in found.blobs}
         needed = {blob for found in known if found.name in kept for blob in found.blobs}
-        # Whether a manifest that goes names it.
-        unneeded = {blob: blob in named for blob in blobs if blob not in needed}
-        longer_grace = max(grace_seconds, unnamed_grace_seconds)
-        if unneeded and longer_grace > 0:
-            grace = {name: grace_seconds if is_named else longer_grace for name, is_named in unneeded.items()}
+        unneeded = blobs.keys() - needed
+        if grace_seconds > 0 and (unnamed := unneeded - named):
             now = self.store.time()
-            age = {name: (now - blobs[name].modified).total_seconds() for name in unneeded}
-            unneeded = {name: unneeded[name] for name in unneeded if grace[name] <= 0 or age[name] >= grace[name]}
+            unneeded -= {blob for blob in unnamed if (now - blobs[blob].modified).total_seconds() < grace_seconds}
         if confirm is not None:
             confirm()
         if not dry_run:
             self.store.delete(map(self.object_name, gone))
-            self.store.delete(map(self.object_name, unneeded))
+            self.store.delete(map(self.object_name, sorted(unneeded)))
             self._known = {stored: found for stored, found in self._known.items() if found.name in kept}
         return CleanReport(
             generations=tuple(sorted(_generations(gone) - _generations(kept))),
             manifests=tuple(gone),
-            blobs=tuple(unneeded),
+            blobs=tuple(sorted(unneeded)),
             bytes_freed=sum(listed[name].bytes for name in gone) + sum(sizes[name] for name in unneeded),
         )
 
@@ -450,84 +438,6 @@ class RunContents:
                 found.name, found.generation, found.champion_generation, _age_of(found), found.blobs
             )
         return self._known[stored]
-
-    def read_attachment(self, name: str) -> bytes:
-        """Return the content of an attachment, by its name relative to the run's folder.
-
-        Raises:
-            MissingObjectError: there is none.
-            DamagedFileError: it is damaged, or not the one that is listed.
-        """
-        return self._read_attachment(name, self._attachments())
-
-    def put_attachment(self, name: str, content: bytes) -> None:
-        """Keep a small file and list it."""
-        self.unlist_attachments(name)
-        self.store.put(self.object_name(name), content)
-        self.list_attachments([name])
-
-    def unlist_attachments(self, prefix: str) -> None:
-        """Take those whose names begin with `prefix` off the list, since they are about to change."""
-        entries = self._attachments()
-        left = [entry for name, entry in entries.items() if not name.startswith(prefix)]
-        if len(left) < len(entries):
-            self._write_attachments(left)
-
-    def list_attachments(self, names: Iterable[str]) -> None:
-        """List files as they are now."""
-        entries = self._attachments()
-        for name in names:
-            content = self.store.read(self.object_name(name), _ATTACHMENT_LIMIT)
-            entries[name] = _Attachment(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
-        self._write_attachments(entries.values())
-
-    def _attachment_damages(self) -> list[Damage]:
-        """Return the damages of the list, of the files that it names, and of other files in their folders."""
-        damages = []
-        try:
-            listed = self._listed_attachments()
-        except DamagedFileError as error:
-            damages.append(Damage(None, ATTACHMENTS_NAME, str(error), ATTACHMENTS_NAME))
-            listed = {}
-        stored = (found for folder in (PLOTS, HOLDOUT) for found in self.store.objects(self.object_name(folder)))
-        for name in sorted({self._relative(found) for found in stored} | listed.keys()):
-            try:
-                self._read_attachment(name, listed)
-            except DamagedFileError as error:
-                damages.append(Damage(None, name, str(error), name))
-            except MissingObjectError:
-                if name in listed:
-                    damages.append(Damage(None, name, _MISSING, name))
-        return damages
-
-    def _read_attachment(self, name: str, listed: Mapping[str, _Attachment]) -> bytes:
-        content, entry = self._read(name, _ATTACHMENT_LIMIT), listed.get(name)
-        if entry is not None and hashlib.sha256(content).hexdigest() != entry.sha256:
-            raise DamagedFileError(f"is not the file that {ATTACHMENTS_NAME} lists")
-        if name.endswith(".json"):
-            parse_checksummed(content)
-        return content
-
-    def _attachments(self) -> dict[str, _Attachment]:
-        """Return the list, empty if it is damaged."""
-        with suppress(DamagedFileError):
-            return self._listed_attachments()
-        return {}
-
-    def _listed_attachments(self) -> dict[str, _Attachment]:
-        """Return the list, empty if there is none; `DamagedFileError` if it is damaged."""
-        try:
-            content = self._read(ATTACHMENTS_NAME, _ATTACHMENT_LIMIT)
-            return {entry.name: entry for entry in _AttachmentList.model_validate(parse_checksummed(content)).files}
-        except MissingObjectError:
-            return {}
-        except ValidationError as error:
-            raise DamagedFileError(f"has an unexpected form ({error.errors()[0]['msg']})") from error
-
-    def _write_attachments(self, entries: Iterable[_Attachment]) -> None:
-        files = tuple(sorted(entries, key=lambda entry: entry.name))
-        fields = _AttachmentList(format_version=FORMAT_VERSION, files=files).model_dump(mode="json")
-        self.store.put(self.object_name(ATTACHMENTS_NAME), checksummed(fields))
 
 
 def age_key(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
@@ -573,7 +483,7 @@ def kept_generations(
 
 
 def missing_generations(
-    present: Collection[int], champion_generation: int, rules: Collection[KeepRule]
+    present: Collection[int], champion_generation: int, rules: Collection[CheckpointConfig]
 ) -> Iterator[int]:
     """Yield the generations that all rules (at least one) would have kept and that are not present, rising.
 

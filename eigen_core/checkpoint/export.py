@@ -10,6 +10,7 @@ import logging
 from pathlib import Path
 from typing import NamedTuple
 
+import safetensors.torch
 import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
@@ -17,7 +18,7 @@ from safetensors import SafetensorError, safe_open
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.integrity import Damage, DamagedFileError, DamagedGenerationError, blob_name, canonical_json
 from eigen_core.checkpoint.manifest import Manifest, reading_part
-from eigen_core.checkpoint.tensors import read_tensors, serialized
+from eigen_core.checkpoint.tensors import read_tensors
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.config.stored import current_values
@@ -85,7 +86,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         "facts": canonical_json(facts).decode("ascii"),
     }
     with explained("write", path), replacing(path) as target:
-        target.write(serialized({"weights": weights}, metadata))
+        target.write(safetensors.torch.save({"weights": weights}, metadata))
 
 
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:

@@ -33,7 +33,7 @@ from eigen_core.checkpoint.store import (
     GcsLocation,
     MissingObjectError,
     Progress,
-    Store,
+    RemoteStore,
     StoredObject,
     StoreUnavailableError,
     checked_name,
@@ -260,7 +260,7 @@ def _reason(error: Exception) -> str:
     return " ".join(text.split())[:300].rstrip(".") or type(error).__name__
 
 
-class GcsStore(Store):
+class GcsStore(RemoteStore):
     """A bucket, with a prefix of all names; a request of an upload is repeated for `retry_seconds`."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:

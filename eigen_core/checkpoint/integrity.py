@@ -17,12 +17,10 @@ from typing import BinaryIO
 from pydantic import JsonValue
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import HIDDEN, make_folder, sync_folder
+from eigen_core.common.files import HIDDEN, make_folder, sync_folder, temporary_file
 from eigen_core.common.progress import report_progress
 
 CONFIG_NAME = "config.json"
-ATTACHMENTS = "attachments/"
-ATTACHMENTS_NAME = f"{ATTACHMENTS}list.json"
 LOCK_NAME = "lock"
 ATTEMPTS_NAME = "attempts.json"
 BLOBS = "blobs/"
@@ -120,10 +118,8 @@ def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
     """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON.
 
     Raises:
-        ValueError: the document has NaN or infinity, or a field `checksum` already.
+        ValueError: the document has NaN or infinity.
     """
-    if _CHECKSUM in fields:
-        raise ValueError("the field 'checksum' is added here")
     return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
 
 
@@ -185,7 +181,6 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"JSON knows no {name}")
 
 
-_SAVING = ".saving"
 _READ_BYTES = 1 << 20
 
 
@@ -199,11 +194,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
 
     A blob of this content that exists already is replaced, since it may be damaged.
     """
-    folder = run / _SAVING
-    make_folder(folder)
-    temporary = folder / uuid.uuid4().hex
-    try:
-        temporary.touch(exist_ok=False)
+    with temporary_file(run / BLOBS) as (_, temporary):
         mode = temporary.stat().st_mode
         fill(temporary)
         # The writer of safetensors leaves a file that only its owner may read.
@@ -218,21 +209,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
             path.rename(path.with_name(f"{HIDDEN}{path.name}-{uuid.uuid4().hex}"))
         os.replace(temporary, path)
         sync_folder(path.parent)
-    finally:
-        temporary.unlink(missing_ok=True)
     return sha256, size
-
-
-def clear_unfinished(run: Path) -> int:
-    """Remove the files that a killed process was writing and return their number; no process may be writing."""
-    folder = run / _SAVING
-    if not folder.is_dir():
-        return 0
-    names = os.listdir(folder)
-    for name in names:
-        (folder / name).unlink()
-    folder.rmdir()
-    return len(names)
 
 
 @contextmanager

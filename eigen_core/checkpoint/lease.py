@@ -116,7 +116,6 @@ class Lease:
         self._ended = threading.Event()
         self._lost: str | None = None
         self._keeper: threading.Thread | None = None
-        self._keeper_error: BaseException | None = None
         self.epoch = epoch
 
     @classmethod
@@ -166,8 +165,6 @@ class Lease:
         Raises:
             LeaseLostError: another process has taken it since. A lease that expired and was not taken is still held.
         """
-        if self._keeper_error is not None:
-            raise RuntimeError("the lease is not renewed any more, since its thread has ended") from self._keeper_error
         if self._clock() - self._renewed > self._record.lease_seconds / 2:
             self.renew()
         self._look_for_another()
@@ -268,19 +265,15 @@ class Lease:
 
     def _keep(self) -> None:
         """Renew the lease a few times while it lasts, until it is released or lost."""
-        try:
-            while not self._ended.wait(self._record.lease_seconds / _BEATS_PER_LEASE):
-                try:
-                    self.renew()
-                    self._look_for_another()
-                except LeaseLostError as error:
-                    logger.error("%s", error)
-                    return
-                except (StoreUnavailableError, InputError) as error:
-                    logger.warning("Run '%s': the lease could not be renewed: %s", self._run, error)
-        except BaseException as error:
-            self._keeper_error = error
-            raise
+        while not self._ended.wait(self._record.lease_seconds / _BEATS_PER_LEASE):
+            try:
+                self.renew()
+                self._look_for_another()
+            except LeaseLostError as error:
+                logger.error("%s", error)
+                return
+            except (StoreUnavailableError, InputError) as error:
+                logger.warning("Run '%s': the lease could not be renewed: %s", self._run, error)
 
     def _expires(self) -> str:
         return f"it expires within {self._record.lease_seconds:.0f} s."

@@ -12,7 +12,6 @@ from typing import BinaryIO
 from eigen_core.checkpoint.integrity import opened
 from eigen_core.checkpoint.store import (
     MissingObjectError,
-    Progress,
     Store,
     StoredObject,
     StoreUnavailableError,
@@ -25,17 +24,13 @@ from eigen_core.checkpoint.store import (
 )
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import (
-    crc32c,
-    file_checksum,
     make_folder,
     replacing,
-    stream_checksum,
     sync_file,
     sync_folder,
     temporary_file,
 )
 
-_BLOCK = 4 << 20
 _CHECK_SECONDS = 11.0
 # Nothing, a loop of links, a socket, a missing device.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
@@ -74,11 +69,6 @@ class LocalStore(Store):
                 second.unlink()
             os.scandir(self.folder).close()
 
-    def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        target = self.path(name)
-        with open(path, "rb", buffering=0) as source, self._errors(f"store {name} in"):
-            _copy(source, target, moved)
-
     def put(self, name: str, content: bytes) -> None:
         target = self.path(name)
         with self._errors(f"store {name} in"), replacing(target) as file:
@@ -104,21 +94,6 @@ class LocalStore(Store):
         if len(content) > limit:
             raise StoreUnavailableError(f"{name} in {self.folder} is longer than {limit:,} bytes")
         return content
-
-    def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        with self._errors(f"read {name} in"), self._opened(name) as source, store_errors(f"copy {name} to", path):
-            _copy(source, path, moved)
-
-    def holds(self, name: str, path: Path) -> bool:
-        known = self.stat(name)
-        if known is None or known.bytes != path.stat().st_size:
-            return False
-        wanted = file_checksum(path)
-        try:
-            with self._errors(f"read {name} in"), self._opened(name) as file:
-                return stream_checksum(file) == wanted
-        except MissingObjectError:
-            return False
 
     def stat(self, name: str) -> StoredObject | None:
         with self._errors(f"look at {name} in"):
@@ -202,22 +177,6 @@ def _link(path: Path, new: Path) -> None:
                 "overwrite each other. Choose a folder on another disk."
             ) from error
         raise
-
-
-def _copy(source: BinaryIO, target: Path, moved: Progress | None) -> None:
-    """Copy a stream to a file and compare the copy before it replaces `target`."""
-    size = checksum = 0
-    with replacing(target) as file:
-        while block := source.read(_BLOCK):
-            file.write(block)
-            size += len(block)
-            checksum = crc32c(block, checksum)
-            if moved is not None:
-                moved(len(block))
-        sync_file(file)
-        file.seek(0)
-        if stream_checksum(file) != (size, checksum):
-            raise StoreUnavailableError(f"{target} does not read as it was written: is its disk failing?")
 
 
 def _stored(name: str, path: Path) -> StoredObject | None:

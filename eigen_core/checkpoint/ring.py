@@ -138,13 +138,13 @@ def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
     return [(low, high - low) for low, high in pairwise(bounds)]
 
 
-def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[RingEntry | None, list[ShardEntry]]:
-    """Write the rows of a ring that are not stored yet; return the ring's entry and the shards that were written.
+def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[RingEntry | None, int]:
+    """Write the rows of a ring that are not stored yet; return the ring's entry, and how much was written (bytes).
 
     `base`: entry of an earlier state of this ring, to which rows were only appended since; None: none is known.
     """
     if ring is None:
-        return None, []
+        return None, 0
     columns = ring_columns(ring)
     row_bytes = sum(column.nbytes for column in columns)
     known: tuple[ShardEntry, ...] = ()
@@ -174,7 +174,7 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
         columns=columns,
         shards=(*kept, *written),
     )
-    return entry, written
+    return entry, sum(shard.bytes for shard in written)
 
 
 def empty_ring(entry: RingEntry) -> Ring:

@@ -2,9 +2,8 @@
 
 import logging
 import os
-import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,9 +21,7 @@ from eigen_core.checkpoint.integrity import (
     Damage,
     DamagedGenerationError,
     UnfitSnapshotError,
-    blob_path,
     checksummed,
-    clear_unfinished,
     generation_of,
     in_words,
 )
@@ -50,17 +47,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Saved:
-    """A generation that was committed: bytes of all new files, and of new rows of the ring, compressed and before."""
+    """A generation that was committed, and the size of its new files (bytes), of which new rows of the ring."""
 
     manifest: Manifest
     written_bytes: int
     ring_bytes: int
-    ring_raw_bytes: int
-
-    @property
-    def ring_share_saved(self) -> float:
-        """Share of the new rows' bytes that compression saved."""
-        return 1.0 - self.ring_bytes / self.ring_raw_bytes if self.ring_raw_bytes else 0.0
 
 
 class RunDirectory:
@@ -78,7 +69,6 @@ class RunDirectory:
         self.contents = RunContents(LocalStore(root), name)
         self._lock = FileLock(self.path / LOCK_NAME)
         self._base: Manifest | None = None
-        self._alone = threading.RLock()
 
     @classmethod
     def create(cls, root: Path, name: str, config: Mapping[str, JsonValue]) -> Self:
@@ -113,10 +103,6 @@ class RunDirectory:
         """Folder of the run's plots, which is created when plots are drawn."""
         return self.path / PLOTS
 
-    def blob_path(self, sha256: str) -> Path:
-        """Return the file of the blob with a SHA-256, whether it exists or not."""
-        return blob_path(self.path, sha256)
-
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep every other process from writing to the run, and remove unfinished files of a killed one.
@@ -128,24 +114,17 @@ class RunDirectory:
         self._lock.require(f"Run '{self.name}'")
         try:
             with explained("clear leftovers from", self.path, ANOTHER_STORE):
-                count = clear_unfinished(self.path)
-                for path in leftovers(self.path):
+                left = leftovers(self.path)
+                for path in left:
                     path.unlink(missing_ok=True)  # a status that another thread was writing
-                    count += 1
-            if count:
-                logger.info("Run '%s': cleared %d files, left by a process that was stopped.", self.name, count)
+            if left:
+                logger.info("Run '%s': cleared %d files, left by a process that was stopped.", self.name, len(left))
             yield
         finally:
             self._lock.release()
 
-    def is_locked(self) -> bool:
-        """Whether a process is writing to the run."""
-        return self._lock.is_taken()
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        with self._alone, nullcontext() if self._lock.held else self.lock():
-            yield
+    def _writing(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._lock.held else self.lock()
 
     def save(
         self,
@@ -175,20 +154,12 @@ class RunDirectory:
             if snapshot.ring is not None:
                 ring_columns(snapshot.ring)
             entries = write_files(snapshot, self.path)
-            known = base.ring if base is not None else None
-            ring, written = write_ring(snapshot.ring, known, self.path)
+            ring, ring_bytes = write_ring(snapshot.ring, None if base is None else base.ring, self.path)
             parent = None if base is None else base.checksum
             if base is not None and base.generation == snapshot.generation:
                 parent = base.parent
-            manifest = compose_manifest(
-                self.name,
-                snapshot,
-                entries,
-                ring,
-                parent,
-                epoch,
-                self.config if config is None else config,
-            )
+            config = self.config if config is None else config
+            manifest = compose_manifest(self.name, snapshot, entries, ring, parent, epoch, config)
             stored = self._stored_like(manifest)
             name = self.contents.object_name(manifest.name)
             if stored is None and not self.contents.store.create(name, manifest_bytes(manifest)):
@@ -196,8 +167,7 @@ class RunDirectory:
             self._base = stored or manifest
             # Its blobs are all written anew.
             self.contents.unfit.discard(self._base.name)
-            shards = (sum(shard.bytes for shard in written), sum(shard.raw_bytes for shard in written))
-            return Saved(self._base, sum(entry.bytes for entry in entries) + shards[0], *shards)
+            return Saved(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
 
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
         """Return the stored manifest that differs in its time alone, None if there is none."""

@@ -2,27 +2,24 @@
 
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import (
-    ATTACHMENTS,
-    ATTACHMENTS_NAME,
     CONFIG_NAME,
     HOLDOUT,
     PLOTS,
-    checksummed,
     holdout_name,
 )
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
-from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
@@ -69,13 +66,7 @@ class RunSession:
             self.lease.check()
         else:
             self.uploader.wait_for_queue()
-        saved = self.directory.save(snapshot, config, self.epoch)
-        settings = self.settings
-        if self.uploader is None:
-            self.directory.clean(settings.keep_last, settings.keep_every, snapshot.champion_generation)
-        else:
-            self.uploader.add(saved.manifest)
-        return saved
+        return self._save(snapshot, config)
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
         """Commit `snapshot` without waiting for uploads, since the process is about to end.
@@ -89,32 +80,27 @@ class RunSession:
         newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
             return None
+        return self._save(snapshot, config)
+
+    def _save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
         saved = self.directory.save(snapshot, config, self.epoch)
-        if self.uploader is not None:
+        if self.uploader is None:
+            self.directory.clean(self.settings.keep_last, self.settings.keep_every)
+        else:
             self.uploader.add(saved.manifest)
         return saved
-
-    @contextmanager
-    def replacing_plots(self) -> Iterator[list[Path]]:
-        """Give a list for the plots that the block writes into the run directory, and list and upload them."""
-        paths: list[Path] = []
-        self.directory.contents.unlist_attachments(PLOTS)
-        yield paths
-        names = [f"{PLOTS}{path.name}" for path in paths]
-        self.directory.contents.list_attachments(names)
-        self._send(names)
 
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
         """Store the champion's holdout result after a generation."""
         name = holdout_name(generation)
-        self.directory.contents.put_attachment(name, checksummed(dict(result)))
-        self._send([name])
+        self.directory.contents.write_json(name, result)
+        self.upload_files([self.directory.path / name])
 
-    def _send(self, names: Sequence[str]) -> None:
-        """Queue attachments and then their list for upload."""
+    def upload_files(self, paths: Iterable[Path]) -> None:
+        """Queue small files of the run directory for upload."""
         if self.uploader is not None:
-            for name in (*names, ATTACHMENTS_NAME):
-                self.uploader.add_file(name, self.directory.path / name)
+            for path in paths:
+                self.uploader.add_file(path.relative_to(self.directory.path).as_posix())
 
     def finish(self, seconds: float | None = None) -> None:
         """Wait until everything is in the store, by default for `checkpoint.finish_seconds`.
@@ -171,7 +157,7 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
             stored = location.stored
             stored.unfit = directory.contents.unfit
             uploader = stack.enter_context(Uploader(directory, stored, lease, settings))
-            _queue_small_files(location, directory, uploader)
+            _upload_newer_files(location, uploader)
         yield RunSession(location, directory, lease, settings, uploader)
 
 
@@ -193,16 +179,12 @@ def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
         )
 
 
-def _queue_small_files(location: RunLocation, directory: RunDirectory, uploader: Uploader) -> None:
+def _upload_newer_files(location: RunLocation, uploader: Uploader) -> None:
     """Upload plots and holdout results that are newer here: a process that was killed may have left them behind."""
     here, there = location.local, location.stored
-    if here.store.stat(listed := here.object_name(ATTACHMENTS_NAME)) is None:
-        with suppress(MissingObjectError):
-            there.store.fetch(listed, directory.path / ATTACHMENTS_NAME)
-    for prefix in (PLOTS, HOLDOUT, ATTACHMENTS):
+    for prefix in (PLOTS, HOLDOUT):
         stored = {found.name: found.modified for found in there.store.objects(there.object_name(prefix))}
         for found in here.store.objects(here.object_name(prefix)):
             uploaded = stored.get(found.name)
             if uploaded is None or found.modified > uploaded:
-                name = found.name.removeprefix(here.object_name(""))
-                uploader.add_file(name, directory.path / name)
+                uploader.add_file(found.name.removeprefix(here.object_name("")))

@@ -24,7 +24,6 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
-    STEM,
     FileEntry,
     Manifest,
     RingEntry,
@@ -42,9 +41,6 @@ class Snapshot:
 
     Tensors may be views, may share memory and may be on any device; they are loaded to the CPU, each with its own
     memory. NaN and infinity are refused in documents. The JSON text of a document, as bytes, is stored as it is.
-
-    Raises:
-        ValueError: a stem, a tensor's name or a generation's number cannot be stored.
     """
 
     generation: int
@@ -58,16 +54,6 @@ class Snapshot:
     """The replay buffer, of which only new rows are written."""
     computed_by: Arithmetic | None = None
     """Processor, libraries and settings that decide bits; None: they are not known."""
-
-    def __post_init__(self) -> None:
-        if self.generation < 0 or self.champion_generation < 0:
-            raise ValueError(f"generation {self.generation} or its champion's {self.champion_generation} is negative")
-        for stem in (*self.tensors, *self.documents):
-            if not STEM.fullmatch(stem):
-                raise ValueError(f"'{stem}' cannot be the stem of a file in a checkpoint")
-        for stem, tensors in self.tensors.items():
-            if "__metadata__" in tensors:
-                raise ValueError(f"a tensor of '{stem}' is named '__metadata__', which safetensors keeps for itself")
 
 
 _HEADER_LIMIT = 1 << 20

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
 from eigen_core.common.errors import InputError
@@ -73,12 +73,6 @@ class Store(Protocol):
     def check(self) -> None:
         """Check within 15 seconds that objects can be listed, written and read."""
 
-    def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """Store a file's content under `name`, replacing the object of that name, in bounded memory.
-
-        When this returns, the object is complete: its size and checksum were compared with the file's.
-        """
-
     def put(self, name: str, content: bytes) -> None:
         """Store a small object under `name`, atomically replacing the object of that name."""
 
@@ -97,16 +91,6 @@ class Store(Protocol):
             StoreUnavailableError: it is longer than `limit` bytes.
         """
 
-    def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """Copy an object to a file, in bounded memory; the file is replaced atomically.
-
-        Raises:
-            MissingObjectError: there is none.
-        """
-
-    def holds(self, name: str, path: Path) -> bool:
-        """Whether the object exists and has the same content as the file, by size and checksum."""
-
     def stat(self, name: str) -> StoredObject | None:
         """Return an object's size and date, None if there is no such object."""
 
@@ -118,6 +102,27 @@ class Store(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Remove objects; a missing one is not an error."""
+
+
+@runtime_checkable
+class RemoteStore(Store, Protocol):
+    """A store that is not on this machine, to and from which files are copied."""
+
+    def put_file(self, name: str, path: Path, moved: Progress | None = None) -> None:
+        """Store a file's content under `name`, replacing the object of that name, in bounded memory.
+
+        When this returns, the object is complete: its size and checksum were compared with the file's.
+        """
+
+    def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
+        """Copy an object to a file, in bounded memory; the file is replaced atomically.
+
+        Raises:
+            MissingObjectError: there is none.
+        """
+
+    def holds(self, name: str, path: Path) -> bool:
+        """Whether the object exists and has the same content as the file, by size and checksum."""
 
 
 def has_content(store: Store, name: str, content: bytes) -> bool:

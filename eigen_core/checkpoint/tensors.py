@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, TensorSpec, safe_open, serialize, serialize_file
+from safetensors import SafetensorError, TensorSpec, safe_open, serialize_file
 
 from eigen_core.checkpoint.integrity import DamagedFileError, json_sha256
 from eigen_core.checkpoint.manifest import DataType, TensorFacts
@@ -26,11 +26,7 @@ DATA_TYPES: dict[torch.dtype, DataType] = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-
-
 TORCH_TYPES: dict[DataType, torch.dtype] = {name: dtype for dtype, name in DATA_TYPES.items()}
-
-
 _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
@@ -61,26 +57,11 @@ def tensor_facts(file: str, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensor
     )
 
 
-def serialized(tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Return the content of a safetensors file; the order of the metadata in it is not defined."""
-    arrays = {name: tensor_bytes(tensor) for name, tensor in tensors.items()}
-    return bytes(serialize(_specs(tensors, arrays), metadata))
-
-
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
     """Write a safetensors file, without a copy of contiguous CPU tensors. Equal content gives equal bytes."""
+    # The writer reads from the addresses of these arrays, so they must live until it is done.
     arrays = {name: tensor_bytes(tensor) for name, tensor in tensors.items()}
-    try:
-        serialize_file(_specs(tensors, arrays), path)
-    except SafetensorError as error:
-        # It gives the number of the system's error in its message alone.
-        number = _OS_ERROR.search(str(error))
-        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
-
-
-def _specs(tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.uint8]]) -> dict[str, TensorSpec]:
-    """Describe tensors to the writer, by the addresses of their bytes: `arrays` must live until they are written."""
-    return {
+    specs = {
         name: TensorSpec(
             dtype=str(tensor.dtype).removeprefix("torch."),
             shape=list(tensor.shape),
@@ -89,6 +70,12 @@ def _specs(tensors: Mapping[str, torch.Tensor], arrays: Mapping[str, NDArray[np.
         )
         for name, tensor in tensors.items()
     }
+    try:
+        serialize_file(specs, path)
+    except SafetensorError as error:
+        # It gives the number of the system's error in its message alone.
+        number = _OS_ERROR.search(str(error))
+        raise OSError(int(number[1]) if number else errno.EIO, str(error)) from error
 
 
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:

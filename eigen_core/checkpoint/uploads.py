@@ -7,7 +7,6 @@ import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,21 +34,16 @@ STATUS_NAME = "uploads.json"
 """Name of the status file in the run directory."""
 NOTHING_TO_DO = math.inf
 
-_STATUS_SECONDS = 2.0
 _WARN_SECONDS = 60.0
 _CLOSE_SECONDS = 5.0
-_RETRY_SECONDS = (1.0, 60.0)
-_REFUSED_RETRY_SECONDS = (30.0, 300.0)
+_MOST_RETRY_SECONDS = 60.0
 _MOST_RETRY_SECONDS_AT_END = 5.0
 # Younger blobs without a manifest stay in the store: their manifest may be about to be uploaded.
 _GRACE_SECONDS = 86_400.0
 _NOT_DELETED = "Run '%s': old generations in %s could not be deleted yet: %s"
-_ENDED_IN_STATUS = 20
 
-UploadState = Literal["pending", "uploading", "done", "dropped", "failed"]
-"""Of a generation; dropped: retention does not keep it in the store; failed: it is damaged on this machine."""
-UploaderState = Literal["idle", "uploading", "waiting", "lost", "ended", "died"]
-"""Of a run's uploads; waiting: for a retry; lost: another process has taken the run over; died: by an error."""
+UploaderState = Literal["idle", "uploading", "waiting", "ended"]
+"""Of a run's uploads; waiting: for a retry; ended: with the process, or by the last error."""
 
 
 class UploadsEndedError(RuntimeError):
@@ -60,24 +54,10 @@ class _ClosedError(Exception):
     """The uploader was closed during an upload, which is abandoned."""
 
 
-class _Status(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
-
-
-class GenerationUpload(_Status):
-    """The upload of one generation."""
-
-    generation: int
-    state: UploadState = "pending"
-    bytes: int
-    """Size of all its files, including those that the store has already."""
-    attempts: int = 0
-    error: str | None = None
-    """Reason of the last failed attempt."""
-
-
-class UploadStatus(_Status):
+class UploadStatus(BaseModel):
     """The uploads of a run, for logs, pages and, through a small file, other processes."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
 
     run: str
     store: str
@@ -95,13 +75,11 @@ class UploadStatus(_Status):
     failed: int = 0
     """Failed attempts since the process started."""
     mb_per_second: float = 0.0
-    """Rate of the last upload that sent anything."""
+    """Rate of the last generation's upload."""
     oldest_seconds: float | None = None
     """Time since the oldest pending generation was queued (seconds)."""
     last_error: str | None = None
     """Reason why the last attempt failed; None if it succeeded."""
-    generations: tuple[GenerationUpload, ...] = ()
-    """The last ones that left the queue, then those that wait."""
 
     @property
     def waiting(self) -> str:
@@ -131,27 +109,24 @@ def read_status(folder: Path) -> UploadStatus | None:
         return None
 
 
-@dataclass(eq=False)
-class _Generation:
+@dataclass(frozen=True, eq=False)
+class _File:
+    """A small file in the queue, by its name in the run directory."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class _Generation(_File):
     """A generation in the queue; `found`: it is older than this process."""
 
     manifest: Manifest
     found: bool
     since: float
-    upload: GenerationUpload
-
-    def update(self, **fields: object) -> None:
-        self.upload = self.upload.model_copy(update=fields)
-
-
-@dataclass(eq=False)
-class _File:
-    name: str
-    path: Path
 
 
 class Uploader:
-    """Copy the committed generations and the small files of a run to a bucket.
+    """Copy the committed generations and the small files of a run to a bucket, in the order in which they were added.
 
     As a context manager its thread runs inside the block, whose end stops it, whatever is left: call `finish` before.
     Generations that are in the run directory at the start are queued. Methods may be called from any thread, `add` and
@@ -181,37 +156,32 @@ class Uploader:
     ) -> None:
         self._directory = directory
         self._target = target
+        self._store = target.remote_store
         self._lease = lease
         self._config = config
         self._clock = clock
-        self._warn_seconds = _WARN_SECONDS
         self._name = directory.name
-        self._url = target.store.url
+        self._url = self._store.url
         self._closing = threading.Event()
         self._sleep = sleep or self._closing.wait
         self._thread = threading.Thread(target=self._run, name=f"eigen-uploads-{self._name}", daemon=True)
 
         # Read and written with the condition held.
         self._changed = threading.Condition()
-        self._waiting: dict[int, _Generation] = {}  # by generation, the first one is uploaded first
-        self._files: dict[str, _File] = {}  # by name, likewise
+        self._queue: dict[str, _File] = {}  # by name; the first one is uploaded first
+        self._current: _File | None = None
         self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
-        self._ended: deque[GenerationUpload] = deque(maxlen=_ENDED_IN_STATUS)
         self._in_store: set[int] | None = None  # generations with a manifest there; None: not listed yet
         self._safe: set[int] = set()  # generations that the store has or would not keep
         self._blobs: Mapping[str, int] = {}  # those in the store: name, relative to the run -> size (bytes)
-        self._files_first = False
+        self._damaged: str | None = None  # why the newest generation cannot be uploaded
         self._failures = 0
         self._is_finishing = False
-        self._retry_now = False
         self._broken: BaseException | None = None
 
         # The thread's own.
-        self._began = self._free_at = clock()
+        self._free_at = clock()
         self._moved_bytes = 0
-        self._saving = threading.Lock()
-        self._saved_at = -math.inf
-        self._is_status_refused = False
         for manifest in reversed(directory.contents.manifests()):
             self._append(manifest, found=True)
 
@@ -231,11 +201,10 @@ class Uploader:
             self._raise_if_broken()
         self._clean_directory()
 
-    def add_file(self, name: str, path: Path) -> None:
-        """Queue a small file under `name`, relative to the run, with the content that it has when its turn comes."""
+    def add_file(self, name: str) -> None:
+        """Queue a small file of the run directory, with the content that it has when its turn comes."""
         with self._changed:
-            self._files.pop(name, None)
-            self._files[name] = _File(name, path)
+            self._put(_File(name))
             self._changed.notify_all()
 
     def wait_for_queue(self) -> None:
@@ -256,7 +225,7 @@ class Uploader:
             LeaseLostError, UploadsEndedError: see `add`.
         """
         with self._changed:
-            self._is_finishing = self._retry_now = True
+            self._is_finishing = True
             self._changed.notify_all()
             self._wait(self._has_finished, seconds, "its end waits", self._clock())
             self._is_finishing = False
@@ -270,9 +239,7 @@ class Uploader:
             self._changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(_CLOSE_SECONDS)
-        with self._changed:
-            if self._broken is None:
-                self._set(state="ended")
+        self._set(state="ended")
         self._save_status()
 
     def __enter__(self) -> Self:
@@ -285,34 +252,33 @@ class Uploader:
     def status(self) -> UploadStatus:
         """Return the state of the uploads."""
         with self._changed:
-            waiting = list(self._waiting.values())
+            waiting = self._generations().values()
             return self._status.model_copy(
                 update={
                     "updated": datetime.now(UTC),
                     "pending": len(waiting),
                     "pending_mb": self._waiting_bytes() / 1e6,
-                    "pending_files": len(self._files),
+                    "pending_files": len(self._queue) - len(waiting),
                     "oldest_seconds": max((self._clock() - item.since for item in waiting), default=None),
-                    "generations": (*self._ended, *(item.upload for item in waiting)),
                 }
             )
 
     def step(self) -> float:
-        """Upload the next generation or file in the calling thread; return the pause before the next one (seconds).
+        """Upload the next generation or file in the calling thread.
 
-        `NOTHING_TO_DO`: until something is added.
+        Returns the longest pause before the next one (seconds); `NOTHING_TO_DO`: until something is added.
 
         Raises:
             LeaseLostError: another process has taken the run over.
         """
-        with self._changed:
-            if self._is_empty():
-                return NOTHING_TO_DO
-            self._set(state="uploading")
-        item: _Generation | _File | None = None
+        if not self._queue:
+            return NOTHING_TO_DO
+        self._set(state="uploading")
+        self._save_status()
         try:
             self._list_store()
-            item = self._begin()
+            with self._changed:
+                self._current = item = next(iter(self._queue.values()), None)
             if isinstance(item, _Generation):
                 self._upload(item)
             elif item is not None:
@@ -320,13 +286,11 @@ class Uploader:
         except _ClosedError:
             return NOTHING_TO_DO
         except (StoreUnavailableError, InputError) as error:
-            return self._retry_after(item, error)
+            return self._retry_after(error)
         finally:
-            if isinstance(item, _Generation) and item.upload.state == "uploading":
-                item.update(state="pending")
-        with self._changed:
-            self._failures = 0
-            self._set(state="idle", last_error=None)
+            self._current = None
+        self._failures = 0
+        self._set(state="idle", last_error=None)
         self._save_status()
         return 0.0
 
@@ -338,9 +302,8 @@ class Uploader:
         except BaseException as error:
             is_lost = isinstance(error, LeaseLostError)
             logger.error("%s", error if is_lost else f"Run '{self._name}': uploads have ended by an error: {error!r}")
-            with self._changed:
-                self._broken = error
-                self._set(state="lost" if is_lost else "died", last_error=str(error) or repr(error))
+            self._broken = error
+            self._set(state="ended", last_error=str(error) or repr(error))
             self._save_status()
             if not is_lost:
                 raise
@@ -348,10 +311,12 @@ class Uploader:
     def _pause(self, seconds: float) -> None:
         with self._changed:
             if seconds == NOTHING_TO_DO:
-                self._changed.wait_for(lambda: self._closing.is_set() or not self._is_empty())
+                self._changed.wait_for(lambda: self._closing.is_set() or self._queue)
             elif seconds > 0:
-                self._changed.wait_for(lambda: self._closing.is_set() or self._retry_now, seconds)
-                self._retry_now = False
+                was_finishing = self._is_finishing
+                if was_finishing:
+                    seconds = min(seconds, _MOST_RETRY_SECONDS_AT_END)
+                self._changed.wait_for(lambda: self._closing.is_set() or self._is_finishing > was_finishing, seconds)
 
     def _wait(self, is_done: Callable[[], bool], seconds: float, what: str, warned: float) -> None:
         """Wait for at most these seconds, and log a warning each minute after `warned`."""
@@ -361,32 +326,42 @@ class Uploader:
             left = deadline - self._clock()
             if left <= 0:
                 return
-            if self._clock() - warned >= self._warn_seconds:
+            if self._clock() - warned >= _WARN_SECONDS:
                 warned = self._clock()
                 logger.warning("Run '%s': %s: %s", self._name, what, self.status().waiting)
-            self._changed.wait(min(left, self._warn_seconds))
+            self._changed.wait(min(left, _WARN_SECONDS))
 
     def _append(self, manifest: Manifest, *, found: bool) -> None:
         """Queue a generation, in place of an older version of it."""
         number = manifest.generation
         self._safe.discard(number)
-        self._ended = deque((one for one in self._ended if one.generation != number), _ENDED_IN_STATUS)
-        self._waiting.pop(number, None)
-        upload = GenerationUpload(generation=number, bytes=manifest.bytes)
-        self._waiting[number] = _Generation(manifest, found, self._clock(), upload)
+        self._put(_Generation(f"generation {number}", manifest, found, self._clock()))
 
-    def _is_empty(self) -> bool:
-        return not self._waiting and not self._files
+    def _put(self, item: _File) -> None:
+        """Put an item at the end of the queue, in place of one of its name."""
+        self._queue.pop(item.name, None)
+        self._queue[item.name] = item
+
+    def _take(self, item: _File) -> bool:
+        """Take an item off the queue; False if a newer version of it is there instead."""
+        if self._queue.get(item.name) is not item:
+            return False
+        del self._queue[item.name]
+        return True
+
+    def _generations(self) -> dict[int, _Generation]:
+        """Return the waiting generations by number."""
+        return {item.manifest.generation: item for item in self._queue.values() if isinstance(item, _Generation)}
 
     def _has_finished(self) -> bool:
-        return self._is_empty() and self._status.state != "uploading"
+        return not self._queue and self._status.state != "uploading"
 
     def _waiting_bytes(self) -> int:
-        blobs = {blob for item in self._waiting.values() for blob in item.manifest.blobs.items()}
+        blobs = {blob for item in self._generations().values() for blob in item.manifest.blobs.items()}
         return sum(count for name, count in blobs if self._blobs.get(name) != count)
 
     def _has_room(self) -> bool:
-        few = len(self._waiting) < self._config.queue_generations
+        few = len(self._generations()) < self._config.queue_generations
         return few and self._waiting_bytes() < self._config.queue_mb * 1e6
 
     def _list_store(self) -> None:
@@ -400,84 +375,66 @@ class Uploader:
         names = self._target.manifest_names()
         with self._changed:
             self._in_store = {number for name in names if (number := generation_of(name)) is not None}
-            for item in list(self._waiting.values()):
-                if item.found and item.manifest.generation in self._in_store and item.manifest.name not in names:
-                    self._end(item, "dropped")
+            for number, item in self._generations().items():
+                if item.found and number in self._in_store and item.manifest.name not in names:
+                    self._drop(item)
             self._drop_unneeded()
 
     def _drop_unneeded(self) -> None:
         """Drop the waiting generations that retention would not keep in the store."""
-        if not self._waiting:
+        waiting = self._generations()
+        if not waiting:
             return
-        present = sorted({*(self._in_store or ()), *self._waiting}, reverse=True)
-        champion = self._waiting[max(self._waiting)].manifest.champion_generation
+        present = sorted({*(self._in_store or ()), *waiting}, reverse=True)
+        champion = waiting[max(waiting)].manifest.champion_generation
         kept = kept_generations(present, present[: self._config.keep_last], self._config.keep_every, champion)
-        for number, item in list(self._waiting.items()):
-            if number not in kept and item.upload.state != "uploading":
-                self._end(item, "dropped")
+        for number, item in waiting.items():
+            if number not in kept and item is not self._current:
+                self._drop(item)
 
-    def _begin(self) -> _Generation | _File | None:
-        """Take the first generation, but after each generation all files."""
-        with self._changed:
-            generation, file = next(iter(self._waiting.values()), None), next(iter(self._files.values()), None)
-            item = (file or generation) if self._files_first else (generation or file)
-            if item is None:
-                return None
-            if isinstance(item, _Generation):
-                item.update(state="uploading", attempts=item.upload.attempts + 1)
-        self._save_status()
-        self._began, self._moved_bytes = self._clock(), 0
-        return item
-
-    def _end(self, item: _Generation, state: UploadState, error: str | None = None) -> bool:
-        """Take a generation off the queue; False if a newer version of it is there instead."""
-        number = item.upload.generation
-        with self._changed:
-            if self._waiting.get(number) is not item:
-                return False
-            del self._waiting[number]
-            item.update(state=state, error=error or item.upload.error)
-            self._ended.append(item.upload)
-            if state != "failed":
-                self._safe.add(number)
-            if state == "dropped":
-                logger.info("Run '%s': generation %d is not needed in the store", self._name, number)
-            return True
+    def _drop(self, item: _Generation) -> None:
+        self._take(item)
+        self._safe.add(item.manifest.generation)
+        logger.info("Run '%s': %s is not needed in the store", self._name, item.name)
 
     def _upload(self, item: _Generation) -> None:
-        manifest = item.manifest
+        number, began, self._moved_bytes = item.manifest.generation, self._clock(), 0
         try:
-            self._write(manifest)
+            self._write(item.manifest)
         except DamagedFileError as error:
-            why = f"{error}. It stays on this machine alone; verify the run."
-            if self._end(item, "failed", why):
-                logger.error("Generation %d of run '%s' cannot be uploaded: %s", manifest.generation, self._name, why)
+            damaged = f"{error}. It stays on this machine alone; verify the run."
+            with self._changed:
+                is_newest = self._take(item)
+                self._damaged = f"Generation {number} of run '{self._name}' is not in {self._url}: {damaged}"
+            if is_newest:
+                logger.error("Generation %d of run '%s' cannot be uploaded: %s", number, self._name, damaged)
             return
+        seconds = self._clock() - began
         with self._changed:
-            self._in_store = {*(self._in_store or ()), manifest.generation}
+            self._in_store = {*(self._in_store or ()), number}
+            if self._take(item):
+                self._safe.add(number)
+            self._damaged = None
             self._set(done=self._status.done + 1)
-            self._end(item, "done")
-            self._files_first = True
-        seconds = self._clock() - self._began
-        logger.info(
-            "Generation %d is in %s: %s in %.1f s", manifest.generation, self._url, size(self._moved_bytes), seconds
-        )
-        self._clean_store(manifest.champion_generation)
+            if self._moved_bytes and seconds > 0:
+                self._set(mb_per_second=self._moved_bytes / seconds / 1e6)
+        logger.info("Generation %d is in %s: %s in %.1f s", number, self._url, size(self._moved_bytes), seconds)
+        self._clean_store()
 
     def _upload_file(self, item: _File) -> None:
         self._lease.raise_if_lost()
+        path = self._directory.path / item.name
         try:
-            self._target.store.put_file(self._target.object_name(item.name), item.path, self._moved)
+            self._store.put_file(self._target.object_name(item.name), path, self._moved)
         except FileNotFoundError:
-            logger.warning("Run '%s': %s was removed before it could be uploaded", self._name, item.path)
+            logger.warning("Run '%s': %s was removed before it could be uploaded", self._name, path)
         with self._changed:
-            if self._files.get(item.name) is item:  # else it has changed meanwhile
-                del self._files[item.name]
+            self._take(item)
 
     def _write(self, manifest: Manifest) -> None:
         """Write the blobs that the store lacks, then the manifest; `DamagedFileError` if a blob is damaged here."""
         prefix = self._target.object_name("")
-        objects = self._target.store.objects(self._target.object_name(BLOBS))
+        objects = self._store.objects(self._target.object_name(BLOBS))
         listed = {found.name.removeprefix(prefix): found.bytes for found in objects}
         self._blobs = {name: count for name, count in self._blobs.items() if listed.get(name) == count}
         for name, count in manifest.blobs.items():
@@ -497,30 +454,25 @@ class Uploader:
         except DamagedFileError as error:
             raise DamagedFileError(f"{path} {error}") from error
         target = self._target.object_name(name)
-        if not (is_listed and self._target.store.holds(target, path)):
-            self._target.store.put_file(target, path, self._moved)
+        if not (is_listed and self._store.holds(target, path)):
+            self._store.put_file(target, path, self._moved)
 
     def _write_manifest(self, manifest: Manifest) -> None:
-        store, name, content = self._target.store, self._target.object_name(manifest.name), manifest_bytes(manifest)
-        if store.create(name, content):
+        name, content = self._target.object_name(manifest.name), manifest_bytes(manifest)
+        if self._store.create(name, content):
             return
         self._lease.check()
         # Its name has a part of its checksum. What reads differently is damaged, or was announced by a former holder.
-        logger.warning("%s in %s was damaged or withdrawn, and is replaced", name, store.url)
-        store.delete([name])
+        logger.warning("%s in %s was damaged or withdrawn, and is replaced", name, self._url)
+        self._store.delete([name])
         self._lease.check()
-        if not store.create(name, content):
-            raise StoreUnavailableError(f"{store.url} gives back something else than {name}, as it was written")
+        if not self._store.create(name, content):
+            raise StoreUnavailableError(f"{self._url} gives back something else than {name}, as it was written")
 
     def _moved(self, count: int) -> None:
         """Keep to the rate limit after a block of so many bytes; unused time is not saved up."""
-        if self._clock() - self._saved_at >= _STATUS_SECONDS:
-            self._save_status()
         now, limit = self._clock(), self._config.upload_mb_per_second * 1e6
         self._moved_bytes += count
-        if now > self._began:
-            with self._changed:
-                self._set(mb_per_second=self._moved_bytes / (now - self._began) / 1e6)
         if limit > 0:
             self._free_at = max(self._free_at, now) + count / limit
             if self._free_at > now:
@@ -528,7 +480,7 @@ class Uploader:
         if self._closing.is_set():
             raise _ClosedError
 
-    def _clean_store(self, champion_generation: int) -> None:
+    def _clean_store(self) -> None:
         """Apply retention in the store; a failure is logged, and the next generation tries again."""
         try:
             # It may take long: the lease is made to last.
@@ -536,8 +488,7 @@ class Uploader:
             self._target.clean(
                 self._config.keep_last,
                 self._config.keep_every,
-                champion_generation,
-                unnamed_grace_seconds=_GRACE_SECONDS,
+                grace_seconds=_GRACE_SECONDS,
                 confirm=self._lease.check,
             )
         except (StoreUnavailableError, InputError) as error:
@@ -551,20 +502,18 @@ class Uploader:
         except (StoreUnavailableError, InputError) as error:
             logger.warning(_NOT_DELETED, self._name, self._directory.path, error)
 
-    def _retry_after(self, item: _Generation | _File | None, error: StoreUnavailableError | InputError) -> float:
-        """Report a failed attempt and return the pause before the next one (seconds)."""
-        first, most = _REFUSED_RETRY_SECONDS if isinstance(error, InputError) else _RETRY_SECONDS
+    def _retry_after(self, error: StoreUnavailableError | InputError) -> float:
+        """Report a failed attempt and return the longest pause before the next one (seconds)."""
         with self._changed:
-            most = _MOST_RETRY_SECONDS_AT_END if self._is_finishing else most
-            pause = min(first * 2.0 ** min(self._failures, 16), most)
+            item, self._current = self._current, None
+            pause = min(2.0 ** min(self._failures, 16), _MOST_RETRY_SECONDS)
             self._failures += 1
-            if isinstance(item, _Generation):
-                item.update(state="pending", error=str(error))
-            elif item is not None:
-                self._files_first = False
+            if item is not None and not isinstance(item, _Generation) and self._take(item):
+                # The order of generations counts; a file that is refused must not hold them up.
+                self._put(item)
             self._drop_unneeded()
             self._set(state="waiting", failed=self._status.failed + 1, last_error=str(error))
-        logger.warning("Run '%s', next attempt in %.0f s: %s", self._name, pause, self.status().waiting)
+        logger.warning("Run '%s', next attempt within %.0f s: %s", self._name, pause, self.status().waiting)
         self._save_status()
         return pause
 
@@ -581,31 +530,26 @@ class Uploader:
             raise UploadsEndedError(f"Uploads of run '{self._name}' are closed.")
 
     def _raise_if_missing(self, seconds: float) -> None:
-        missing = [*(f"generation {number}" for number in self._waiting), *sorted(self._files)]
-        error = f" Last error: {self._status.last_error}" if self._status.last_error else ""
+        generations = [item.name for item in self._generations().values()]
+        missing = [*generations, *sorted(self._queue.keys() - generations)]
         if missing:
+            error = f" Last error: {self._status.last_error}" if self._status.last_error else ""
             raise StoreUnavailableError(
                 f"Run '{self._name}' is not wholly in {self._url} after {seconds:.0f} s. Only on this machine, in "
                 f"{self._directory.path}: {', '.join(missing)}. Resume the run here to upload them.{error}"
             )
-        last = max(self._ended, key=lambda upload: upload.generation, default=None)
-        if last is not None and last.state == "failed":
-            raise StoreUnavailableError(
-                f"Generation {last.generation} of run '{self._name}' is not in {self._url}: {last.error}"
-            )
+        if self._damaged is not None:
+            raise StoreUnavailableError(self._damaged)
 
     def _set(self, **fields: object) -> None:
-        self._status = self._status.model_copy(update=fields)
-        self._changed.notify_all()
+        with self._changed:
+            self._status = self._status.model_copy(update=fields)
+            self._changed.notify_all()
 
     def _save_status(self) -> None:
-        """Replace the status file; if it cannot be written, that is logged once."""
-        with self._saving:
-            self._saved_at = self._clock()
-            try:
-                with replacing(self._directory.path / STATUS_NAME) as file:
-                    file.write(self.status().model_dump_json(indent=2).encode() + b"\n")
-            except OSError as error:
-                if not self._is_status_refused:
-                    logger.warning("Run '%s': the state of its uploads cannot be written: %s", self._name, error)
-                self._is_status_refused = True
+        """Replace the status file; uploads go on if it cannot be written."""
+        try:
+            with replacing(self._directory.path / STATUS_NAME) as file:
+                file.write(self.status().model_dump_json(indent=2).encode() + b"\n")
+        except OSError as error:
+            logger.warning("Run '%s': the state of its uploads cannot be written: %s", self._name, error)

@@ -67,24 +67,23 @@ class Journal(Generic[R]):
 
     def replace(self, location: RunLocation, records: Sequence[R]) -> None:
         """Write the records of a run, here and in its store; if that does not answer, log it and keep them here."""
-        content = checksummed({"records": [entry.model_dump(mode="json") for entry in records]})
+        fields: dict[str, JsonValue] = {"records": [entry.model_dump(mode="json") for entry in records]}
         for contents in location.contents():
             try:
-                contents.store.put(contents.object_name(self._name), content)
+                contents.write_json(self._name, fields)
             except StoreUnavailableError as error:
                 logger.warning("%s of run '%s' is kept on this machine only: %s", self._name, location.name, error)
 
     def _read_in(self, contents: RunContents) -> list[R]:
-        name = contents.object_name(self._name)
         try:
-            rows = parse_checksummed(contents.store.read(name, _MOST_BYTES))["records"]
+            rows = contents.read_json(self._name)["records"]
             if not isinstance(rows, list):
                 raise ValueError("it holds no records")
             return [self._kind.model_validate(row) for row in rows]
         except MissingObjectError:
             return []
         except (KeyError, ValueError) as error:
-            logger.warning("%s in %s is skipped (%s).", name, contents.store.url, error)
+            logger.warning("%s in %s is skipped (%s).", contents.object_name(self._name), contents.store.url, error)
             return []
 
 

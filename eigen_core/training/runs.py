@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError, holdout_name, parse_checksummed
+from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError, holdout_name
 from eigen_core.checkpoint.lease import is_live
 from eigen_core.checkpoint.location import RunLocation, list_runs, newest_of, no_such_run, open_store
 from eigen_core.checkpoint.manifest import Manifest
@@ -297,7 +297,7 @@ class Run:
         name = holdout_name(generation)
         for contents in self.location.contents():
             try:
-                result = HoldoutResult.model_validate(parse_checksummed(contents.read_attachment(name)))
+                result = HoldoutResult.model_validate(contents.read_json(name))
                 if result.generation != generation:
                     raise ValueError(f"is of generation {result.generation}")
             except MissingObjectError:

@@ -10,8 +10,8 @@ import psutil
 import pytest
 from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, outcome
 
-from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.housekeeping import verify_run
+from eigen_core.training.runs import Run
 
 _DISTURBANCES = 40
 _GENERATIONS = 2 * _DISTURBANCES
@@ -94,7 +94,7 @@ def test_a_training_that_is_disturbed_ends_like_one_that_is_not(
     operated.wait(RESUMED_SECONDS, operated.is_idle, "the end of what was asked for")
     assert outcome(operated.status(_RUN)) == undisturbed.outcome(_GENERATIONS)
     assert verify_run(str(operated.store), _RUN, deep=True).damages == ()
-    assert not RunDirectory.open(operated.store, _RUN).is_locked()
+    assert not Run.open(str(operated.store), _RUN).is_running()
     assert not operated.engines()
     assert not operated.is_resuming()
     for way, found in seconds.items():

@@ -11,8 +11,8 @@ import psutil
 import pytest
 from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed, is_told_to_stop, outcome
 
-from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.housekeeping import verify_run
+from eigen_core.training.runs import Run
 
 pytestmark = pytest.mark.thorough
 
@@ -84,7 +84,7 @@ def test_a_training_that_was_stopped_in_a_phase_is_whole_and_goes_on(
         assert operated.generation(run) == whole, phase
         assert f"its last checkpoint is generation {whole} of" in said
         assert verify_run(str(operated.store), run, deep=True).damages == ()
-        assert not RunDirectory.open(operated.store, run).is_locked()
+        assert not Run.open(str(operated.store), run).is_running()
         if phase == phases[0]:
             assert_down(operated, run)
         up = time.monotonic()
@@ -132,7 +132,7 @@ def test_a_training_cancelled_in_a_phase_is_whole_and_goes_on(
         operated.wait(30, lambda: not operated.is_resuming(), "the schedule to be off")
         assert operated.generation(run) == whole, phase
         assert verify_run(str(operated.store), run, deep=True).damages == ()
-        assert not RunDirectory.open(operated.store, run).is_locked()
+        assert not Run.open(str(operated.store), run).is_running()
         names.append(operated.flow_run(number)["name"])
     assert len(set(names)) == len(phases), names
     operated.wait(30, operated.is_idle, "the end of what was asked for")

@@ -23,7 +23,7 @@ from eigen_core.common.records import GenerationRecord
 from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.listener import Listener, observed_by
-from eigen_core.training.runs import status_of
+from eigen_core.training.runs import Run, status_of
 from flows.server.environment import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.server.flows import train_flow
 from flows.server.training import unfinished_runs
@@ -67,7 +67,7 @@ def test_a_run_completes_with_its_records_plots_and_checkpoints(
     assert [manifest.generation for manifest in run.contents.manifests()] == [3, 2, 1]
     assert run.contents.verify() == []
     assert {path.suffix for path in run.plots.iterdir()} == {".png"}
-    assert not run.is_locked()
+    assert not Run.open(str(tmp_path), "run").is_running()
 
 
 @pytest.mark.parametrize(
@@ -109,8 +109,8 @@ def test_a_phase_that_always_fails_ends_the_run_which_then_goes_on_exactly(
         patch.setattr(phases, "train", failing)
         assert train(config).is_failed()
     assert attempts == 3
-    assert not RunDirectory.open(tmp_path, "run").is_locked()
-    assert status_of(str(tmp_path), "run").generation == 1
+    status = status_of(str(tmp_path), "run")
+    assert (status.state, status.generation) == ("unfinished", 1)
     assert train(config).is_completed()
     assert records(config) == expected
 

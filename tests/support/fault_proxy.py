@@ -17,7 +17,6 @@ from gcs_emulator import GcsEmulator
 from yarl import URL
 
 _LARGEST_REQUEST = 256 << 20
-_SLICE = 64 << 10
 _HOP_BY_HOP = {"transfer-encoding", "connection", "keep-alive", "content-length"}
 
 Kind = Literal[
@@ -25,7 +24,6 @@ Kind = Literal[
     "reset",  # reset the connection, forward nothing
     "lost_reply",  # forward, then reset the connection instead of answering
     "stall",  # say nothing for `seconds` or until the faults are cleared, then forward
-    "throttle",  # pass the request and the reply on at `rate` bytes a second
     "cut",  # send the first half of the reply's content, then reset the connection
     "flip_request",  # change one byte of what is sent
     "flip_reply",  # change one byte of the reply's content
@@ -43,11 +41,9 @@ class Fault:
         after: the first so many that match are let through.
         times: how many are affected; None: all.
         probability: how likely each is affected.
-        for_seconds: only so long after the fault was set (seconds); None: until it is cleared.
         status: of the answer of kind "status".
         message: in that answer.
         seconds: of silence, for kind "stall".
-        rate: for kind "throttle" (bytes a second).
         where: which byte is flipped, as a part of the whole: 0 the first, 1 the last.
     """
 
@@ -57,11 +53,9 @@ class Fault:
     after: int = 0
     times: int | None = 1
     probability: float = 1.0
-    for_seconds: float | None = None
     status: int = 503
     message: str = "injected"
     seconds: float = 3600.0
-    rate: float = 1e6
     where: float = 0.5
 
 
@@ -79,7 +73,7 @@ class FaultProxy:
         self.requests: list[tuple[str, str]] = []
         self._target = target
         self._numbers = random.Random(0)
-        self._faults: list[tuple[Fault, float]] = []
+        self._faults: list[Fault] = []
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fault-proxy", daemon=True)
         self._thread.start()
@@ -87,7 +81,7 @@ class FaultProxy:
 
     def add(self, *faults: Fault) -> None:
         """Do this to later requests; of several faults that fit one, the first is taken."""
-        self._faults += [(fault, time.monotonic()) for fault in faults]
+        self._faults += faults
 
     def clear(self) -> None:
         self._faults = []
@@ -143,36 +137,26 @@ class FaultProxy:
             await self._stall(fault)
         if kind == "flip_request":
             body = _flipped(body, fault.where)
-        if kind == "throttle":
-            await asyncio.sleep(len(body) / fault.rate)
         status, headers, content = await self._forward(request, body)
         if kind == "lost_reply":
             return _reset(request)
         if kind == "flip_reply":
             content = _flipped(content, fault.where)
-        if kind not in ("cut", "throttle"):
+        if kind != "cut":
             return _plain((status, headers, content))
         answer = web.StreamResponse(status=status, headers={**headers, "Content-Length": str(len(content))})
         await answer.prepare(request)
-        if kind == "cut":
-            await answer.write(content[: len(content) // 2])
-            return _reset(request, answer)
-        for first in range(0, len(content), _SLICE):
-            await answer.write(content[first : first + _SLICE])
-            await asyncio.sleep(_SLICE / fault.rate)
-        await answer.write_eof()
-        return answer
+        await answer.write(content[: len(content) // 2])
+        return _reset(request, answer)
 
     async def _stall(self, fault: Fault) -> None:
         end = time.monotonic() + fault.seconds
-        while time.monotonic() < end and any(kept is fault for kept, _ in self._faults):
+        while time.monotonic() < end and any(kept is fault for kept in self._faults):
             await asyncio.sleep(0.01)
 
     def _fault_for(self, method: str, path: str) -> Fault | None:
-        for fault, since in self._faults:
+        for fault in self._faults:
             if not (re.match(fault.method, method) and re.search(fault.path, path)) or fault.times == 0:
-                continue
-            if fault.for_seconds is not None and time.monotonic() > since + fault.for_seconds:
                 continue
             if fault.after > 0:
                 fault.after -= 1

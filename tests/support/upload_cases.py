@@ -53,10 +53,8 @@ class Machine:
         self, root: Path, store: Store | None = None, config: CheckpointConfig | None = None, *, again: bool = False
     ) -> None:
         self.clock = Clock()
-        self.memory = MemoryStore()
+        self.memory = store if isinstance(store, MemoryStore) else MemoryStore()
         self.store: Store = store or self.memory
-        if isinstance(store, MemoryStore):
-            self.memory = store
         self.directory = RunDirectory.open(root, RUN) if again else new_directory(root)
         self.target = RunContents(self.store, RUN)
         self.config = config or CheckpointConfig(upload_mb_per_second=0)
@@ -68,6 +66,13 @@ class Machine:
     def train(self, *generations: int, champion: int = 0) -> None:
         for generation in generations:
             self.uploader.add(commit(self.directory, generation, champion, self.lease.epoch))
+
+    def draw(self, name: str, content: bytes = b"ink") -> None:
+        """Write a small file into the run directory and queue it."""
+        path = self.directory.path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        self.uploader.add_file(name)
 
     def steps(self) -> list[float]:
         """Let the uploader work until it has to wait, and return all pauses that it asked for."""

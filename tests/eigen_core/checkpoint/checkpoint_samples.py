@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from pydantic import JsonValue
 
+from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.ring import Ring, slot_ranges
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -125,8 +126,8 @@ def blob_of(run: RunDirectory, generation: int, part: str) -> Path:
     """Return the file of one part of a generation; `part` is a file's name or the number of a shard."""
     manifest = manifest_of(run, generation)
     if part.isdigit():
-        return run.blob_path(manifest.shards[int(part)].sha256)
-    return run.blob_path(manifest.entry(part).sha256)
+        return blob_path(run.path, manifest.shards[int(part)].sha256)
+    return blob_path(run.path, manifest.entry(part).sha256)
 
 
 def files_of(run: RunDirectory) -> set[str]:

@@ -6,7 +6,6 @@ import resource
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ from eigen_core.checkpoint.location import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
-from eigen_core.common.randomness import keyed_generator
 
 # What Python announces before it changes or reads the file system.
 STEPS = {
@@ -142,42 +140,6 @@ def _check_after_kill(store: Path, done: list[str]) -> None:
         assert_same(loaded.snapshot, sample(found + 1))
         run.clean(1, 0, 0)
         assert files_of(run) == {"config.json", "lock", loaded.manifest.name, *loaded.manifest.blobs}
-
-
-@pytest.mark.thorough
-def test_killed_at_random_instants_of_a_long_run(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    instants = keyed_generator(1, "kills").uniform(0.0, 0.15, 12)
-    for instant in instants:
-        reading, writing = os.pipe()
-
-        def work(writing: int = writing) -> None:
-            mine = RunDirectory.open(tmp_path, "run")
-            with mine.lock():
-                loaded = mine.load_newest()
-                generation = loaded.snapshot.generation if loaded is not None else 0
-                while True:
-                    generation += 1
-                    mine.save(sample(generation, size=2_000))
-                    os.write(writing, f"{generation}\n".encode())
-                    mine.clean(keep_last=3, keep_every=10, champion_generation=1)
-
-        child = in_fork(work)
-        os.close(writing)
-        first = os.read(reading, 100).decode().split()
-        time.sleep(instant)
-        os.kill(child, signal.SIGKILL)
-        assert exit_code(child) == -signal.SIGKILL
-        newest = int([*first, *_lines(reading)][-1])
-        loaded = newest_of(run)
-        found = loaded.snapshot.generation
-        assert found in (newest, newest + 1)
-        assert loaded.damages == []
-        assert_same(loaded.snapshot, sample(found, size=2_000))
-        kept = {1, *range(max(1, newest - 2), newest + 1), *range(10, newest + 1, 10)}
-        assert kept <= set(generations_of(run))
-        assert run.contents.verify(deep=False) == []
-    assert newest >= len(instants)
 
 
 def test_a_generation_gets_its_name_when_all_of_it_will_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,6 @@
 """Old generations go; the last, every m-th and the champion's stay, and damage never costs the last good one."""
 
 import os
-import time
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -21,11 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore
 
-from eigen_core.checkpoint.contents import KeepRule, RunContents, kept_generations, missing_generations
+from eigen_core.checkpoint.contents import RunContents, kept_generations, missing_generations
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
-
-DAY = 86_400.0
+from eigen_core.config import CheckpointConfig
 
 
 def removed(run: RunDirectory, keep_last: int, keep_every: int, champion_generation: int | None) -> list[int]:
@@ -123,25 +120,6 @@ def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path
     assert done.generations == (1, 2)
 
 
-def test_blobs_without_a_manifest_stay_for_the_grace_period(tmp_path: Path) -> None:
-    run = saved_run(tmp_path, 1)
-    young, old = run.blob_path("a" * 64), run.blob_path("b" * 64)
-    for path in (young, old):
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"no manifest")
-    past = time.time() - 2 * DAY
-    os.utime(old, (past, past))
-    for dry_run in (True, False):
-        report = run.contents.clean(3, 0, grace_seconds=DAY, dry_run=dry_run)
-        assert (report.blobs, report.bytes_freed) == ((f"blobs/bb/{'b' * 64}",), 11)
-    assert young.exists()
-    assert not old.exists()
-    assert not list(run.path.glob("clock*"))
-    run.contents.clean(3, 0)
-    assert not young.exists()
-    assert run.contents.verify() == []
-
-
 def elsewhere(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
     store = MemoryStore()
     for name in sorted(files_of(run) - {"lock"}):
@@ -149,25 +127,20 @@ def elsewhere(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
     return store, RunContents(store, "run")
 
 
-def test_the_grace_period_goes_by_the_stores_own_clock(tmp_path: Path) -> None:
-    run = saved_run(tmp_path, 1)
-    store, contents = elsewhere(run)
-    store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
-    store.now += timedelta(hours=2)
-    assert contents.clean(3, 0, grace_seconds=3 * 3_600.0).blobs == ()
-    assert contents.clean(3, 0, grace_seconds=3_600.0).blobs == ("blobs/aa/" + "a" * 64,)
-    assert contents.verify() == []
-    assert not [name for name in store.content if "clock" in name]
-
-
-def test_a_grace_period_of_its_own_is_for_what_no_manifest_named(tmp_path: Path) -> None:
+def test_blobs_that_no_manifest_named_stay_for_the_grace_period_by_the_stores_clock(tmp_path: Path) -> None:
     run = saved_run(tmp_path, 1, 2)
     store, contents = elsewhere(run)
-    store.put("run/blobs/aa/" + "a" * 64, b"no manifest")
+    unnamed = "blobs/aa/" + "a" * 64
+    store.put(f"run/{unnamed}", b"no manifest")
     newer, older = contents.manifests()
-    freed = contents.clean(1, 0, 0, unnamed_grace_seconds=DAY).blobs
+    store.pass_time(2 * 3_600)
+    freed = contents.clean(1, 0, 0, grace_seconds=3 * 3_600.0).blobs
     assert set(freed) == older.blobs.keys() - newer.blobs.keys()
-    assert store.stat("run/blobs/aa/" + "a" * 64) is not None
+    for dry_run in (True, False):
+        report = contents.clean(1, 0, grace_seconds=3_600.0, dry_run=dry_run)
+        assert (report.blobs, report.bytes_freed) == ((unnamed,), 11)
+    assert contents.verify() == []
+    assert store.content.keys() == {"run/config.json", f"run/{newer.name}", *(f"run/{name}" for name in newer.blobs)}
 
 
 def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_path: Path) -> None:
@@ -199,7 +172,7 @@ def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
 
 @given(st.data())
 def test_what_retention_keeps_is_missed_and_nothing_else(data: st.DataObject) -> None:
-    rule = KeepRule(data.draw(st.integers(1, 4)), data.draw(st.integers(0, 4)))
+    rule = CheckpointConfig(keep_last=data.draw(st.integers(1, 4)), keep_every=data.draw(st.integers(0, 4)))
     newest = data.draw(st.integers(1, 20))
     champion = data.draw(st.integers(0, newest))
     last = range(newest, max(0, newest - rule.keep_last), -1)
@@ -209,5 +182,5 @@ def test_what_retention_keeps_is_missed_and_nothing_else(data: st.DataObject) ->
     lost = data.draw(st.sets(st.sampled_from(older))) if older else set()
     assert list(missing_generations(kept - lost, champion, [rule])) == sorted(lost)
     # A rule that kept less at some time excuses what it did not keep.
-    least = KeepRule(1, 0)
+    least = CheckpointConfig(keep_last=1, keep_every=0)
     assert list(missing_generations(kept - lost, champion, [rule, least])) == sorted(lost & {champion})

@@ -292,21 +292,6 @@ def test_background_renewal_notices_that_the_lease_is_lost(store: MemoryStore) -
             lease.check()
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_renewal_that_dies_is_not_silent(store: MemoryStore) -> None:
-    def fail(_operation: str, name: str) -> None:
-        if name.endswith(".beat"):
-            raise ZeroDivisionError
-
-    store.before = fail
-    with Lease.acquire(store, "run", 0.02) as lease:
-        assert lease._keeper is not None
-        lease._keeper.join(30)
-        with pytest.raises(RuntimeError, match="not renewed any more"):
-            lease.check()
-        store.before = None
-
-
 def test_permission_revoked_is_for_the_caller_to_judge_and_the_lease_is_not_lost(store: MemoryStore) -> None:
     clock = Clock()
     lease = Lease.acquire(store, "run", 90.0, clock=clock)

@@ -8,7 +8,6 @@ from checkpoint_samples import CONFIG, files_of, new_run, sample
 from memory_store import MemoryStore
 
 from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.integrity import DamagedGenerationError
 from eigen_core.checkpoint.location import list_runs
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
@@ -24,36 +23,6 @@ def store(tmp_path: Path) -> MemoryStore:
         store.put(f"run/{name}", (run.path / name).read_bytes())
     store.done.clear()
     return store
-
-
-def test_a_run_elsewhere_is_described_as_one_here(store: MemoryStore) -> None:
-    contents = RunContents(store, "run")
-    assert contents.exists()
-    assert contents.config() == CONFIG
-    manifests = contents.manifests()
-    assert [manifest.generation for manifest in manifests] == [3, 2, 1]
-    assert contents.document(manifests[0], "history") == sample(3).documents["history"]
-    assert contents.verify() == []
-    assert list_runs(store) == ["run"]
-
-
-def test_damage_elsewhere_is_found(store: MemoryStore) -> None:
-    contents = RunContents(store, "run")
-    manifest = contents.manifests()[0]
-    names = [f"run/blobs/{entry.sha256[:2]}/{entry.sha256}" for entry in manifest.files]
-    store.content[names[0]] = b"x" + store.content[names[0]][1:]
-    store.content[names[1]] = store.content[names[1]][:-1]
-    del store.content[names[2]]
-    found = {damage.file: damage.what.split(" (")[0] for damage in contents.verify()}
-    entries = manifest.files
-    assert found == {
-        entries[0].name: "does not match its SHA-256",
-        entries[1].name: f"has {entries[1].bytes - 1:,} bytes instead of {entries[1].bytes:,}",
-        entries[2].name: "is missing",
-    }
-    assert {damage.file for damage in contents.damages(manifest)} == {entries[1].name, entries[2].name}
-    with pytest.raises(DamagedGenerationError, match="does not match its SHA-256"):
-        contents.document(manifest, entries[0].name.removesuffix(".json"))
 
 
 def test_verifying_says_how_far_it_is(store: MemoryStore) -> None:

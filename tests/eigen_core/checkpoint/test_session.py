@@ -1,25 +1,27 @@
 """A run that one process trains: here, in a store elsewhere, while that is away, taken over, and on another machine."""
 
+import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from checkpoint_samples import CONFIG, assert_same, sample
 from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
-from upload_cases import whole_generations
+from upload_cases import snapshot_of, whole_generations
 
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.file_lock import RunLockedError
-from eigen_core.checkpoint.integrity import parse_checksummed
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live
-from eigen_core.checkpoint.location import RunLocation, open_store
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import read_status
@@ -28,6 +30,7 @@ from eigen_core.config import CheckpointConfig
 
 RUN = "run"
 OTHER = {**CONFIG, "seed": 8}
+FORK = multiprocessing.get_context("fork")
 UPLOADS = Fault("status", method="POST|PUT", times=None)
 SUPPORT = Path(__file__).parents[2] / "support"
 HOLD = """
@@ -75,6 +78,13 @@ def save(session: RunSession, *generations: int) -> None:
         session.save(sample(generation), CONFIG)
 
 
+def draw_plot(session: RunSession) -> None:
+    plot = session.directory.plots / "fitness.png"
+    plot.parent.mkdir()
+    plot.write_bytes(b"ink")
+    session.upload_files([plot])
+
+
 def loaded(session: RunSession) -> int:
     """Load the newest generation, compare it with what was saved, and return its number."""
     found = session.load_newest()
@@ -111,7 +121,7 @@ def test_a_new_run_is_known_and_empty(settings: CheckpointConfig) -> None:
         session.finish()
 
 
-def test_the_epoch_rises_with_every_session(settings: CheckpointConfig) -> None:
+def test_the_epoch_rises_with_every_session_even_without_the_former_leases(settings: CheckpointConfig) -> None:
     location = begin(settings)
     for generation in (1, 2, 3):
         with open_session(settings, RUN) as session:
@@ -122,19 +132,9 @@ def test_the_epoch_rises_with_every_session(settings: CheckpointConfig) -> None:
     assert epochs(location.stored) == {1: 1, 2: 2, 3: 3}
     newest, middle, oldest = location.stored.manifests()
     assert (newest.parent, middle.parent, oldest.parent) == (middle.checksum, oldest.checksum, None)
-
-
-def test_the_epoch_rises_though_all_leases_were_removed(settings: CheckpointConfig) -> None:
-    location = begin(settings)
-    for epoch in (1, 2):
-        with open_session(settings, RUN) as session:
-            assert session.epoch == epoch
-            save(session, epoch)
-            session.finish()
-    leases = location.store.objects(f"{RUN}/lease/")
-    location.store.delete([stored.name for stored in leases])
+    location.store.delete([stored.name for stored in location.store.objects(f"{RUN}/lease/")])
     with open_session(settings, RUN) as session:
-        assert session.epoch == 3
+        assert session.epoch == 4, "it is above the epochs of the manifests"
 
 
 def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(settings: CheckpointConfig) -> None:
@@ -156,18 +156,12 @@ def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(
 def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig) -> None:
     location = begin(settings)
     with open_session(settings, RUN) as session:
-        session.directory.plots.mkdir()
-        plot = session.directory.plots / "fitness.png"
-        with session.replacing_plots() as plots:
-            plot.write_bytes(b"ink")
-            plots.append(plot)
+        draw_plot(session)
         session.keep_holdout(3, {"generation": 3})
         session.finish()
     assert location.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
-    document = parse_checksummed(location.store.read(f"{RUN}/holdout/000003.json", 1_000))
-    assert isinstance(document, dict)
-    assert document["generation"] == 3
-    assert (location.root / RUN / "holdout/000003.json").is_file()
+    for contents in location.contents():
+        assert contents.read_json("holdout/000003.json") == {"generation": 3}
 
 
 def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_path: Path) -> None:
@@ -214,7 +208,7 @@ def test_a_lease_that_was_taken_over_stops_the_next_commit_in_a_bucket(gcs_bucke
             session.finish()
         with pytest.raises(LeaseLostError, match="taken over by another process"):
             save(session, 3)
-        wait_for_state(session, "lost")
+        wait_for_state(session, "ended")
         other.check()
     assert whole_generations(location.stored) == [1]
     assert whole_generations(location.local) == [1, 2]
@@ -308,13 +302,9 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
     with open_session(away, RUN) as session:
         save(session, 1)
         session.finish()
-        session.directory.plots.mkdir()
-        plot = session.directory.plots / "fitness.png"
         fault_proxy.add(UPLOADS)
         save(session, 2, 3)
-        with session.replacing_plots() as plots:
-            plot.write_bytes(b"ink")
-            plots.append(plot)
+        draw_plot(session)
     assert whole_generations(location.stored) == [1]
     fault_proxy.clear()
     with open_session(away, RUN) as session:
@@ -325,44 +315,6 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
         assert (uploads.pending, uploads.pending_files) == (0, 0)
     assert whole_generations(location.stored) == [1, 2, 3]
     assert location.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
-
-
-@pytest.mark.usefixtures("quick_retries")
-def test_copies_on_this_machine_go_only_once_they_are_in_the_store(
-    away: CheckpointConfig, fault_proxy: FaultProxy
-) -> None:
-    settings = away.model_copy(update={"keep_local": 1})
-    location = begin(settings)
-    with open_session(settings, RUN) as session:
-        fault_proxy.add(UPLOADS)
-        save(session, 1, 2, 3, 4)
-        with pytest.raises(StoreUnavailableError, match=r"Only on this machine.*generation 1, generation 2"):
-            _finish(session, 0.5)
-        assert whole_generations(location.local) == [1, 2, 3, 4]
-        assert whole_generations(location.stored) == []
-
-        def nothing_is_lost(number: int, method: str, path: str) -> None:  # noqa: ARG001 - the signature of a hook
-            here = {name.split("-")[0] for name in os.listdir(location.root / RUN / "manifests")}
-            lost.extend({"000001", "000002", "000003", "000004"} - here - uploaded)
-            if method == "POST" and "manifests" in path:
-                uploaded.add(path.rpartition("%2F")[2].split("-")[0])
-
-        lost: list[str] = []
-        uploaded: set[str] = set()
-        fault_proxy.clear()
-        fault_proxy.hook = nothing_is_lost
-        session.finish()
-        fault_proxy.hook = None
-        assert lost == []
-    assert whole_generations(location.stored) == [1, 2, 3, 4]
-    assert whole_generations(location.local) == [4]
-
-
-def _finish(session: RunSession, seconds: float) -> None:
-    """Finish with another patience than the configured one."""
-    uploader = session.uploader
-    assert uploader is not None
-    uploader.finish(seconds)
 
 
 @contextmanager
@@ -410,14 +362,40 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
     assert (status.state, status.pending, status.done) == ("ended", 0, 1)
 
 
-def test_the_place_of_a_run(tmp_path: Path) -> None:
-    here = RunLocation.of(settings_of(tmp_path / "store", tmp_path / "here"), RUN)
-    assert (here.root, here.remote, len(here.contents())) == (tmp_path / "store", False, 1)
-    there = RunLocation.of(settings_of("gs://name/prefix", tmp_path / "here"), RUN)
-    assert (there.root, there.remote) == (tmp_path / "here/.remote/gs/name/prefix", True)
-    assert [contents.store.url for contents in there.contents()] == [str(there.root), "gs://name/prefix"]
-    with pytest.raises(InputError, match="cannot be named"):
-        RunLocation.of(settings_of(tmp_path, tmp_path), "../x")
-    with pytest.raises(InputError, match="cannot be used"):
-        RunLocation.of(settings_of("s3://bucket", tmp_path), RUN)
-    assert open_store("gs://name/prefix").url == there.store.url
+def _train(settings: CheckpointConfig, ready: Connection) -> None:
+    """Go on after the newest generation, and wait for the uploads."""
+    with open_session(settings, RUN) as session:
+        ready.send(session.epoch)
+        newest = session.load_newest()
+        for generation in range(newest.manifest.generation + 1 if newest else 1, 13):
+            session.save(snapshot_of(generation), CONFIG)
+        session.finish()
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.thorough
+def test_killed_at_any_instant_leaves_no_manifest_or_a_whole_generation(
+    tmp_path: Path, gcs_bucket: str, seed: int
+) -> None:
+    instants = random.Random(seed)
+    settings = settings_of(gcs_bucket, tmp_path / "here", keep_last=2, keep_every=4, keep_local=1)
+    location = begin(settings)
+    newest = 0
+    for attempt in range(1, 1_000):
+        here, there = FORK.Pipe()
+        process = FORK.Process(target=_train, args=(settings, there), daemon=True)
+        process.start()
+        assert here.poll(60)
+        assert here.recv() == attempt, "the lease of a killed process is taken over at once"
+        # Longer and longer, so that the test ends on slow machines too.
+        process.join(instants.uniform(0.0, 0.02 * attempt))
+        process.kill()
+        process.join()
+        stored = whole_generations(location.stored)
+        assert max(stored, default=0) >= newest
+        newest = max(stored, default=0)
+        if process.exitcode == 0:
+            break
+    assert process.exitcode == 0
+    assert whole_generations(location.stored) == [4, 8, 11, 12]
+    assert whole_generations(location.local)[-1] == 12

@@ -9,15 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit, new_directory
 
+from eigen_core.checkpoint import uploads
 from eigen_core.checkpoint.integrity import MANIFESTS
 from eigen_core.checkpoint.lease import LeaseLostError
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO
 from eigen_core.config import CheckpointConfig
-
-
-def waiting(machine: Machine) -> list[int]:
-    uploads = machine.uploader.status().generations
-    return [upload.generation for upload in uploads if upload.state in ("pending", "uploading")]
 
 
 def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp_path: Path) -> None:
@@ -37,7 +33,7 @@ def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp
     with pytest.raises(LeaseLostError):
         machine.uploader.step()
     assert content
-    machine.uploader.add_file("plots/x.png", machine.directory.path / "config.json")
+    machine.draw("plots/x.png")
     with pytest.raises(LeaseLostError):
         machine.uploader.step()
     assert {name: content[name] for name in content if ".beat" not in name} == {
@@ -46,10 +42,9 @@ def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp
 
 
 def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    machine: Machine, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED)
-    machine.uploader._warn_seconds = 0.01
+    monkeypatch.setattr(uploads, "_WARN_SECONDS", 0.01)
     machine.uploader._clock = time.monotonic
     machine.memory.away = True
     for generation in (1, 2, 3):
@@ -97,7 +92,7 @@ def test_generations_that_retention_no_longer_keeps_leave_the_queue_and_this_mac
     for generation in range(2, 13):
         machine.train(generation, champion=4 if generation >= 4 else 0)
         assert machine.steps()[-1] != NOTHING_TO_DO
-    assert waiting(machine) == [4, 5, 10, 11, 12]
+    assert machine.uploader.status().pending == 5
     assert machine.here() == [4, 5, 10, 11, 12]
     machine.memory.before, machine.memory.away = None, False
     machine.drain()
@@ -122,8 +117,7 @@ def test_a_generation_that_is_on_its_way_is_not_dropped(tmp_path: Path) -> None:
     assert machine.stored() == [1]
     machine.drain()
     assert machine.stored() == [2]
-    states = {upload.generation: upload.state for upload in machine.uploader.status().generations}
-    assert states == {1: "done", 2: "done"}
+    assert machine.uploader.status().done == 2
 
 
 @settings(max_examples=25, deadline=None)
@@ -193,29 +187,26 @@ def test_at_the_start_only_what_the_store_lacks_and_keeps_is_queued(tmp_path: Pa
 
 
 def test_neither_generations_nor_files_starve(machine: Machine) -> None:
-    machine.train(1, 2, 3)
-    machine.uploader.add_file("plots/a.png", machine.directory.path / "config.json")
+    machine.train(1)
+    machine.draw("plots/a.png")
+    machine.train(2)
     machine.drain()
-    order = [
-        name
-        for operation, name in machine.memory.done
-        if (MANIFESTS in name and operation == "create") or ("a.png" in name and operation == "put_file")
-    ]
-    assert "plots" not in order[-1], "the file did not wait for all generations"
+    arrived = [name for _, name in machine.memory.done if "plots" in name or MANIFESTS in name]
+    assert arrived.index(f"{RUN}/plots/a.png") < len(arrived) - 1, "the file did not wait for later generations"
 
     machine.memory.before = lambda _operation, name: setattr(
         machine.memory, "refusal", REFUSED if "plots" in name else None
     )
-    machine.uploader.add_file("plots/a.png", machine.directory.path / "config.json")
-    machine.train(4, 5)
-    for _ in range(12):
+    machine.draw("plots/a.png")
+    machine.train(3, 4)
+    for _ in range(6):
         machine.uploader.step()
-    assert machine.stored() == [1, 2, 3, 4, 5]
+    assert machine.stored() == [1, 2, 3, 4]
 
 
-def test_retention_in_the_store_that_fails_holds_up_nothing(machine: Machine, caplog: pytest.LogCaptureFixture) -> None:
+def test_retention_in_the_store_that_fails_holds_up_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
-    machine = Machine(machine.directory.root.parent / "other", config=config)
+    machine = Machine(tmp_path, config=config)
     machine.memory.before = lambda operation, _name: setattr(
         machine.memory, "refusal", REFUSED if operation == "delete" else None
     )

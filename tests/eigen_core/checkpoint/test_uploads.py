@@ -1,6 +1,7 @@
 """Uploads: a generation is in the store as a whole or not at all; what is told of them, and how they end."""
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
 
-from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS
+from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, blob_path
 from eigen_core.checkpoint.lease import LeaseLostError
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, STATUS_NAME, Uploader, UploadsEndedError, read_status
@@ -58,18 +59,26 @@ def test_a_blob_that_is_damaged_in_the_store_is_sent_again_after_a_restart(
     assert machine.stored() == [1]
 
 
-def test_while_the_store_is_away_nothing_is_lost_and_pauses_grow(machine: Machine) -> None:
-    machine.memory.away = True
+@pytest.mark.parametrize("is_refused", [False, True], ids=["away", "refused"])
+def test_while_the_store_cannot_be_written_to_nothing_is_lost_and_pauses_grow(
+    machine: Machine, is_refused: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def close_store(closed: bool) -> None:
+        machine.memory.away = closed and not is_refused
+        machine.memory.refusal = REFUSED if closed and is_refused else None
+
+    error = str(REFUSED) if is_refused else "the store is away"
+    close_store(True)
     machine.train(1, 2)
     pauses = [machine.uploader.step() for _ in range(9)]
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-    assert machine.uploader.status().failed == 9
-    assert machine.uploader.status().last_error == "the store is away"
+    assert (machine.uploader.status().failed, machine.uploader.status().last_error) == (9, error)
+    assert error in caplog.text
     assert machine.here() == [1, 2]
-    machine.memory.away = False
+    close_store(False)
     machine.drain()
     assert machine.stored() == [1, 2]
-    machine.memory.away = True
+    close_store(True)
     machine.train(3)
     assert machine.uploader.step() == 1, "after a success pauses begin anew"
 
@@ -106,19 +115,6 @@ def test_a_lost_reply_to_any_write_changes_nothing(tmp_path: Path) -> None:
         assert machine.stored() == [1, 2]
 
 
-def test_permission_revoked_is_reported_and_tried_again_slowly(
-    machine: Machine, caplog: pytest.LogCaptureFixture
-) -> None:
-    machine.train(1)
-    machine.memory.refusal = REFUSED
-    assert [machine.uploader.step() for _ in range(6)] == [30, 60, 120, 240, 300, 300]
-    assert "you may not write there" in caplog.text
-    machine.uploader.wait_for_queue()
-    machine.memory.refusal = None
-    machine.drain()
-    assert machine.stored() == [1]
-
-
 def test_a_lost_lease_stops_everything_before_the_manifest(machine: Machine) -> None:
     machine.train(1)
     machine.memory.create(f"{RUN}/lease/000002", b"?")
@@ -128,7 +124,7 @@ def test_a_lost_lease_stops_everything_before_the_manifest(machine: Machine) -> 
     for refused in (machine.uploader.wait_for_queue, lambda: machine.uploader.finish(60), lambda: machine.train(2)):
         with pytest.raises(LeaseLostError, match="taken over"):
             refused()
-    machine.uploader.add_file("plots/x.png", machine.directory.path / "config.json")
+    machine.draw("plots/x.png")
     writes = len(machine.memory.content)
     with pytest.raises(LeaseLostError):
         machine.uploader.step()
@@ -152,12 +148,11 @@ def test_a_damaged_file_here_never_reaches_the_store_and_the_others_do(
 ) -> None:
     machine.train(1, 2)
     manifest = machine.directory.contents.manifests()[0]
-    path = machine.directory.blob_path(manifest.entry("population.safetensors").sha256)
+    path = blob_path(machine.directory.path, manifest.entry("population.safetensors").sha256)
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     machine.drain()
     assert machine.stored() == [1]
     assert "generation 2 of run 'run' cannot be uploaded" in caplog.text.lower()
-    assert machine.uploader.status().generations[-1].state == "failed"
     with pytest.raises(
         StoreUnavailableError, match=r"Generation 2 of run 'run' is not in .*does not match its SHA-256"
     ):
@@ -169,40 +164,33 @@ def test_a_damaged_file_here_never_reaches_the_store_and_the_others_do(
 
 
 def test_small_files_go_too_and_the_latest_wins(machine: Machine) -> None:
-    plot = machine.directory.path / "plots" / "fitness.png"
-    plot.parent.mkdir()
+    name = "plots/fitness.png"
     for content in (b"one", b"two"):
-        plot.write_bytes(content)
-        machine.uploader.add_file("plots/fitness.png", plot)
+        machine.draw(name, content)
     machine.memory.away = True
     machine.uploader.step()
     machine.memory.away = False
 
-    def repaint(operation: str, name: str) -> None:
-        if operation == "chunk" and name.endswith("fitness.png"):
+    def repaint(operation: str, stored: str) -> None:
+        if operation == "chunk" and stored.endswith(name):
             machine.memory.before = None
-            plot.write_bytes(b"three")
-            machine.uploader.add_file("plots/fitness.png", plot)
+            machine.draw(name, b"three")
 
     machine.memory.before = repaint
-    machine.uploader.add_file("plots/missing.png", plot.with_name("missing.png"))
+    machine.uploader.add_file("plots/missing.png")
     machine.drain()
-    assert machine.memory.content[f"{RUN}/plots/fitness.png"] == b"three"
+    assert machine.memory.content[f"{RUN}/{name}"] == b"three"
     assert machine.uploader.status().pending_files == 0
 
 
 def test_rate_stays_below_the_limit(tmp_path: Path) -> None:
     machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"upload_mb_per_second": 2.0}))
-    machine.uploader.add_file("plots/large", machine.directory.path / "large")
-    (machine.directory.path / "large").write_bytes(bytes(40 << 20))
-    start = machine.clock()
-    machine.drain()
-    assert machine.clock() - start == pytest.approx((40 << 20) / 2e6)
-    machine.clock.sleep(1_000)
-    start = machine.clock()
-    machine.uploader.add_file("plots/large", machine.directory.path / "large")
-    machine.drain()
-    assert machine.clock() - start == pytest.approx((40 << 20) / 2e6), "idle time is not saved up"
+    for _ in range(2):
+        start = machine.clock()
+        machine.draw("large", bytes(40 << 20))
+        machine.drain()
+        assert machine.clock() - start == pytest.approx((40 << 20) / 2e6), "idle time is not saved up"
+        machine.clock.sleep(1_000)
 
 
 def test_an_older_version_of_a_generation_gives_way(machine: Machine) -> None:
@@ -239,8 +227,6 @@ def test_of_two_versions_that_are_found_the_newer_one_is_sent(machine: Machine, 
 
 
 def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machine) -> None:
-    large = machine.directory.path / "large"
-    large.write_bytes(bytes(40 << 20))
     in_the_middle, go_on = threading.Event(), threading.Event()
 
     def hold(operation: str, _name: str) -> None:
@@ -249,7 +235,7 @@ def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machin
             assert go_on.wait(30)
 
     machine.memory.before = hold
-    machine.uploader.add_file("plots/large", large)
+    machine.draw("plots/large", bytes(40 << 20))
     with machine.uploader:
         assert in_the_middle.wait(30)
         machine.uploader._closing.set()
@@ -312,7 +298,7 @@ def test_the_death_of_the_thread_is_never_silent(
         threading.Timer(0.01, asked.set).start()
         with pytest.raises(UploadsEndedError, match="ZeroDivisionError"):
             ask(machine, uploader)
-    assert uploader.status().state == "died"
+    assert uploader.status().state == "ended"
     assert "ZeroDivisionError" in str(uploader.status().last_error)
     assert "have ended by an error" in caplog.text
     assert machine.here() == [1]
@@ -325,7 +311,8 @@ def test_the_end_waits_for_the_last_generation(machine: Machine) -> None:
     machine.memory.before = lambda _operation, _name: tried.set()
     with uploader:
         uploader.add(commit(machine.directory, 1))
-        uploader.add_file("plots/a.png", machine.directory.path / "config.json")
+        machine.draw("plots/a.png")
+        uploader.add_file("plots/a.png")
         assert tried.wait(30)
         with pytest.raises(StoreUnavailableError, match=r"after 0 s.*generation 1, plots/a.png.*Resume the run here"):
             uploader.finish(0.0)
@@ -337,14 +324,16 @@ def test_the_end_waits_for_the_last_generation(machine: Machine) -> None:
 
 def test_whoever_waits_for_the_end_shortens_a_long_pause(machine: Machine) -> None:
     uploader = Uploader(machine.directory, machine.target, machine.lease, KEEP_UPLOADED)
+    machine.memory.refusal = REFUSED
+    uploader.add(commit(machine.directory, 1))
+    while uploader.step() < 60:
+        pass
     refused = threading.Event()
     machine.memory.before = lambda operation, _name: refused.set() if operation == "put_file" else None
-    machine.memory.refusal = REFUSED
     with uploader:
-        uploader.add(commit(machine.directory, 1))
         assert refused.wait(30)
         while uploader.status().state != "waiting":
-            pass
+            time.sleep(0.01)
         machine.memory.refusal = None
         uploader.finish(25)
     assert machine.stored() == [1]
@@ -367,7 +356,6 @@ def test_status_is_there_for_other_processes(machine: Machine) -> None:
     status = read_status(folder)
     assert status is not None
     assert (status.state, status.pending, status.done) == ("idle", 0, 1)
-    assert [(upload.generation, upload.state, upload.attempts) for upload in status.generations] == [(1, "done", 1)]
     (folder / STATUS_NAME).write_bytes(b"{")
     assert read_status(folder) is None
 
@@ -378,7 +366,7 @@ def test_a_status_that_cannot_be_written_stops_nothing(machine: Machine, caplog:
     machine.train(1)
     machine.drain()
     assert machine.stored() == [1]
-    assert caplog.text.count("state of its uploads cannot be written") == 1
+    assert "state of its uploads cannot be written" in caplog.text
 
 
 def test_the_end_waits_for_what_is_being_removed_from_the_store(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from synthetic_run import make_run
 
-from eigen_core.checkpoint.uploads import GenerationUpload, UploadStatus
+from eigen_core.checkpoint.uploads import UploadStatus
 from eigen_core.common.records import HoldoutResult
 from eigen_core.common.text import clock, exact_clock, rough_duration
 from eigen_core.reporting.pages import (
@@ -140,7 +140,6 @@ def test_the_uploads_are_told_in_a_sentence() -> None:
         mb_per_second=12.34,
         oldest_seconds=None,
         last_error=None,
-        generations=(GenerationUpload(generation=3, state="done", bytes=2_500_000, attempts=1, error=None),),
     )
     assert uploads_sentence(status) == "Everything is in gs://bucket/runs (3 generations uploaded, 12.3 MB/s)."
     waits = {"pending": 2, "pending_mb": 7.5, "oldest_seconds": 61.0, "last_error": "503 from the store"}

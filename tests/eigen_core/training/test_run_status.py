@@ -16,6 +16,7 @@ from pydantic import JsonValue
 from record_cases import record, telemetry
 
 from eigen_core.checkpoint.export import read_champion
+from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import RunLocation
@@ -220,7 +221,7 @@ def test_a_damaged_generation_is_skipped_for_the_one_before(config: Config, name
     run = directory_of(Run(config.checkpoint, "run").begin(config))
     save(config, 1)
     manifest = save(config, 2)
-    path = run.path / manifest.name if name == "manifest" else run.blob_path(manifest.entry(name).sha256)
+    path = run.path / manifest.name if name == "manifest" else blob_path(run.path, manifest.entry(name).sha256)
     content = path.read_bytes()
     if damage == "gone":
         path.unlink()
