@@ -430,9 +430,6 @@ class RunContents:
         if stored not in self._known:
             found = self.manifest(name)
             if isinstance(found, Damage):
-                # What it refers to is about to be given up: one more look, lest a passing trouble costs a generation.
-                found = self.manifest(name)
-            if isinstance(found, Damage):
                 return None
             self._known[stored] = _Summary(
                 found.name, found.generation, found.champion_generation, _age_of(found), found.blobs

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.contents import RunContents, kept_generations
-from eigen_core.checkpoint.integrity import BLOBS, DamagedFileError, check_blob, generation_of
+from eigen_core.checkpoint.integrity import BLOBS, DamagedFileError, check_blob
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import replacing
-from eigen_core.common.text import size
+from eigen_core.common.text import count, size
 from eigen_core.config import CheckpointConfig
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ class UploadStatus(BaseModel):
     """Plots and other small files that wait."""
     done: int = 0
     """Generations uploaded since the process started."""
-    failed: int = 0
-    """Failed attempts since the process started."""
     mb_per_second: float = 0.0
     """Rate of the last generation's upload."""
     oldest_seconds: float | None = None
@@ -81,24 +79,16 @@ class UploadStatus(BaseModel):
     last_error: str | None = None
     """Reason why the last attempt failed; None if it succeeded."""
 
-    @property
-    def waiting(self) -> str:
-        """A sentence: how much waits for the store, and why."""
-        generations = f"{self.pending} generation{'' if self.pending == 1 else 's'} ({self.pending_mb:.1f} MB"
-        files = f" and {self.pending_files} small files" if self.pending_files else ""
-        age = "" if self.oldest_seconds is None else f", the oldest for {self.oldest_seconds:.0f} s"
-        error = f" {self.last_error}" if self.last_error else ""
-        return f"{generations}{age}){files} wait for upload to {self.store}.{error}"
-
     def __str__(self) -> str:
-        parts = [f"{self.pending} pending ({self.pending_mb:.1f} MB)", f"{self.done} done"]
-        if self.failed:
-            parts.append(f"{self.failed} failed attempts")
-        if self.mb_per_second:
-            parts.append(f"{self.mb_per_second:.1f} MB/s")
-        if self.oldest_seconds is not None:
-            parts.append(f"oldest {self.oldest_seconds:.0f} s")
-        return f"uploads to {self.store}: {', '.join(parts)}"
+        """Return a sentence: what the store lacks, for how long and why, or that it has everything."""
+        if not self.pending and not self.pending_files:
+            rate = f", {self.mb_per_second:.1f} MB/s" if self.mb_per_second else ""
+            return f"Everything is in {self.store} ({count(self.done, 'generation')} uploaded{rate})."
+        age = "" if self.oldest_seconds is None else f", the oldest for {self.oldest_seconds:.0f} s"
+        files = f" and {count(self.pending_files, 'small file')}" if self.pending_files else ""
+        error = f" {self.last_error}" if self.last_error else ""
+        generations = f"{count(self.pending, 'generation')} ({self.pending_mb:.1f} MB{age})"
+        return f"Not in {self.store} yet: {generations}{files}.{error}"
 
 
 def read_status(folder: Path) -> UploadStatus | None:
@@ -118,10 +108,9 @@ class _File:
 
 @dataclass(frozen=True, eq=False)
 class _Generation(_File):
-    """A generation in the queue; `found`: it is older than this process."""
+    """A generation in the queue."""
 
     manifest: Manifest
-    found: bool
     since: float
 
 
@@ -171,7 +160,6 @@ class Uploader:
         self._queue: dict[str, _File] = {}  # by name; the first one is uploaded first
         self._current: _File | None = None
         self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
-        self._in_store: set[int] | None = None  # generations with a manifest there; None: not listed yet
         self._safe: set[int] = set()  # generations that the store has or would not keep
         self._blobs: Mapping[str, int] = {}  # those in the store: name, relative to the run -> size (bytes)
         self._damaged: str | None = None  # why the newest generation cannot be uploaded
@@ -183,7 +171,7 @@ class Uploader:
         self._free_at = clock()
         self._moved_bytes = 0
         for manifest in reversed(directory.contents.manifests()):
-            self._append(manifest, found=True)
+            self._append(manifest)
 
     def add(self, manifest: Manifest) -> None:
         """Queue a committed generation, and apply retention in the run directory; this never waits for the store.
@@ -195,7 +183,7 @@ class Uploader:
             UploadsEndedError: nothing is uploaded any more.
         """
         with self._changed:
-            self._append(manifest, found=False)
+            self._append(manifest)
             self._drop_unneeded()
             self._changed.notify_all()
             self._raise_if_broken()
@@ -276,7 +264,6 @@ class Uploader:
         self._set(state="uploading")
         self._save_status()
         try:
-            self._list_store()
             with self._changed:
                 self._current = item = next(iter(self._queue.values()), None)
             if isinstance(item, _Generation):
@@ -328,14 +315,14 @@ class Uploader:
                 return
             if self._clock() - warned >= _WARN_SECONDS:
                 warned = self._clock()
-                logger.warning("Run '%s': %s: %s", self._name, what, self.status().waiting)
+                logger.warning("Run '%s': %s. %s", self._name, what, self.status())
             self._changed.wait(min(left, _WARN_SECONDS))
 
-    def _append(self, manifest: Manifest, *, found: bool) -> None:
+    def _append(self, manifest: Manifest) -> None:
         """Queue a generation, in place of an older version of it."""
         number = manifest.generation
         self._safe.discard(number)
-        self._put(_Generation(f"generation {number}", manifest, found, self._clock()))
+        self._put(_Generation(f"generation {number}", manifest, self._clock()))
 
     def _put(self, item: _File) -> None:
         """Put an item at the end of the queue, in place of one of its name."""
@@ -358,44 +345,25 @@ class Uploader:
 
     def _waiting_bytes(self) -> int:
         blobs = {blob for item in self._generations().values() for blob in item.manifest.blobs.items()}
-        return sum(count for name, count in blobs if self._blobs.get(name) != count)
+        return sum(length for name, length in blobs if self._blobs.get(name) != length)
 
     def _has_room(self) -> bool:
         few = len(self._generations()) < self._config.queue_generations
         return few and self._waiting_bytes() < self._config.queue_mb * 1e6
-
-    def _list_store(self) -> None:
-        """List the generations in the store, once, and drop those that need not be uploaded.
-
-        A generation from before this process that another one, which had taken the run over, has written to the store
-        is not uploaded beside it.
-        """
-        if self._in_store is not None:
-            return
-        names = self._target.manifest_names()
-        with self._changed:
-            self._in_store = {number for name in names if (number := generation_of(name)) is not None}
-            for number, item in self._generations().items():
-                if item.found and number in self._in_store and item.manifest.name not in names:
-                    self._drop(item)
-            self._drop_unneeded()
 
     def _drop_unneeded(self) -> None:
         """Drop the waiting generations that retention would not keep in the store."""
         waiting = self._generations()
         if not waiting:
             return
-        present = sorted({*(self._in_store or ()), *waiting}, reverse=True)
-        champion = waiting[max(waiting)].manifest.champion_generation
-        kept = kept_generations(present, present[: self._config.keep_last], self._config.keep_every, champion)
+        newest = sorted(waiting, reverse=True)
+        champion = waiting[newest[0]].manifest.champion_generation
+        kept = kept_generations(newest, newest[: self._config.keep_last], self._config.keep_every, champion)
         for number, item in waiting.items():
             if number not in kept and item is not self._current:
-                self._drop(item)
-
-    def _drop(self, item: _Generation) -> None:
-        self._take(item)
-        self._safe.add(item.manifest.generation)
-        logger.info("Run '%s': %s is not needed in the store", self._name, item.name)
+                self._take(item)
+                self._safe.add(number)
+                logger.info("Run '%s': %s is not needed in the store", self._name, item.name)
 
     def _upload(self, item: _Generation) -> None:
         number, began, self._moved_bytes = item.manifest.generation, self._clock(), 0
@@ -411,7 +379,6 @@ class Uploader:
             return
         seconds = self._clock() - began
         with self._changed:
-            self._in_store = {*(self._in_store or ()), number}
             if self._take(item):
                 self._safe.add(number)
             self._damaged = None
@@ -436,21 +403,21 @@ class Uploader:
         prefix = self._target.object_name("")
         objects = self._store.objects(self._target.object_name(BLOBS))
         listed = {found.name.removeprefix(prefix): found.bytes for found in objects}
-        self._blobs = {name: count for name, count in self._blobs.items() if listed.get(name) == count}
-        for name, count in manifest.blobs.items():
+        self._blobs = {name: length for name, length in self._blobs.items() if listed.get(name) == length}
+        for name, length in manifest.blobs.items():
             if name not in self._blobs:
-                self._write_blob(name, count, is_listed=listed.get(name) == count)
-                self._blobs = {**self._blobs, name: count}
+                self._write_blob(name, length, is_listed=listed.get(name) == length)
+                self._blobs = {**self._blobs, name: length}
         self._moved(0)
         self._lease.announce(manifest.name)
         self._write_manifest(manifest)
         self._lease.conclude(manifest.name)
 
-    def _write_blob(self, name: str, count: int, *, is_listed: bool) -> None:
+    def _write_blob(self, name: str, length: int, *, is_listed: bool) -> None:
         path = self._directory.path / name
         # A blob that is damaged on this machine must not replace one that may be whole in the store.
         try:
-            check_blob(path, count)
+            check_blob(path, length)
         except DamagedFileError as error:
             raise DamagedFileError(f"{path} {error}") from error
         target = self._target.object_name(name)
@@ -512,8 +479,8 @@ class Uploader:
                 # The order of generations counts; a file that is refused must not hold them up.
                 self._put(item)
             self._drop_unneeded()
-            self._set(state="waiting", failed=self._status.failed + 1, last_error=str(error))
-        logger.warning("Run '%s', next attempt within %.0f s: %s", self._name, pause, self.status().waiting)
+            self._set(state="waiting", last_error=str(error))
+        logger.warning("Run '%s', next attempt within %.0f s. %s", self._name, pause, self.status())
         self._save_status()
         return pause
 

@@ -23,7 +23,7 @@ from eigen_core.reporting.tables import (
 )
 
 if TYPE_CHECKING:
-    from eigen_core.checkpoint.uploads import UploadStatus
+    pass
 
 FITNESS_PLOT = "fitness.png"
 """The plot that stands right below the facts."""
@@ -62,14 +62,6 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
         rest = {size: round(sum(float(row[size]) for row in small), 1) for size in sizes}
         table.append({"part": f"{count(len(small), 'smaller part')}", **rest, "phases": "–"})
     return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n"
-
-
-def uploads_sentence(status: "UploadStatus") -> str:
-    """Return a sentence: whether the remote store has everything, and if not, missing generations and the reason."""
-    if status.pending or status.pending_files:
-        return status.waiting
-    rate = f", {status.mb_per_second:.1f} MB/s" if status.mb_per_second else ""
-    return f"Everything is in {status.store} ({count(status.done, 'generation')} uploaded{rate})."
 
 
 def summary_page(

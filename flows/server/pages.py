@@ -122,7 +122,7 @@ class RunPages(Listener):
         assert self._overview is not None
         state, uploads = training.state, training.session.uploads()
         telemetry = state.telemetry[-pages.SHOWN_GENERATIONS :]
-        sent = [] if uploads is None else [("Uploads", pages.uploads_sentence(uploads))]
+        sent = [] if uploads is None else [("Uploads", str(uploads))]
         found = goodput(self._starts, self._overview.checkpoint)
         share = [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
         self._overview = replace(

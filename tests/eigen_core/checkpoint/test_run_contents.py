@@ -86,21 +86,6 @@ def test_a_store_that_gives_up_in_mid_run_loses_no_generation(store: MemoryStore
     assert store.content == before
 
 
-def test_a_manifest_that_is_misread_once_costs_nothing(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    contents = RunContents(store, "run")
-    before = dict(store.content)
-    read = store.read
-    wrong = iter([True])
-
-    def misread(name: str, limit: int) -> bytes:
-        content = read(name, limit)
-        return content[:-1] if next(wrong, False) else content
-
-    monkeypatch.setattr(store, "read", misread)
-    assert contents.clean(3, 0).manifests == ()
-    assert store.content == before
-
-
 @pytest.mark.parametrize("deep", [True, False])
 def test_what_a_living_run_removes_meanwhile_is_not_damage(store: MemoryStore, deep: bool) -> None:
     contents = RunContents(store, "run")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 from synthetic_run import make_run
 
-from eigen_core.checkpoint.uploads import UploadStatus
 from eigen_core.common.records import HoldoutResult
 from eigen_core.common.text import clock, exact_clock, rough_duration
 from eigen_core.reporting.pages import (
@@ -18,7 +17,6 @@ from eigen_core.reporting.pages import (
     link_to_run,
     plan_page,
     summary_page,
-    uploads_sentence,
 )
 from eigen_core.reporting.tables import champion_card
 
@@ -124,29 +122,6 @@ def test_the_plan_page_is_narrow_and_merges_what_is_small() -> None:
         "| process | 545.0 | 0.0 | all |",
         "| 2 smaller parts | 0.7 | 0.0 | – |",
     ]
-
-
-def test_the_uploads_are_told_in_a_sentence() -> None:
-    status = UploadStatus(
-        run="mine",
-        store="gs://bucket/runs",
-        state="idle",
-        updated=NOW,
-        pending=0,
-        pending_mb=0.0,
-        pending_files=0,
-        done=3,
-        failed=0,
-        mb_per_second=12.34,
-        oldest_seconds=None,
-        last_error=None,
-    )
-    assert uploads_sentence(status) == "Everything is in gs://bucket/runs (3 generations uploaded, 12.3 MB/s)."
-    waits = {"pending": 2, "pending_mb": 7.5, "oldest_seconds": 61.0, "last_error": "503 from the store"}
-    away = status.model_copy(update=waits)
-    assert uploads_sentence(away) == (
-        "2 generations (7.5 MB, the oldest for 61 s) wait for upload to gs://bucket/runs. 503 from the store"
-    )
 
 
 def test_the_summary_has_the_last_generations_the_holdout_and_the_hashes() -> None:
