@@ -3,32 +3,13 @@
 import os
 import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
-
-
-def _circle(path: Path) -> None:
-    path.symlink_to(path.name)
-
-
-def _lost_link(path: Path) -> None:
-    path.symlink_to("nothing-of-this-name")
-
-
-def _endless(path: Path) -> None:
-    path.symlink_to("/dev/zero")
-
-
-def _empty_device(path: Path) -> None:
-    path.symlink_to("/dev/null")
 
 
 def _full_folder(path: Path) -> None:
     path.mkdir()
     (path / "notes.txt").write_text("mine")
-
-
-def _link_to_folder(path: Path) -> None:
-    path.symlink_to("/usr")
 
 
 def _socket(path: Path) -> None:
@@ -49,14 +30,14 @@ def _huge(path: Path) -> None:
     os.truncate(path, 1 << 40)
 
 
-OBSTACLES = {
-    "circle of links": _circle,
-    "link to nothing": _lost_link,
-    "link to a device without end": _endless,
-    "link to an empty device": _empty_device,
+OBSTACLES: dict[str, Callable[[Path], None]] = {
+    "circle of links": lambda path: path.symlink_to(path.name),
+    "link to nothing": lambda path: path.symlink_to("nothing-of-this-name"),
+    "link to a device without end": lambda path: path.symlink_to("/dev/zero"),
+    "link to an empty device": lambda path: path.symlink_to("/dev/null"),
     "FIFO": os.mkfifo,
     "folder": _full_folder,
-    "link to a folder": _link_to_folder,
+    "link to a folder": lambda path: path.symlink_to("/usr"),
     "socket": _socket,
     "terabyte of zeros": _huge,
 }

@@ -75,7 +75,6 @@ def _turn_into_zeros(path: Path) -> None:
 
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "removed": Path.unlink,
-    "empty": _empty,
     "cut": _cut_a_byte,
     "longer": _append,
     "zeros": _turn_into_zeros,
@@ -318,7 +317,7 @@ def test_the_configuration_is_taken_from_the_newest_generation(
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_a_lock_that_is_no_file_is_refused_at_once(run: RunDirectory, obstacle: str) -> None:
     replace_by(run.path / "lock", obstacle)
-    if obstacle in ("link to nothing", "terabyte of zeros"):
+    if obstacle in ("link to nothing", "terabyte of zeros", "empty file"):
         with run.lock():
             assert FileLock(run.path / "lock").is_taken()
         return
@@ -342,6 +341,6 @@ def test_a_store_has_no_object_where_there_is_no_file(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
     for number, obstacle in enumerate(OBSTACLES):
         OBSTACLES[obstacle](tmp_path / f"{number}")
-        is_file = obstacle == "terabyte of zeros"
+        is_file = obstacle in ("terabyte of zeros", "empty file")
         assert (store.stat(f"{number}") is not None) == is_file, obstacle
         assert (f"{number}" in [found.name for found in store.objects("")]) == is_file, obstacle

@@ -3,13 +3,11 @@
 A suspended machine or a stopped process goes on where it was, with what it knew then, and may be killed soon after.
 """
 
+import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -27,36 +25,8 @@ from eigen_core.config import CheckpointConfig
 
 KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)
 LAST = 5
+FORK = multiprocessing.get_context("fork")
 MISSING_CONFIG = Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
-
-
-SUPPORT = Path(__file__).parents[2] / "support"
-HESITATE = """
-import sys
-sys.path[:0] = sys.argv[3:]
-from eigen_core.checkpoint.lease import LeaseLostError
-from eigen_core.checkpoint.session import open_session
-from eigen_core.config import CheckpointConfig
-from eigen_core.checkpoint.gcs import GcsStore
-from upload_cases import snapshot_of
-
-create = GcsStore.create
-
-def hesitate(store, name, content):
-    if "/manifests/" in name:
-        print("about to create", flush=True)
-        sys.stdin.readline()
-    return create(store, name, content)
-
-GcsStore.create = hesitate
-settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
-with open_session(settings, "run") as session:
-    session.save(snapshot_of(1), {})
-    try:
-        session.finish()
-    except LeaseLostError:
-        print("lost", flush=True)
-"""
 
 
 class KilledError(BaseException):
@@ -223,14 +193,22 @@ def test_a_damaged_manifest_as_short_as_a_withdrawn_one_is_still_damage(machine:
     assert [damage.generation for damage in machine.target.verify() if damage.file == "manifest"] == [1]
 
 
-@contextmanager
-def ended_at_last(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
-    """Kill a process at the end, whether it is stopped or not."""
-    with process:
+def _hesitate(settings: CheckpointConfig, pipe: Connection) -> None:
+    """Save a generation, and say so before its manifest is created in the store, and whether the lease was lost."""
+    announce = Lease.announce
+
+    def hesitate(holder: Lease, manifest: str) -> None:
+        announce(holder, manifest)
+        pipe.send("about to create")
+        pipe.recv()
+
+    with pytest.MonkeyPatch.context() as patch, open_session(settings, RUN) as session:
+        patch.setattr(Lease, "announce", hesitate)
+        session.save(snapshot_of(1), {})
         try:
-            yield process
-        finally:
-            process.kill()
+            session.finish()
+        except LeaseLostError:
+            pipe.send("lost")
 
 
 @pytest.mark.thorough
@@ -245,11 +223,14 @@ def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_
     )
     location = RunLocation.of(here, RUN)
     create_run(location, {})
-    command = [sys.executable, "-c", HESITATE, there.store, there.local, str(SUPPORT)]
-    with ended_at_last(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "about to create\n"
-        process.send_signal(signal.SIGSTOP)
+    pipe, its_pipe = FORK.Pipe()
+    process = FORK.Process(target=_hesitate, args=(there, its_pipe), daemon=True)
+    process.start()
+    try:
+        assert pipe.poll(60)
+        assert pipe.recv() == "about to create"
+        assert process.pid is not None
+        os.kill(process.pid, signal.SIGSTOP)
         # As if it had lapsed, which takes ten seconds at least.
         monkeypatch.setattr(lease, "_is_free", lambda *_lease: True)
         with open_session(here, RUN) as session:
@@ -257,7 +238,12 @@ def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_
             for generation in range(1, 5):
                 session.save(snapshot_of(generation), {})
             session.finish(60)
-        process.send_signal(signal.SIGCONT)
-        assert process.communicate("\n", timeout=60)[0] == "lost\n"
+        os.kill(process.pid, signal.SIGCONT)
+        pipe.send(None)
+        assert pipe.poll(60)
+        assert pipe.recv() == "lost"
+    finally:
+        process.kill()
+        process.join()
     assert location.stored.verify(deep=True) == []
     assert [(found.generation, found.epoch) for found in location.stored.manifests()] == [(4, 2), (3, 2)]

@@ -1,15 +1,13 @@
 """A run that one process trains: here, in a store elsewhere, while that is away, taken over, and on another machine."""
 
 import multiprocessing
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
@@ -32,20 +30,6 @@ RUN = "run"
 OTHER = {**CONFIG, "seed": 8}
 FORK = multiprocessing.get_context("fork")
 UPLOADS = Fault("status", method="POST|PUT", times=None)
-SUPPORT = Path(__file__).parents[2] / "support"
-HOLD = """
-import sys
-sys.path[:0] = sys.argv[3:]
-from checkpoint_samples import CONFIG, sample
-from eigen_core.checkpoint.session import open_session
-from eigen_core.config import CheckpointConfig
-settings = CheckpointConfig(store=sys.argv[1], local=sys.argv[2], upload_mb_per_second=0)
-with open_session(settings, "run") as session:
-    session.save(sample(1), CONFIG)
-    session.finish()
-    print(session.epoch, flush=True)
-    sys.stdin.read()
-"""
 
 
 def settings_of(store: str | Path, here: Path, **settings: float) -> CheckpointConfig:
@@ -318,21 +302,28 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
 
 
 @contextmanager
-def _held_by_another_process(settings: CheckpointConfig, path: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that has a session of the run, has saved generation 1, and does nothing more."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", HOLD, settings.store, settings.local, *path],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+def in_another_process(
+    work: Callable[[CheckpointConfig, Connection], None], settings: CheckpointConfig
+) -> Iterator[tuple[BaseProcess, int]]:
+    """Start a process that does `work`; give it and the epoch of the session that it has opened, and kill it."""
+    here, there = FORK.Pipe()
+    process = FORK.Process(target=work, args=(settings, there), daemon=True)
+    process.start()
     try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "1\n"
-        yield process
+        assert here.poll(60)
+        yield process, here.recv()
     finally:
         process.kill()
-        process.communicate(timeout=30)
+        process.join()
+
+
+def _hold(settings: CheckpointConfig, ready: Connection) -> None:
+    """Save a generation and do nothing more."""
+    with open_session(settings, RUN) as session:
+        save(session, 1)
+        session.finish()
+        ready.send(session.epoch)
+        signal.pause()
 
 
 @pytest.mark.thorough
@@ -340,7 +331,7 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
     settings = settings_of(gcs_bucket, tmp_path / "here")
     location = begin(settings)
     other = settings_of(gcs_bucket, tmp_path / "other")
-    with _held_by_another_process(settings, [str(Path(__file__).parent), str(SUPPORT)]) as process:
+    with in_another_process(_hold, settings) as (process, _):
         with pytest.raises(LeaseHeldError) as refused, open_session(other, RUN):
             pass
         assert f"Run '{RUN}' in {gcs_bucket} is in use by process {process.pid} on " in str(refused.value)
@@ -348,8 +339,8 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
         with pytest.raises(RunLockedError, match=f"in use by process {process.pid}"), open_session(settings, RUN):
             pass
         assert whole_generations(location.stored) == [1]
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
+        process.kill()
+        process.join()
         # Its end is certain: no process has to wait until its lease lapses.
         with open_session(other, RUN) as session:
             assert session.epoch == 2
@@ -382,15 +373,10 @@ def test_killed_at_any_instant_leaves_no_manifest_or_a_whole_generation(
     location = begin(settings)
     newest = 0
     for attempt in range(1, 1_000):
-        here, there = FORK.Pipe()
-        process = FORK.Process(target=_train, args=(settings, there), daemon=True)
-        process.start()
-        assert here.poll(60)
-        assert here.recv() == attempt, "the lease of a killed process is taken over at once"
-        # Longer and longer, so that the test ends on slow machines too.
-        process.join(instants.uniform(0.0, 0.02 * attempt))
-        process.kill()
-        process.join()
+        with in_another_process(_train, settings) as (process, epoch):
+            assert epoch == attempt, "the lease of a killed process is taken over at once"
+            # Longer and longer, so that the test ends on slow machines too.
+            process.join(instants.uniform(0.0, 0.02 * attempt))
         stored = whole_generations(location.stored)
         assert max(stored, default=0) >= newest
         newest = max(stored, default=0)

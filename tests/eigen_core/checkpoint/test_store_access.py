@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from fault_proxy import Fault, FaultProxy, Kind
+from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
 from google.oauth2.service_account import Credentials
 
@@ -175,19 +175,6 @@ def test_an_address_that_does_not_answer(
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", silent_address if address == "silent" else address)
     with pytest.raises(StoreUnavailableError, match=f"gs://bucket.*{sentence}.*network"):
         open_store("gs://bucket").check()
-
-
-@pytest.mark.usefixtures("short_timeouts")
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-@pytest.mark.parametrize("kind", ["stall", "status", "reset"])
-@pytest.mark.thorough
-def test_an_endpoint_that_stops_at_some_step(
-    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, kind: Kind, method: str
-) -> None:
-    store = open_store(f"gs://{gcs_emulator.make_bucket()}")
-    fault_proxy.add(Fault(kind, method=method, times=None))
-    with pytest.raises(StoreUnavailableError, match="gs://bucket"):
-        store.check()
 
 
 @pytest.mark.parametrize(

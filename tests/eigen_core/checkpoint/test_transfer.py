@@ -9,7 +9,7 @@ import torch
 from memory_store import MemoryStore
 from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_generations
 
-from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, UnfitSnapshotError, blob_path
+from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, UnfitSnapshotError, blob_name
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
@@ -78,7 +78,10 @@ def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: Ru
     other.drain()
     sent = other.memory.written("put_file")
     assert len(sent) == 2 * 3, "nothing of the generation that was fetched is sent back"
-    fetch_newest(there, there.directory)
+    known = {blob for manifest in there.directory.contents.manifests() for blob in manifest.blobs}
+    there.memory.done.clear()
+    fetched = fetch_newest(there, there.directory)
+    assert set(_fetched(there.memory)) == fetched.manifest.blobs.keys() - known
     _assert_same(there.directory, 5)
 
 
@@ -142,33 +145,16 @@ def test_of_one_generation_the_higher_epoch_is_newer(there: Machine, here: RunDi
     assert fetched.manifest.epoch == 2
 
 
-def test_shared_blobs_are_fetched_once(there: Machine, here: RunDirectory) -> None:
-    fetch_newest(there, here)
-    old = set(here.contents.manifests()[0].blobs)
-    there.train(4)
-    there.drain()
-    there.memory.done.clear()
-    fetched = fetch_newest(there, here)
-    assert set(_fetched(there.memory)) == set(fetched.manifest.blobs) - old
-
-
-def test_a_damaged_blob_here_is_made_good(there: Machine, here: RunDirectory) -> None:
+@pytest.mark.parametrize("part", ["manifest", "population.safetensors"])
+def test_damage_here_is_made_good(there: Machine, here: RunDirectory, part: str) -> None:
     manifest = fetch_newest(there, here).manifest
-    name = manifest.entry("population.safetensors").sha256
-    path = blob_path(here.path, name)
-    path.write_bytes(_flip(path.read_bytes()))
-    there.memory.done.clear()
-    fetch_newest(there, here)
-    assert _fetched(there.memory) == [f"{BLOBS}{name[:2]}/{name}"]
-    _assert_same(here, 3)
-
-
-def test_a_damaged_manifest_here_is_made_good(there: Machine, here: RunDirectory) -> None:
-    manifest = fetch_newest(there, here).manifest
-    path = here.path / manifest.name
+    blob = "" if part == "manifest" else blob_name(manifest.entry(part).sha256)
+    path = here.path / (blob or manifest.name)
     content = path.read_bytes()
     path.write_bytes(_flip(content))
+    there.memory.done.clear()
     fetch_newest(there, here)
+    assert _fetched(there.memory) == ([blob] if blob else [])
     assert path.read_bytes() == content
 
 

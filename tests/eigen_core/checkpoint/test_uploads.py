@@ -132,17 +132,6 @@ def test_a_lost_lease_stops_everything_before_the_manifest(machine: Machine) -> 
     assert machine.here() == [1, 2], "what was trained is still on this machine"
 
 
-def test_a_lease_that_lapsed_while_the_store_was_away_is_no_reason_to_stop(machine: Machine) -> None:
-    machine.train(1)
-    machine.memory.away = True
-    machine.uploader.step()
-    machine.clock.sleep(10_000)
-    machine.memory.pass_time(10_000)
-    machine.memory.away = False
-    machine.drain()
-    assert machine.stored() == [1]
-
-
 def test_a_damaged_file_here_never_reaches_the_store_and_the_others_do(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,16 +180,6 @@ def test_rate_stays_below_the_limit(tmp_path: Path) -> None:
         machine.drain()
         assert machine.clock() - start == pytest.approx((40 << 20) / 2e6), "idle time is not saved up"
         machine.clock.sleep(1_000)
-
-
-def test_an_older_version_of_a_generation_gives_way(machine: Machine) -> None:
-    machine.memory.away = True
-    machine.train(1)
-    machine.uploader.step()
-    machine.memory.away = False
-    machine.uploader.add(commit(machine.directory, 1, champion=1))
-    machine.drain()
-    assert [manifest.champion_generation for manifest in machine.target.manifests()] == [1]
 
 
 def test_a_newer_version_that_comes_while_the_older_one_is_on_its_way_is_not_taken_for_it(machine: Machine) -> None:
