@@ -25,14 +25,7 @@ _POLL_SECONDS = 1.0
 Say = Callable[[str], None]
 
 
-def launch(
-    api: str,
-    values: Mapping[str, Any],
-    run: str,
-    say: Say,
-    *,
-    as_configured: bool = False,
-) -> str:
+def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> str:
     """Let the worker train `run`, have it resumed until it is finished, and return the page of its flow run.
 
     Flow runs that are being cancelled, or only look for something to resume, are waited for.

@@ -17,7 +17,9 @@ from prefect.client.schemas.actions import DeploymentScheduleCreate
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
 from prefect.client.schemas.schedules import IntervalSchedule
 from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
-from prefect.states import Cancelled, Completed, Crashed, Failed, Pending, Running, Scheduled, Suspended
+from prefect.runtime import flow_run
+from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, Scheduled, Suspended
+from store_cases import run_config, save_generations
 
 from eigen_core import generation as phases
 from eigen_core.checkpoint.location import RunLocation
@@ -25,7 +27,7 @@ from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
-from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS
+from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from eigen_core.training.runs import status_of
 from flows.server import flow_runs, training
 from flows.server.environment import (
@@ -39,6 +41,7 @@ from flows.server.environment import (
 )
 from flows.server.flow_runs import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.server.flows import train_flow
+from flows.server.training import unfinished_runs
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -90,9 +93,14 @@ class Deployed:
         return True
 
 
+@pytest.fixture(autouse=True)
+def _no_store_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
+        monkeypatch.delenv(name, raising=False)
+
+
 @pytest.fixture
 def deployed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Deployed]:
-    monkeypatch.delenv("CLOUD_BUCKET", raising=False)
     # The store is the worker's own: parameters do not give it.
     monkeypatch.setenv("EIGEN_STORE", str(tmp_path))
     with get_client(sync_client=True) as client:
@@ -289,18 +297,22 @@ class TestRequests:
         assert status_of(str(tmp_path), "other").generation == 0
 
     @pytest.mark.thorough
-    def test_one_that_dies_each_time_is_tried_three_times_under_one_name(
+    def test_one_that_fails_each_time_is_tried_three_times_under_one_name(
         self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        config = small_flow_config(tmp_path, generations=1)
         deployed.switch_on()
-        self.launched(deployed, Crashed(), config=small_flow_config(tmp_path, generations=1))
+        self.launched(deployed, Crashed(), config=config)
         with monkeypatch.context() as patch:
             patch.setattr(phases, "start_training", raising(FloatingPointError("no luck")))
-            ends = [scheduled(tmp_path).name for _ in range(MOST_ATTEMPTS + 1)]
-        assert ends == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME]
+            ends = [scheduled(tmp_path) for _ in range(MOST_ATTEMPTS + 2)]
+        assert [end.name for end in ends] == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME, BLOCKED_NAME]
         (name,) = (path.name for path in tmp_path.iterdir())
         assert name.startswith("quickstart-")
+        assert f"eigen resume {name}" in str(ends[-1].message)
         assert not deployed.is_on
+        # Whoever asks for this very run is not refused.
+        assert asked(config, name, return_state=True).is_completed()
 
     @pytest.mark.thorough
     def test_more_generations_are_trained_though_the_process_died_before_they_were_in_the_store(
@@ -425,3 +437,64 @@ def test_without_a_deployment_nothing_is_switched(
     schedule = schedule_of(deployed.client.read_deployment(deployed.number))
     assert schedule is not None
     assert schedule.active
+
+
+@pytest.fixture(params=["folder", "bucket"])
+def config(request: pytest.FixtureRequest, tmp_path: Path) -> Config:
+    store = tmp_path / "store" if request.param == "folder" else f"{request.getfixturevalue('gcs_bucket')}/prefix"
+    return run_config(store, tmp_path / "runs")
+
+
+def test_the_unfinished_run_that_was_trained_last_is_chosen(config: Config) -> None:
+    store = config.checkpoint.store
+    assert unfinished_runs(store) == []
+    save_generations(config, "finished", 1, 2, 3)
+    assert unfinished_runs(store) == []
+    save_generations(config, "zero-day", 1)
+    save_generations(config, "old", 1)
+    assert unfinished_runs(store)[0] == "old"
+    save_generations(config, "zero-day", 2)
+    assert unfinished_runs(store)[0] == "zero-day"
+
+
+def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: Config) -> None:
+    location = save_generations(config, "run", 1)
+    for _ in range(MOST_ATTEMPTS):
+        assert not has_failed_too_often(location, 2)
+        count_attempt(location, 2)
+    assert has_failed_too_often(location, 2)
+    with pytest.raises(BlockedError, match=r"'run' is blocked: 3 scheduled resumes since .* generation 2"):
+        count_attempt(location, 2)
+    assert len(ATTEMPTS.read(location)) == MOST_ATTEMPTS
+    elsewhere = config.checkpoint.model_copy(update={"local": f"{config.checkpoint.local}-2"})
+    assert has_failed_too_often(RunLocation.of(elsewhere, "run"), 2)
+    count_attempt(location, 3)
+    assert not has_failed_too_often(location, 3)
+
+
+@pytest.mark.parametrize(
+    ("made", "generations", "expected"),
+    [(Crashed, 1, ["Crashed", "Running", "Completed"]), (Cancelling, 50, ["Cancelling", "Cancelled"])],
+)
+@pytest.mark.thorough
+def test_a_training_that_was_taken_for_crashed_goes_on_and_one_that_was_cancelled_ends(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    made: Callable[[], State[Any]],
+    generations: int,
+    expected: list[str],
+) -> None:
+    evolve = phases.evolve
+
+    def taken_for_crashed(state: phases.TrainingState) -> Any:
+        client = get_client(sync_client=True)
+        client.set_flow_run_state(UUID(flow_run.id), made(), force=True)
+        return evolve(state)
+
+    monkeypatch.setattr(phases, "evolve", taken_for_crashed)
+    ended = train_flow(small_flow_config(tmp_path, generations=generations), "mine", return_state=True)
+    assert ended.name == expected[-1]
+    assert ended.state_details.flow_run_id is not None
+    with get_client(sync_client=True) as client:
+        states = client.read_flow_run_states(ended.state_details.flow_run_id)
+    assert [state.name for state in states][-len(expected) :] == expected
