@@ -134,7 +134,7 @@ def ui_of(api: str) -> str:
     return api.rstrip("/").removesuffix("/api")
 
 
-def server_command(port: int, host: str = HOST) -> list[str]:
+def server_command(port: int, host: str) -> list[str]:
     """Return the command of the server; it stays in the foreground."""
     return [sys.executable, "-P", "-m", "flows.server.servers", host, str(port)]
 

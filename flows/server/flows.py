@@ -14,7 +14,6 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from eigen_core.checkpoint.store import store_from_environment
-from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
 from eigen_core.config import PRESET_NAMES, VARIANTS, Config, preset_values
 from eigen_core.config.explain import flatten, settings
@@ -165,34 +164,26 @@ _GRACE_HOURS = 24.0
 
 @flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
 def cleanup_flow(
-    store: Annotated[str | None, Field(description="Leave empty: the store of the worker's environment.")] = None,
     grace_hours: Annotated[
         float, Field(ge=0, description="Age from which files of no generation are removed (hours).")
     ] = _GRACE_HOURS,
     dry_run: Annotated[bool, Field(description="Only list what would be removed.")] = False,
 ) -> int:
-    """Apply the retention of every run of a store and return the bytes freed. Runs in use are left alone.
+    """Apply the retention of every run of the worker's store and return the bytes freed. Runs in use are left alone.
 
     Args:
-        store: where runs are kept; None: the store of the environment, else `runs`. A worker is given none.
         grace_hours: age from which files of no generation are removed (hours).
         dry_run: only list what would be removed.
 
     Raises:
-        InputError: the store cannot be used, or the parameters of a deployed flow run name one.
+        InputError: the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
     # As in `train_flow`: this file is rarely read to clean something.
     from eigen_core.housekeeping import clean_runs
-    from flows.server.flow_runs import own_deployment
     from flows.server.reporter import publish_cleaning
 
-    if store is not None and own_deployment() is not None:
-        raise InputError(
-            "The parameters of this flow run name a store, which is the worker's own: leave it out, and set "
-            "EIGEN_STORE in the worker's environment."
-        )
-    store = store or store_from_environment(os.environ) or CheckpointConfig().store
+    store = store_from_environment(os.environ) or CheckpointConfig().store
     cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)
     freed = sum(run.bytes_freed for run in cleaned)
     get_run_logger().info("%d runs in %s, %s freed", len(cleaned), store, size(freed))

@@ -81,7 +81,6 @@ class RunPages(Listener):
         self._overview = replace(self._overview, checkpoint=datetime.now(UTC))
         self._renew(training)
         self._show_overview()
-        self._show_progress()
 
     def plotted(self, generation: int, paths: Sequence[Path]) -> None:
         if self._overview is None or not paths:
@@ -99,7 +98,6 @@ class RunPages(Listener):
             sentence = tables.holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
         self._show_overview()
-        self._show_progress()
         self._markdown("summary", lambda: summary, f"Summary of run {self._run}")
         # What fails after this changes nothing about the run.
         self._overview = None
@@ -111,7 +109,6 @@ class RunPages(Listener):
         progress = replace(self._overview.progress, now=datetime.now(UTC), ended=f"{reason[:1].upper()}{reason[1:]}")
         self._overview = replace(self._overview, progress=progress)
         self._show_overview()
-        self._show_progress()
 
     def memory_reported(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
         """Show a memory report at once: the training may be about to end."""
@@ -172,15 +169,6 @@ class RunPages(Listener):
         overview = self._overview
         assert overview is not None
         self._markdown("", overview.page, overview.line())
-
-    def _show_progress(self) -> None:
-        assert self._overview is not None
-        progress = self._overview.progress
-        text = f"{progress.line()} (run {self._run})"
-        # The page cuts decimals off.
-        percent = float(round(100.0 * progress.share))
-        key = artifact_key(self._run, "progress")
-        self._reporter.report("progress", lambda: self._pages.show(key, percent, text))
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
         """Show a text; `page` is called when it is sent."""

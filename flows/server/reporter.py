@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
-from functools import partial
 from logging import Logger, LoggerAdapter
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Self, cast
 from uuid import UUID
 
 import httpx
-from prefect.artifacts import create_markdown_artifact, create_progress_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.context import SyncClientContext
 from prefect.exceptions import PrefectException
@@ -32,7 +31,7 @@ from flows.server.servers import answers, configured_api
 if TYPE_CHECKING:
     from eigen_core.reporting.report import Report
 
-KINDS = ("data", "memory", "plan", "progress", "report", "summary")
+KINDS = ("data", "memory", "plan", "report", "summary")
 """The artifacts of a run beside its own page."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
@@ -59,20 +58,15 @@ class Pages:
     def __init__(self) -> None:
         self._ids: dict[str, UUID] = {}
 
-    def show(self, key: str, data: str | float, description: str) -> None:
-        """Show a text as markdown, a number as progress (percent)."""
+    def show(self, key: str, markdown: str, description: str) -> None:
         known = self._ids.get(key)
-        if known is None or not _renewed(known, data, description):
-            create: Callable[..., object] = (
-                partial(create_markdown_artifact, markdown=data)
-                if isinstance(data, str)
-                else partial(create_progress_artifact, progress=data)
-            )
+        if known is None or not _renewed(known, markdown, description):
+            found = create_markdown_artifact(key=key, markdown=markdown, description=description)
             # Prefect's functions return the id, or, to a caller that awaits, a promise of it.
-            self._ids[key] = cast(UUID, create(key=key, description=description))
+            self._ids[key] = cast(UUID, found)
 
 
-def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
+def _renewed(artifact: UUID, markdown: str, description: str) -> bool:
     """Update an artifact, and return whether it still exists."""
     client = get_client(sync_client=True)
     try:
@@ -81,7 +75,7 @@ def _renewed(artifact: UUID, data: str | float, description: str) -> bool:
             "PATCH",
             "/artifacts/{id}",
             path_params={"id": artifact},
-            json={"data": data, "description": description},
+            json={"data": markdown, "description": description},
         )
     except httpx.HTTPStatusError as error:
         if error.response.status_code != _NOT_FOUND:

@@ -219,7 +219,7 @@ def start_server(home: StateDirectory, environ: Mapping[str, str], port: int, ho
     """
     api = api_at(port)
     command, environment = server_command(port, host), server_environment(environ, port)
-    home.start("server", command, environment, lambda: answers(api), START_SECONDS, api=api, host=host)
+    home.start("server", command, environment, lambda: answers(api), START_SECONDS, api=api)
     home.remember_port(port)
 
 

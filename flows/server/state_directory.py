@@ -122,8 +122,6 @@ class ProcessRecord(BaseModel):
     """Working directory: where the store `runs` is."""
     store: str | None
     """The store that its environment names."""
-    host: str | None = None
-    """Address at which a server listens; None: it is no server."""
 
 
 class StateDirectory:
@@ -156,7 +154,6 @@ class StateDirectory:
         *,
         api: str,
         store: str | None = None,
-        host: str | None = None,
     ) -> ProcessRecord:
         """Start a process that outlives this one, record it, and return when it is ready.
 
@@ -168,7 +165,7 @@ class StateDirectory:
             environment: of the process.
             ready: returns whether it is ready.
             seconds: timeout.
-            api, store, host: of the record.
+            api, store: of the record.
 
         Raises:
             InputError: the log cannot be written to.
@@ -187,7 +184,7 @@ class StateDirectory:
             )
         # Until this process asks how it ended, its number is not given to another.
         process = LocalProcess.of(child.pid)
-        record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store, host=host)
+        record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store)
         try:
             self.write(name, record)
             in_time = wait_until(lambda: child.poll() is not None or ready(), seconds, _READY_POLL_SECONDS)

@@ -42,8 +42,9 @@ def markdown(key: str) -> str:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
-    """A store of two runs of four generations each, of which two stay."""
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The worker's store of two runs of four generations each, of which two stay."""
+    monkeypatch.setenv("EIGEN_STORE", str(tmp_path / "store"))
     for name in ("first", "second"):
         save_generations(run_config(tmp_path / "store", tmp_path, keep_last=2, keep_every=0), name, *range(1, 5))
     return tmp_path / "store"
@@ -52,10 +53,10 @@ def store(tmp_path: Path) -> Path:
 def test_every_run_of_a_store_is_cleaned_and_shown(store: Path, tmp_path: Path) -> None:
     places = [RunLocation.of(run_config(store, tmp_path).checkpoint, name) for name in ("first", "second")]
     before = [objects_of(location) for location in places]
-    said = cleanup_flow(str(store), 0.0, dry_run=True)
+    said = cleanup_flow(0.0, dry_run=True)
     assert [objects_of(location) for location in places] == before
     shown = table("cleanup")
-    assert cleanup_flow(str(store), 0.0) == said
+    assert cleanup_flow(0.0) == said
     assert table("cleanup") == shown
     assert said == sum(
         sum(sizes.values()) - sum(objects_of(location).values()) for sizes, location in zip(before, places, strict=True)
@@ -75,7 +76,7 @@ def test_a_run_in_use_is_left_alone_and_shown(store: Path, tmp_path: Path) -> No
     location = RunLocation.of(run_config(store, tmp_path).checkpoint, "second")
     before = objects_of(location)
     with locked_by_another_process(location) as number:
-        assert cleanup_flow(str(store), 0.0) > 0
+        assert cleanup_flow(0.0) > 0
     first, second = table("cleanup")
     assert first["skipped"] == ""
     assert f"'second' is in use by process {number}" in second["skipped"]
@@ -83,8 +84,11 @@ def test_a_run_in_use_is_left_alone_and_shown(store: Path, tmp_path: Path) -> No
     assert objects_of(location) == before
 
 
-def test_a_bucket_that_is_missing_fails_the_flow_with_a_sentence(gcs_bucket: str) -> None:
-    ended = cleanup_flow(f"{gcs_bucket}-other", return_state=True)
+def test_a_bucket_that_is_missing_fails_the_flow_with_a_sentence(
+    gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EIGEN_STORE", f"{gcs_bucket}-other")
+    ended = cleanup_flow(return_state=True)
     assert ended.is_failed()
     error = ended.result(raise_on_failure=False)
     assert isinstance(error, InputError)

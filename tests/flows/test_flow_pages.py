@@ -85,7 +85,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
 
     resumed = flow_run_of(train(config, "paged"))
     pages = pages_of(resumed.id)
-    kinds = ("data", "plan", "progress", "summary")
+    kinds = ("data", "plan", "summary")
     assert set(pages) == {"paged", *(f"paged-{kind}" for kind in kinds)}
     assert resumed.name == "paged gen 3-3 (3 done)"
     assert {"run:paged", f"preset:{config.preset}"} <= set(resumed.tags)
@@ -99,8 +99,7 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     newest = records(config, "paged")[-1]
     assert f"best {newest.best_fitness:,.2f}, mean {newest.mean_fitness:,.2f}" in page
     assert f"| {max(newest.fitness):,.2f} |" in page.split("## Agents of generation 3")[1]
-    assert pages["paged-progress"].data == 100.0
-    assert str(pages["paged-progress"].description).startswith("3 of 3, finished ")
+    assert str(pages["paged"].description).startswith("3 of 3, finished ")
     assert newest.weights_sha256 in str(pages["paged-summary"].data)
     # What the first process has shown stays as it was.
     assert {key: str(page.data) for key, page in pages_of(stopped.id).items()} == before
@@ -137,7 +136,7 @@ def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pyt
     assert str(pages["unlucky"].data).startswith(
         "# Ended after generation 1 of 3 (33 %)\n\n**RuntimeError: out of luck.** A resume goes on with generation 2."
     )
-    assert str(pages["unlucky-progress"].description).startswith("1 of 3, ended ")
+    assert str(pages["unlucky"].description).startswith("1 of 3, ended ")
 
 
 def test_a_run_that_cannot_fit_shows_its_plan(tmp_path: Path) -> None:

@@ -162,9 +162,6 @@ def test_a_command_here_gives_all_settings(monkeypatch: pytest.MonkeyPatch) -> N
     assert with_own_settings(config, "run") == config
 
 
-@pytest.mark.usefixtures("by_worker", "prefect_api")
-def test_a_worker_cleans_no_store_that_a_parameter_names(tmp_path: Path) -> None:
-    ended = cleanup_flow(str(tmp_path / "theirs"), return_state=True)
-    with pytest.raises(InputError, match="name a store, which is the worker's own"):
-        ended.result()
-    assert cleanup_flow() == 0
+def test_no_parameter_names_the_store_that_is_cleaned() -> None:
+    schema = parameter_schema(cleanup_flow.fn).model_dump()
+    assert set(schema["properties"]) == {"grace_hours", "dry_run"}
