@@ -40,10 +40,10 @@ class _Form:
         for section in VARIANTS:
             properties[section] = _of_all_variants(section, properties[section], handler)
         for name, setting in _given_by_parameters(properties, ""):
-            section = handler.resolve_ref_schema(setting)
-            if "properties" in section:
+            resolved = handler.resolve_ref_schema(setting)
+            if "properties" in resolved:
                 setting.pop("default", None)
-                for inner_name, inner in _given_by_parameters(section["properties"], f"{name}."):
+                for inner_name, inner in _given_by_parameters(resolved["properties"], f"{name}."):
                     _without_value(inner, f"{name}.{inner_name}")
             else:
                 _without_value(setting, name)

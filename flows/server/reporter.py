@@ -217,10 +217,11 @@ def publish(report: "Report", file: Path) -> str | None:
     from eigen_core.reporting.report_page import report_markdown
 
     key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(file.absolute()))
+    published = False
     with server_asked("Prefect has no page of the report", logger):
         require_server()
         create_markdown_artifact(
             key=key, markdown=markdown, description=f"Report of run {report.run}: {report.sentence}"
         )
-        return key
-    return None
+        published = True
+    return key if published else None

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -140,12 +141,15 @@ def status_here(home: StateDirectory) -> Status:
     flow_run = schedule = run_page = heard_of = None
     if server is not None and server.answers:
         # Imported here because it takes seconds, and no server is asked if none answers.
+        from prefect.exceptions import PrefectHTTPStatusError
+
         from flows.server.deploying import client_of
         from flows.server.flow_runs import last_heartbeat
         from flows.server.launching import run_page_of
 
         with client_of(server.api) as client:
-            server = server.model_copy(update={"version": client.api_version()})
+            with suppress(PrefectHTTPStatusError):  # Prefect Cloud has no version
+                server = server.model_copy(update={"version": client.api_version()})
             heard_of = last_heartbeat(client, home.worker_name)
             flow_run = _flow_run(client, server.api, home)
             schedule = _schedule(client)
