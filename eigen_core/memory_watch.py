@@ -1,11 +1,9 @@
 """The memory guard of a training: its phases, and its reports on demand and at an abort."""
 
-import gc
 import logging
 import weakref
 from collections.abc import Sequence
 from contextvars import copy_context
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -21,9 +19,7 @@ from eigen_core.machine import (
     device_limit,
     host_limits,
     install_report_signal,
-    release_free_memory,
 )
-from eigen_core.machine.allocation import is_exhaustion
 from eigen_core.planning.plan import PHASES
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.training.journals import write_memory_report
@@ -104,7 +100,7 @@ class MemoryWatch:
     def keep_abort(self, error: MemoryGuardError) -> None:
         """Save the report of the guard's error in the run, if it exists, and send it to the listeners.
 
-        The error loses its traceback, whose frames hold the state of the training: drawing the report needs memory.
+        The error loses its traceback, whose frames hold the state of the training: its end needs memory.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._keep(error.report, error.phase)
@@ -114,27 +110,10 @@ class MemoryWatch:
         self._keep(report, report.phases[-1].phase if report.phases else "")
 
     def _keep(self, report: MemoryReport, phase: str) -> None:
-        pictures: list[Path] = []
         if self._location.local.exists():
             newest = self._location.local.newest_manifest()
             generation = 1 if newest is None else newest.generation + 1
             markdown = write_memory_report(self._location, report, generation, phase)
             logger.info("memory: %s. The report is %s", report.reason, markdown)
-            pictures = _drawn(report, markdown)
         for listener in self._listeners:
-            listener.memory_reported(report, pictures)
-
-
-def _drawn(report: MemoryReport, markdown: Path) -> list[Path]:
-    """Draw the memory over time beside a report, and return the picture's path; none if memory does not suffice."""
-    gc.collect()
-    release_free_memory()
-    from eigen_core.reporting.plots import plot_memory_curve
-
-    try:
-        return [plot_memory_curve(report, markdown.with_suffix(".png"))]
-    except (MemoryError, OSError, RuntimeError) as error:
-        if not is_exhaustion(error):
-            raise
-        logger.warning("The memory report has no picture: there is not enough memory to draw it.")
-        return []
+            listener.memory_reported(report)

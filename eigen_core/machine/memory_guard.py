@@ -18,9 +18,7 @@ from eigen_core.machine.allocation import empty_device_cache, is_exhaustion, kee
 from eigen_core.machine.limits import DeviceLimit, HostLimit, Limit, Pressure
 from eigen_core.machine.memory_report import MemoryReport, Row, measured_parts
 from eigen_core.machine.usage import (
-    Curve,
     PhaseUsage,
-    Point,
     SystemMeter,
     Usage,
     expected_growth,
@@ -91,7 +89,6 @@ class MemoryGuard:
         self._began = clock()
         self._last_look = -float("inf")
         self._children = 0
-        self._curve = Curve()
         self._ended: deque[PhaseUsage] = deque(maxlen=_PHASES_KEPT)
         self._open: PhaseUsage | None = None
         self._before = 0
@@ -181,8 +178,6 @@ class MemoryGuard:
         with self._looking:
             usage = self._meter.read()
             self._last_look, self._children = self._clock(), usage.children
-            device = usage.device.allocated if usage.device else 0
-            self._curve.add(Point(self._last_look - self._began, usage.host, device))
             if self._open is not None:
                 self._open.note(self._last_look - self._began, usage)
             pressure = self._pressure(usage)
@@ -301,7 +296,6 @@ class MemoryGuard:
         with self._looking:
             under_way = () if self._open is None else (replace(self._open),)
             phases = (*self._ended, *under_way)
-            course, recent = tuple(self._curve.course), tuple(self._curve.recent)
         report = MemoryReport(
             moment=datetime.now(UTC).isoformat(timespec="seconds"),
             reason=reason,
@@ -309,8 +303,6 @@ class MemoryGuard:
             usage=usage,
             limits=self._pressures(usage),
             phases=phases,
-            course=course,
-            recent=recent,
             plan=self._plan,
         )
         with self._reporting:

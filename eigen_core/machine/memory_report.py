@@ -18,7 +18,7 @@ from eigen_core.common.files import replacing
 from eigen_core.common.text import duration, size
 from eigen_core.machine.allocation import Values, add_largest, memory_of, tensors_of
 from eigen_core.machine.limits import Pressure
-from eigen_core.machine.usage import PhaseUsage, Point, Usage, process_bytes, resident_part
+from eigen_core.machine.usage import PhaseUsage, Usage, process_bytes, resident_part
 
 _ROWS = 20
 # Listing a million objects takes 0.05 s.
@@ -64,7 +64,6 @@ class MemoryReport:
         limits: of the host, the smallest first, then of the GPU.
         parts: owners and the rest, the largest first; their sum is the memory of all processes.
         phases: the newest phases; the last may be under way.
-        course, recent: the memory over the whole time, each point the peak of an interval, and over its end.
     """
 
     moment: str
@@ -75,8 +74,6 @@ class MemoryReport:
     parts: tuple[Part, ...] = ()
     tensors: tuple[TensorGroup, ...] = ()
     phases: tuple[PhaseUsage, ...] = ()
-    course: tuple[Point, ...] = ()
-    recent: tuple[Point, ...] = ()
     plan: tuple[Row, ...] = ()
 
     @property

@@ -6,13 +6,12 @@ import mmap
 import resource
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import psutil
@@ -309,47 +308,6 @@ def headroom_bytes(memory: MemoryConfig) -> int:
 # A prediction is made from this many phases of the name, the newest.
 _REMEMBERED = 3
 _NO_DEVICE = DeviceUsage(0, 0, 0)
-
-
-class Point(NamedTuple):
-    """Memory at a time (seconds), or the peak of an interval that begins there: of the host, on the device (bytes)."""
-
-    seconds: float
-    host: int
-    device: int
-
-
-class Curve:
-    """The last `capacity` points, and the peaks of at most as many intervals of the whole time.
-
-    Attributes:
-        recent: the last points.
-        course: the peak of each interval, at the time at which the interval began.
-    """
-
-    def __init__(self, capacity: int = 1_024) -> None:
-        self.recent: deque[Point] = deque(maxlen=capacity)
-        self.course: list[Point] = []
-        self._capacity = capacity
-        self._stride = 1
-        self._in_last = 0
-
-    def add(self, point: Point) -> None:
-        """Append a point; times must not fall."""
-        self.recent.append(point)
-        if self.course and self._in_last < self._stride:
-            self.course[-1] = _peak([self.course[-1], point])
-            self._in_last += 1
-            return
-        if len(self.course) == self._capacity:
-            self.course = [_peak(self.course[index : index + 2]) for index in range(0, self._capacity, 2)]
-            self._stride *= 2
-        self.course.append(point)
-        self._in_last = 1
-
-
-def _peak(points: Sequence[Point]) -> Point:
-    return Point(points[0].seconds, max(point.host for point in points), max(point.device for point in points))
 
 
 @dataclass

@@ -57,8 +57,7 @@ from eigen_core.reporting.style import (
 from eigen_core.reporting.tables import NO_GENERATION, champion_in_words, diversity_sentence
 
 if TYPE_CHECKING:
-    from eigen_core.machine import MemoryReport
-    from eigen_core.machine.usage import Point
+    pass
 
 # Fewer generations give a slope that says nothing.
 _SLOPE_GENERATIONS = 10
@@ -287,99 +286,6 @@ def _diversity_story(history: Sequence[GenerationRecord]) -> str:
     if not history:
         return NO_GENERATION
     return diversity_sentence(history[-1]) or "Not recorded: these generations are of an earlier version."
-
-
-# The name of a phase does not fit into a narrower part of the axis.
-_NAMED_SHARE = 0.07
-# A limit of more than this many times the memory would flatten the curve; the text names it.
-_FAR = 4.0
-# Letters that fit into the line under the title.
-_STORY = 118
-
-
-def plot_memory_curve(report: "MemoryReport", path: Path) -> Path:
-    """Write the memory of a report over time: on the left all of it, on the right its end with phases.
-
-    Each point is the peak of an interval. A second line is the tensors on a GPU. A limit is drawn where it is near.
-    """
-    with figure_file(path, "Memory", _report_story(report)) as figure:
-        if report.recent:
-            course, recent = figure.add_axes((0.06, 0.13, 0.30, 0.68)), figure.add_axes((0.46, 0.13, 0.385, 0.68))
-            _draw_course(course, report, report.course)
-            value_axis(course, "Whole course", "MB", "peaks" if len(report.course) < len(report.recent) else "")
-            labels = _draw_course(recent, report, report.recent)
-            _draw_phases(recent, report)
-            value_axis(recent, "Its end, with phases", "MB")
-            label_ends(recent, labels)
-            limit = report.limits[0] if report.limits else None
-            bound = f"Limit: {number(limit.bytes / BYTES_PER_MB)} MB, {limit.origin}. " if limit else ""
-            footnote(figure, f"{bound}Watched for {duration(report.recent[-1].seconds)}.")
-    return path
-
-
-def _report_story(report: "MemoryReport") -> str:
-    if not report.recent:
-        return "The memory has not been measured yet."
-    text = f"{size(report.usage.host)} are taken. {report.headline}"
-    return text if len(text) <= _STORY else f"{text[:_STORY].rsplit(' ', 1)[0]} …"
-
-
-def _draw_course(axes: Axes, report: "MemoryReport", points: "Sequence[Point]") -> list[EndLabel]:
-    unit, seconds_each = _time_unit(points[-1].seconds)
-    time, host, device = (np.array(points, dtype=np.float64) / (seconds_each, BYTES_PER_MB, BYTES_PER_MB)).T
-    if time[0] == time[-1]:
-        # A single point would be no line.
-        time, host, device = np.array([time[0], time[0] + 1.0]), host[[0, -1]], device[[0, -1]]
-    labels = []
-    for name, values, colour in (("processes", host, INK), ("device", device, BLUE)):
-        if name == "processes" or values.any():
-            axes.plot(time, values, color=colour, linewidth=1.4)
-            labels.append(EndLabel(values[-1], f"{name} {number(values[-1])} MB", colour))
-    top = float(max(host.max(), device.max()))
-    for limit in report.limits[:1]:
-        if limit.bytes / BYTES_PER_MB <= _FAR * top:
-            top = max(top, limit.bytes / BYTES_PER_MB)
-            for name, line, colour, dashes in (
-                ("limit", limit.bytes, VERMILLION, "solid"),
-                ("hard line", limit.hard, VERMILLION, "dashed"),
-                ("soft line", limit.soft, ORANGE, "dotted"),
-            ):
-                axes.axhline(line / BYTES_PER_MB, color=colour, linewidth=1.1, linestyle=dashes)
-                labels.append(EndLabel(line / BYTES_PER_MB, name, colour))
-    axes.set_xlim(time[0], time[-1])
-    axes.set_ylim(0.0, 1.08 * top or 1.0)
-    axes.set_xlabel(f"{unit} since the guard began")
-    return labels
-
-
-def _time_unit(seconds: float) -> tuple[str, float]:
-    """Return the unit of a time axis that ends at `seconds`, and its length (seconds)."""
-    if seconds < 600:
-        return "seconds", 1.0
-    return ("minutes", 60.0) if seconds < 36_000 else ("hours", 3_600.0)
-
-
-def _draw_phases(axes: Axes, report: "MemoryReport") -> None:
-    first, last = report.recent[0].seconds, report.recent[-1].seconds
-    _, seconds_each = _time_unit(last)
-    for phase in report.phases:
-        began, ended = max(phase.began, first), min(phase.ended, last)
-        if ended < began:
-            continue
-        colour = tint(PHASE_COLOURS[phase.phase], 0.8) if phase.phase in PHASE_COLOURS else SHADE
-        axes.axvspan(began / seconds_each, ended / seconds_each, color=colour, linewidth=0, zorder=0)
-        if ended - began > _NAMED_SHARE * (last - first):
-            axes.text(
-                (began + ended) / 2 / seconds_each,
-                0.02,
-                f"{phase.phase} {phase.generation}",
-                color=MUTED,
-                fontsize=8.0,
-                ha="center",
-                rotation=90,
-                va="bottom",
-                transform=axes.get_xaxis_transform(),
-            )
 
 
 def _generations(telemetry: Sequence[Telemetry]) -> Values:

@@ -187,6 +187,7 @@ def write_memory_report(location: RunLocation, report: "MemoryReport", generatio
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{generation:06d}-{phase or 'between'}"
     markdown = write_report(report, folder, stem)[0]
     for old in memory_reports(folder.parent)[_REPORTS_KEPT:]:
+        # Earlier versions drew a picture beside it.
         for path in (old, old.with_suffix(".json"), old.with_suffix(".png")):
             path.unlink(missing_ok=True)
     return markdown

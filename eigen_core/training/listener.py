@@ -80,7 +80,7 @@ class Listener:
     def completed(self, training: Training, result: "HoldoutResult | None") -> None:
         """The run has all its generations; `result`: of the holdout episodes, if there are any."""
 
-    def memory_reported(self, report: "MemoryReport", pictures: Sequence[Path]) -> None:
+    def memory_reported(self, report: "MemoryReport") -> None:
         """The memory guard has aborted the training, or SIGUSR1 came; then another thread calls this, at any time."""
 
 

@@ -398,7 +398,7 @@ def _print_phases(console: Console, status: "RunStatus") -> None:
 
 
 def _files(reports: Sequence[Path]) -> list[Path]:
-    files = [reports[0].with_suffix(suffix) for suffix in (".md", ".json", ".png")] if reports else []
+    files = [reports[0].with_suffix(suffix) for suffix in (".md", ".json")] if reports else []
     return [path for path in files if path.is_file()]
 
 

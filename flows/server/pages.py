@@ -110,10 +110,10 @@ class RunPages(Listener):
         self._overview = replace(self._overview, progress=progress)
         self._show_overview()
 
-    def memory_reported(self, report: MemoryReport, pictures: Sequence[Path]) -> None:
+    def memory_reported(self, report: MemoryReport) -> None:
         """Show a memory report at once: the training may be about to end."""
         if server_is_there():
-            show_memory(Pages(), self._run, report_markdown(report), report.headline, list(pictures))
+            show_memory(Pages(), self._run, report_markdown(report), report.headline)
 
     def _renew(self, training: Training, *, is_complete: bool = False) -> None:
         assert self._overview is not None

@@ -6,7 +6,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
@@ -24,7 +24,7 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
-from eigen_core.reporting.tables import Row, plots_markdown
+from eigen_core.reporting.tables import Row
 from flows.server.environment import prepare_environment
 from flows.server.servers import answers, configured_api
 
@@ -84,10 +84,9 @@ def _renewed(artifact: UUID, markdown: str, description: str) -> bool:
     return True
 
 
-def show_memory(pages: Pages, run: str, markdown: str, headline: str, pictures: Sequence[Path]) -> None:
-    text = "\n\n".join([markdown, plots_markdown(pictures)] if pictures else [markdown])
+def show_memory(pages: Pages, run: str, markdown: str, headline: str) -> None:
     with server_asked("The memory report could not be shown", get_run_logger()):
-        pages.show(artifact_key(run, "memory"), text, f"Memory of run {run}: {headline}")
+        pages.show(artifact_key(run, "memory"), markdown, f"Memory of run {run}: {headline}")
 
 
 def publish_cleaning(store: str, rows: list[Row]) -> None:

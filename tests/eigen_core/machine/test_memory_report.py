@@ -108,7 +108,6 @@ def test_the_files_are_the_page_and_the_document(report: MemoryReport, tmp_path:
     loaded = json.loads(document.read_text())
     assert loaded["reason"] == report.reason
     assert loaded["parts"][0]["name"] == report.parts[0].name
-    assert len(loaded["recent"]) == len(report.recent)
     assert sorted(path.name for path in page.parent.iterdir()) == ["000002.json", "000002.md"]
 
 

@@ -11,14 +11,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from memory_cases import HandClock, host_bytes
 
 from eigen_core import machine as memory
 from eigen_core.machine import DeviceUsage, HostLimit, device_bytes
 from eigen_core.machine.limits import ControlGroup
-from eigen_core.machine.usage import Curve, Point, SystemMeter, own_resident_bytes, resident_part
+from eigen_core.machine.usage import SystemMeter, own_resident_bytes, resident_part
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20
@@ -238,27 +236,3 @@ def test_freed_blocks_leave_no_holes_in_the_heap() -> None:
         return int(done.stdout)
 
     assert left("tuned") < 20e6 < 200e6 < left()
-
-
-@given(
-    st.integers(2, 9),
-    st.lists(st.tuples(st.integers(0, 1_000), st.integers(0, 1_000)), max_size=200),
-)
-def test_it_is_bounded_and_keeps_peaks_order_and_beginning(capacity: int, values: list[tuple[int, int]]) -> None:
-    points = [Point(float(second), host, device) for second, (host, device) in enumerate(values)]
-    curve = Curve(capacity)
-    for point in points:
-        curve.add(point)
-    assert len(curve.course) <= capacity
-    assert list(curve.recent) == points[-capacity:]
-    assert [point.seconds for point in curve.course] == sorted({point.seconds for point in curve.course})
-    if not points:
-        assert not curve.course
-        return
-    assert curve.course[0].seconds == 0.0
-    assert max(point.device for point in curve.course) == max(point.device for point in points)
-    # Each stretch has the peak of exactly the points that fall into it.
-    ends = [*(point.seconds for point in curve.course[1:]), float("inf")]
-    for stretch, end in zip(curve.course, ends, strict=True):
-        inside = [point for point in points if stretch.seconds <= point.seconds < end]
-        assert stretch.host == max(point.host for point in inside)

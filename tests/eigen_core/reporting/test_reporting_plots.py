@@ -4,7 +4,6 @@ import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
@@ -15,22 +14,16 @@ from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.typing import RcKeyType
-from memory_cases import MB, bare_report
 from PIL import Image
 from synthetic_run import make_run
 
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.learning.ddpg import DdpgLearner
-from eigen_core.machine import MemoryReport, PhaseUsage, Usage
-from eigen_core.machine.limits import Pressure
-from eigen_core.machine.memory_report import Part
-from eigen_core.machine.usage import Curve, Point
 from eigen_core.reporting import style
 from eigen_core.reporting.plots import (
     plot_fitness,
     plot_learning,
     plot_lineage,
-    plot_memory_curve,
     write_plots,
 )
 
@@ -162,71 +155,3 @@ def test_no_figure_stays_alive(tmp_path: Path) -> None:
     write_plots(*make_run(4, 4), tmp_path, DdpgLearner.curves)
     gc.collect()
     assert not [thing for thing in gc.get_objects() if issubclass(type(thing), Figure)]
-
-
-def _report(samples: int = 500, *, limit: int = 1_000 * MB, device: int = 0, seconds: float = 0.2) -> MemoryReport:
-    curve = Curve(256)
-    for index in range(samples):
-        curve.add(Point(index * seconds, (300 + index % 90) * MB, device))
-    phases = tuple(
-        PhaseUsage(name, generation, began + later, began + later + 10.0, 300 * MB, 390 * MB, 310 * MB)
-        for generation, began in enumerate(range(0, 100, 30), start=1)
-        for name, later in (("evaluate", 0.0), ("train", 10.0), ("something else", 20.0))
-    )
-    return replace(
-        bare_report(),
-        usage=Usage(390 * MB, 0, ()),
-        parts=(
-            Part("a part with a rather long name in a module of its own, and more words than fit", 200 * MB, 0, ""),
-        ),
-        limits=(Pressure(limit, "control group /x, memory.max", 390 * MB, int(0.85 * limit), int(0.93 * limit)),),
-        phases=phases,
-        course=tuple(curve.course),
-        recent=tuple(curve.recent),
-    )
-
-
-ZEROS = (Point(0.0, 0, 0), Point(1.0, 0, 0))
-MEMORY_CASES = {
-    "a run": _report(),
-    "one sample": _report(1),
-    "two samples at once": _report(2, seconds=0.0),
-    "never looked": _report(0),
-    "a limit far away": _report(limit=10**12),
-    "above the limit": _report(limit=100 * MB),
-    "hours, with a device": _report(2_000, seconds=60.0, device=700 * MB),
-    "nothing taken": replace(_report(0), course=ZEROS, recent=ZEROS),
-    "no limit, no phases": replace(_report(), limits=(), phases=()),
-}
-
-
-@pytest.mark.parametrize("case", MEMORY_CASES)
-def test_every_report_gives_a_whole_picture(case: str, tmp_path: Path) -> None:
-    with Image.open(plot_memory_curve(MEMORY_CASES[case], tmp_path / "memory" / "memory.png")) as image:
-        image.load()
-        assert image.size == (1440, 720)
-
-
-def _texts(report: MemoryReport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    texts: list[str] = []
-    save = Figure.savefig
-
-    def remember(figure: Figure, *args: object, **settings: object) -> None:
-        texts.extend(text.get_text() for text in figure.texts)
-        texts.extend(text.get_text() for axes in figure.axes for text in axes.texts)
-        save(figure, *args, **settings)  # type: ignore[arg-type] # handed through
-
-    monkeypatch.setattr(Figure, "savefig", remember)
-    plot_memory_curve(report, tmp_path / "memory.png")
-    return texts
-
-
-def test_phases_and_a_limit_are_labelled_where_they_can_be_seen(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    near = _texts(_report(), tmp_path, monkeypatch)
-    assert {"limit", "hard line", "soft line", "processes 349 MB", "train 3", "evaluate 3"} <= set(near)
-    assert "Limit: 1,000 MB, control group /x, memory.max. Watched for 1 min 40 s." in near
-    far = _texts(_report(limit=10**12), tmp_path, monkeypatch)
-    assert "limit" not in far
-    assert any(text.startswith("Limit: 1M MB") for text in far)

@@ -180,7 +180,7 @@ def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
     monkeypatch.setattr(flows.server.reporter, "create_table_artifact", failing)
 
     def act() -> None:
-        show_memory(Pages(), "lost", "# Memory", "93 %", [])
+        show_memory(Pages(), "lost", "# Memory", "93 %")
         publish_cleaning("runs", [])
 
     in_a_flow_run(act)
