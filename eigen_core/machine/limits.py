@@ -138,9 +138,6 @@ def _upwards(version: Literal[1, 2], path: PurePosixPath, mount_root: str, point
     names = [path, *path.parents]
     for index, part in enumerate([inside, *inside.parents]):
         folder = point / part
-        # A group of version 1 can be set to leave out its children.
-        if index > 0 and version == 1 and _lines(folder / "memory.use_hierarchy") == ["0"]:
-            return
         if folder.is_dir():
             yield ControlGroup(version, str(names[min(index, len(names) - 1)]), folder)
 

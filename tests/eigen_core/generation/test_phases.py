@@ -17,7 +17,6 @@ from eigen_core.common.records import Telemetry
 from eigen_core.generation import TrainingState, evaluate, evolve, record_telemetry, snapshot, start_training, train
 from eigen_core.generation.phases import training_slices, validation_slices
 from eigen_core.learning.method import mean_of_lowest
-from eigen_core.learning.steps import BatchPlan
 from eigen_core.reporting import training_frame
 from eigen_core.task.transitions import stored_days
 
@@ -74,24 +73,6 @@ def test_a_history_says_what_happened() -> None:
     learning = state.history[-1].learning
     assert learning is not None
     assert learning["gradient_steps"] == 3
-
-
-def test_the_champion_is_the_first_of_the_best_validations() -> None:
-    state = small_state()
-    best: tuple[float, int, int] | None = None
-    for generation in range(1, 9):
-        weights = weights_of(state)
-        validations = evaluate(state).validations.tolist()
-        for agent, validation in enumerate(validations):
-            if best is None or validation > best[0]:
-                best, kept = (validation, generation, agent), weights[agent]
-        assert state.champion is not None
-        assert (state.champion.validation, state.champion.generation, state.champion.agent) == best
-        assert torch.equal(state.champion.weights, kept)
-        train(state)
-        evolve(state)
-        assert torch.equal(state.champion.weights, kept)
-    assert len({record.champion_generation for record in state.history}) > 1
 
 
 def test_fitness_and_validation_are_those_of_direct_rollouts() -> None:
@@ -191,29 +172,6 @@ def test_learning_goes_on_where_elites_left_and_starts_anew_with_children() -> N
     evaluate(state)
     train(state)
     assert state.population.state["critic_steps"].tolist() == [6 if origin == "elite" else 3 for origin in origins]
-
-
-@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
-def test_batches_are_of_different_days_inside_one_block(encoder: str) -> None:
-    state = small_state(network={"encoder": encoder}, learner={"block_days": 20, "gradient_steps": 6})
-    evaluate(state)
-    plan = state.learner.plan(state.replay, 5, 1)
-    assert isinstance(plan, BatchPlan)
-    assert plan.slots.shape == (5, 6, 2, 7)
-    assert market_of(state).block_days == (20 if encoder == "tcn" else market_of(state).panel.splits.train.stop)
-    first_days = torch.tensor(plan.blocks)
-    assert first_days.shape == (6, 2)
-    if encoder == "tcn":
-        assert len(set(first_days.flatten().tolist())) > 1
-    else:
-        assert not first_days.any()
-    assert (first_days >= 0).all()
-    assert (first_days + market_of(state).block_days <= market_of(state).panel.splits.train.stop).all()
-    days = torch.tensor(stored_days(state.replay))[plan.slots]
-    assert (days >= first_days[..., None]).all()
-    assert (days < first_days[..., None] + market_of(state).block_days).all()
-    assert (days.sort(dim=-1).values.diff(dim=-1) > 0).all()
-    assert len({str(batch) for batch in plan.slots.flatten(0, 2).tolist()}) > 30
 
 
 def test_where_no_block_has_enough_different_days_nothing_is_learned() -> None:

@@ -8,15 +8,14 @@ import torch
 from numpy.typing import NDArray
 from pydantic import ValidationError
 from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
-from training_cases import advance, content_of, market_of, saved_of, small_state
+from training_cases import advance, content_of, saved_of, small_state
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, evaluate, evolve, restore, start_training, train
 from eigen_core.networks.layout import product
-from eigen_core.planning.sizes import Sizes
-from eigen_core.task import TaskData, open_data
+from eigen_core.task import open_data
 
 SHORT: dict[str, Any] = {"trading_days": 5, "settlement_days": 3, "holding_days": 3}
 
@@ -72,13 +71,6 @@ def test_the_gradient_of_weights_is_float32_and_that_of_the_rounded_factors(prec
 
 
 HALF = {"actions": "float16"}
-
-
-def test_actions_in_half_precision_are_planned_as_they_are_stored() -> None:
-    state = advance(small_state(replay=HALF), 1)
-    assert state.replay.tensors()["action"].dtype == torch.float16
-    sizes = Sizes.of(state.config, TaskData(market_of(state).panel))
-    assert sizes.row_bytes == state.replay.bytes_per_transition
 
 
 def test_a_run_with_them_goes_on_from_its_snapshot_with_the_same_bits() -> None:

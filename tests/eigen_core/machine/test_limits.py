@@ -45,7 +45,6 @@ def test_version_1_walks_up_and_ignores_no_limit(tmp_path: Path) -> None:
         {
             "memory/memory.limit_in_bytes": _UNLIMITED_V1,
             "memory/docker/memory.limit_in_bytes": f"{2 * GB}",
-            "memory/docker/memory.use_hierarchy": "1\n",
             "memory/docker/1f/memory.limit_in_bytes": f"{4 * GB}",
         },
     )
@@ -53,20 +52,6 @@ def test_version_1_walks_up_and_ignores_no_limit(tmp_path: Path) -> None:
     assert [limit.bytes for limit in found] == [2 * GB, 4 * GB, 16_384_000_000]
     assert found[0].origin == "control group /docker, memory.limit_in_bytes"
     assert found[-1].origin == "physical memory"
-
-
-def test_version_1_groups_that_keep_apart_do_not_bound_their_children(tmp_path: Path) -> None:
-    root = system(
-        tmp_path,
-        "4:memory:/a/b\n",
-        VERSION_1,
-        {
-            "memory/a/memory.limit_in_bytes": f"{GB}",
-            "memory/a/memory.use_hierarchy": "0\n",
-            "memory/a/b/memory.limit_in_bytes": f"{4 * GB}",
-        },
-    )
-    assert _found(root)[0].bytes == 4 * GB
 
 
 @pytest.mark.parametrize(

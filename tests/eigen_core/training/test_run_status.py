@@ -18,7 +18,6 @@ from record_cases import record, telemetry
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.lease import Lease
-from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -55,13 +54,6 @@ def directory_of(location: RunLocation) -> RunDirectory:
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
     return small_flow_config(tmp_path / "store")
-
-
-def test_a_run_is_made_once_and_opened_afterwards(config: Config) -> None:
-    assert not Run(config.checkpoint, "run").exists
-    made = directory_of(Run(config.checkpoint, "run").begin(config)).path
-    assert made.is_dir()
-    assert directory_of(Run(config.checkpoint, "run").begin(config)).path == made
 
 
 @pytest.mark.parametrize(
@@ -179,32 +171,6 @@ def test_looking_at_a_run_in_a_bucket_writes_nothing_and_asks_as_much_for_many_g
         assert counts[0] == counts[1]
         assert set(counts[0]) == {"GET"}
         assert 0 < len(counts[0]) < 40
-
-
-def test_looking_at_a_run_in_a_folder_reads_as_much_of_many_generations_as_of_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = small_flow_config(tmp_path / "store", generations=20, checkpoint={"keep_last": 20})
-    store = config.checkpoint.store
-    read: list[str] = []
-    read_object = LocalStore.read
-
-    def counted(store: LocalStore, name: str, limit: int) -> bytes:
-        read.append(name)
-        return read_object(store, name, limit)
-
-    monkeypatch.setattr(LocalStore, "read", counted)
-    Run(config.checkpoint, "run").begin(config)
-    counts = []
-    for generation in range(1, 10):
-        save(config, generation)
-        before = sorted(path for path in Path(store).rglob("*"))
-        read.clear()
-        assert newest_run(store) == "run"
-        assert status_of(store, "run").generation == generation
-        counts.append(len(read))
-        assert sorted(path for path in Path(store).rglob("*")) == before
-    assert len(set(counts)) == 1
 
 
 def test_a_store_can_be_moved(config: Config, tmp_path: Path) -> None:

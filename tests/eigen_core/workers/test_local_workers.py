@@ -64,22 +64,6 @@ def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest
 
 
 @pytest.mark.cpu
-def test_a_worker_that_failed_is_quoted_and_no_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    first, second = (f"{tmp_path}/{name}" for name in ("first", "second"))
-    commands = script(
-        tmp_path,
-        'case "$*" in *"local-1 "*)',
-        f"echo what is wrong >&2; touch {first}; while [ ! -e {second} ]; do sleep 0.01; done; exit 3;; esac",
-        f"while [ ! -e {first} ]; do sleep 0.01; done; echo all is well >&2; touch {second}; exec sleep 60",
-    )
-    monkeypatch.setattr(sys, "executable", commands)
-    with LocalWorkers(2) as workers:
-        os.waitid(os.P_PID, workers.processes[0], os.WEXITED | os.WNOWAIT)
-        with pytest.raises(WorkerLostError, match="ended by itself: what is wrong"):
-            workers.start_missing()
-
-
-@pytest.mark.cpu
 def test_workers_are_shared_out_among_gpus_and_the_next_gets_that_of_the_lost(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

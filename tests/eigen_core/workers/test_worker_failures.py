@@ -1,6 +1,5 @@
 """Errors of workers, and workers that do not answer."""
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -64,26 +63,6 @@ def test_what_a_worker_raises_is_raised_here(
         with replaced(workers, method, failing_with(error)), pytest.raises(Exception, match=text) as raised:
             evaluate(state)
     assert type(raised.value).__name__ == expected
-
-
-def test_the_first_failure_ends_a_phase_whatever_the_others_do(workers: LocalWorkers, tmp_path: Path) -> None:
-    ended = str(tmp_path / "ended")
-
-    def play(_: object, __: object, episodes: Any, ___: object) -> None:
-        import pathlib
-        import time
-
-        if episodes.first_agent:
-            raise ValueError("the second fails")
-        time.sleep(1.5)
-        pathlib.Path(ended).touch()
-
-    with led(small_config(), workers) as (state, executor):
-        wait_for(executor, 2)
-        with replaced(workers, "play", play):
-            with pytest.raises(ValueError, match="the second fails"):
-                evaluate(state)
-            assert not Path(ended).exists()
 
 
 def test_workers_stop_what_nothing_waits_for_and_take_part_in_the_next_attempt(
@@ -181,28 +160,6 @@ def test_a_phase_waits_for_the_first_worker_that_is_free(
         assert time.monotonic() - began > 2.5
     assert warnings
     assert all(warning.endswith("The phase waits until one is free.") for warning in warnings)
-
-
-def test_workers_are_sent_data_at_the_same_time(workers: LocalWorkers, tmp_path: Path) -> None:
-    folder = str(tmp_path)
-
-    def open_together(self: Any, probe: Any, content: Any = None) -> Any:
-        import pathlib
-        import time
-
-        if content is not None:
-            (pathlib.Path(folder) / str(os.getpid())).touch()
-            end = time.monotonic() + 50.0
-            while len(list(pathlib.Path(folder).iterdir())) < 2:
-                assert time.monotonic() < end, "the other is not sent the data"
-                time.sleep(0.02)
-        return self.real_open(probe, content)
-
-    with led(small_config(), workers) as (state, executor):
-        wait_for(executor, 2)
-        with replaced(workers, "open", open_together):
-            evaluate(state)
-        assert len(executor.workers) == 2
 
 
 def test_no_step_of_a_beginning_holds_a_phase_up(

@@ -234,28 +234,14 @@ def test_data_and_replay_are_not_sent_again(workers: LocalWorkers) -> None:
         assert executor.sent_bytes - before < state.population.weights.nbytes + 1_000
 
 
-def test_a_failure_in_a_worker_is_raised_here(workers: LocalWorkers) -> None:
-    config = small_config(learner={"critic_learning_rate": 1e9, "actor_learning_rate": 1e9})
-    with led(config, workers) as (state, _):
-        evaluate(state)
-        with pytest.raises(FloatingPointError, match="Lower the learning rates"):
-            train(state)
-
-
-def test_what_failed_leaves_nothing_in_the_workers(workers: LocalWorkers) -> None:
+def test_a_worker_guards_its_memory_and_keeps_nothing_of_what_failed(workers: LocalWorkers) -> None:
     """Agents, replay and task would be there twice when it is tried again, as long as the failure is remembered."""
     with led(small_config(memory={"limit_gb": 0.05}), workers) as (state, executor):
         wait_for(executor, 2)
-        with pytest.raises(MemoryGuardError) as failed:
+        with pytest.raises(MemoryGuardError) as raised:
             evaluate(state)
         wait_until_listed(workers, [(), ()])
-    assert failed.value.__traceback__ is not None
-
-
-def test_a_worker_guards_its_memory(workers: LocalWorkers) -> None:
-    config = small_config(memory={"limit_gb": 0.05})
-    with led(config, workers) as (state, _), pytest.raises(MemoryGuardError) as raised:
-        evaluate(state)
+    assert raised.value.__traceback__ is not None
     assert (raised.value.phase, raised.value.generation) == ("evaluate", 1)
     assert "50 MB" in str(raised.value)
     assert raised.value.report.phases is not None
