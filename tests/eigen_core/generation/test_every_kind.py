@@ -10,7 +10,7 @@ import torch
 from science_cases import learner_with, method_with, random_panel, small_config
 from training_cases import advance, content_of, resumed_from, saved_of
 
-from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, random_reward
+from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, oracle_reward, random_reward
 from benchmarks.synthetic import planted_edge_market
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -179,13 +179,22 @@ def last_rewards(seed: int, with_gradients: int) -> dict[str, float]:
     }
 
 
+SHARES = {"evolution alone": 0.2, "gradients alone": 0.6, "both": 0.6}
+"""Least share of an oracle's reward on each market."""
+MEAN_OF_EVOLUTION, UNTAUGHT = 0.3, 0.15
+
+
 def holds(seeds: Sequence[int], with_gradients: int = GENERATIONS) -> None:
+    of_evolution = []
     for seed in seeds:
-        floor, reached = random_reward(seed), last_rewards(seed, with_gradients)
-        assert floor > 0.0, "a ratio to agents that lose says nothing"
-        assert min(reached.values()) >= 5.0 * floor, (seed, floor, reached)
+        oracle = oracle_reward(seed)
+        assert random_reward(seed) < UNTAUGHT * oracle, "agents that have not learned reach as much"
+        reached = {learning: reward / oracle for learning, reward in last_rewards(seed, with_gradients).items()}
+        assert all(reached[learning] >= least for learning, least in SHARES.items()), (seed, reached)
         assert reached["gradients alone"] >= reached["evolution alone"], (seed, reached)
         assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
+        of_evolution.append(reached["evolution alone"])
+    assert np.mean(of_evolution) >= MEAN_OF_EVOLUTION, of_evolution
 
 
 @pytest.mark.thorough
