@@ -61,14 +61,6 @@ def recorded(rollout: MarketRollout) -> EpisodeBatch:
     return rollout.episodes
 
 
-def assert_same(one: MarketRollout, other: MarketRollout) -> None:
-    """Equal to the bit."""
-    assert np.array_equal(one.rewards, other.rewards)
-    for first, second in ((one.summary, other.summary), (recorded(one), recorded(other))):
-        for name, values in vars(first).items():
-            assert torch.equal(values, getattr(second, name)), name
-
-
 RULES: list[dict[str, Any]] = [
     {},
     {"credit": "realized", "fill": "same_close", "max_coefficient": None},
@@ -113,23 +105,6 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
         else:
             assert episodes.portfolios[index].shape == (days, table.panel.assets, 0)
     assert traded > 20
-
-
-@pytest.mark.parametrize("rules", [{}, {"observe_portfolio": False}])
-def test_noise_moves_actions_within_their_bounds(rules: dict[str, Any]) -> None:
-    table = Table(trading=rules)
-    still = table.play(shared())
-    assert_same(still, table.play(shared(), noise=table.noise(scale=0.0)))
-    wild = recorded(table.play(shared(), noise=table.noise(scale=2.0))).actions
-    trading = table.config.trading
-    assert trading.max_coefficient is not None
-    for actions in (wild, recorded(still).actions):
-        assert actions[..., 0].min() >= 0.0
-        assert actions[..., 0].max() <= trading.max_coefficient
-        assert actions[..., 1].min() >= trading.min_target - 1e-6
-        assert actions[..., 1].max() <= trading.max_target + 1e-6
-    assert (wild[..., 0] == trading.max_coefficient).any()
-    assert (wild != recorded(still).actions).float().mean() > 0.9
 
 
 def test_each_step_takes_the_noise_of_its_own_place() -> None:

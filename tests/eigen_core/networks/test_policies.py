@@ -19,9 +19,9 @@ from torch.distributions import (
 )
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.networks import Box, Heads, ParameterLayout, SquashedGaussian, market_actions
+from eigen_core.networks import Box, SquashedGaussian, market_actions
 from eigen_core.networks.outcomes import ExpectedOutcomes, follow_expected, margins
-from eigen_core.networks.policies import Categorical, action_shapes, policy_of
+from eigen_core.networks.policies import Categorical
 
 CPU = torch.device("cpu")
 SHAPE = (3, 7, 4, 2)
@@ -100,15 +100,6 @@ def test_a_deterministic_policy_explores_within_the_bounds_and_has_no_density() 
         policy.log_prob(noisy.stored)
 
 
-def test_a_stochastic_policy_stores_what_its_density_is_of() -> None:
-    policy = gaussian(Box([0.0, 0.1], [3.0, 0.5], CPU))
-    quiet, noisy = policy.play(None), policy.play(draw("noise"))
-    assert torch.equal(quiet.stored, policy.mean)
-    assert torch.equal(quiet.actions, policy.mode)
-    assert torch.equal(noisy.stored, policy.sample(draw("noise")))
-    assert torch.equal(noisy.actions, policy.box.actions(noisy.stored))
-
-
 def test_a_choices_density_and_entropy_equal_torchs() -> None:
     policy, noise = Categorical(draw("logits", 2.0, (3, 7, 5))), draw("noise", shape=(3, 7, 5))
     distribution: Any = torch.distributions.Categorical(logits=policy.logits.double())
@@ -128,23 +119,6 @@ def test_choices_are_drawn_by_their_probabilities() -> None:
     shares = policy.sample(draw("many", shape=(1, 40_000, 4)))[0].mean(0)
     # Three standard deviations of a share are 0.0075.
     torch.testing.assert_close(shares, torch.softmax(logits[0, 0], 0), rtol=0.0, atol=0.01)
-
-
-@pytest.mark.parametrize(
-    ("heads", "values"),
-    [(Heads(), 5 * 2 + 2), (Heads(spread="free"), 5 * 2 + 2 + 2), (Heads(spread="observed"), 5 * 4 + 4)],
-)
-def test_the_spread_is_where_the_heads_say(heads: Heads, values: int) -> None:
-    box = Box([0.0, 0.1], [3.0, 0.5], CPU)
-    layout = ParameterLayout(tuple(action_shapes("action", 5, box, heads)))
-    assert layout.size == values
-    rows = torch.tensor(layout.initial_row(keyed_generator(1, "row")))[None].repeat(3, 1)
-    hidden = draw("hidden", shape=(3, 7, 4, 5))
-    policy = policy_of(layout.views(rows), "action", hidden, box, heads)
-    assert policy.mean.shape == SHAPE
-    assert (policy.log_std is None) == (heads.spread == "none")
-    if policy.log_std is not None:
-        assert bool(policy.log_std.any()) == (heads.spread == "observed")
 
 
 def reserve(selectivity: float, mean: float, spread: float) -> dict[str, torch.Tensor]:
