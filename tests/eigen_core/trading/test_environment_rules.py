@@ -1,4 +1,4 @@
-"""Single rules of the environment: classic example by hand, credits, look-ahead, batches, dtypes, errors, memory."""
+"""Single rules of the environment: an example by hand, batches, errors, memory."""
 
 import dataclasses
 import gc
@@ -7,20 +7,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, TradingConfig
-from eigen_core.market import Panel
 from eigen_core.trading import prices as prices_module
 from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
-from eigen_core.trading.orders import choose_assets
-from eigen_core.trading.prices import Prices
 
-Fill = Literal["next_open", "next_close", "same_close"]
 Credit = Literal["decision", "realized", "marked"]
 SMALL: dict[str, Any] = {"trading_days": 25, "settlement_days": 8, "holding_days": 6, "min_target": 0.02}
 
@@ -84,71 +78,6 @@ def test_classic_rules_by_hand(bookkeeping: str) -> None:
     assert table["reason"].tolist() == ["target", "time" if classic else "delisted", "target"]
     assert table["exit_day"].tolist() == [2, 4 if classic else 6, 4]
     assert table["entry"].tolist() == [100.0, 108.0, 40.0]
-
-
-def scribble_after(panel: Panel, day: int, seed: int) -> Prices:
-    """The same prices up to `day`; later ones are replaced, some by nothing."""
-    random = np.random.default_rng(seed)
-    changed = {}
-    for name in ("open", "high", "close"):
-        values = getattr(panel, name).copy()
-        later = random.uniform(1.0, 200.0, values[day + 1 :].shape)
-        later[random.random(later.shape) < 0.2] = np.nan
-        values[day + 1 :] = later
-        changed[name] = values
-    valid = np.where(np.arange(panel.days)[:, None] > day, ~np.isnan(changed["close"]), panel.valid)
-    return prices_of(dataclasses.replace(panel, valid=valid, **changed))
-
-
-@settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 10_000),
-    step=st.integers(0, 32),
-    fill=st.sampled_from(["next_open", "next_close", "same_close"]),
-    credit=st.sampled_from(["realized", "marked", "decision"]),
-    purchases=st.integers(1, 3),
-)
-def test_nothing_up_to_a_day_depends_on_later_prices(
-    seed: int, step: int, fill: Fill, credit: Credit, purchases: int
-) -> None:
-    """Agents act on what they observe; observations, orders, fills and rewards up to a day ignore all later prices."""
-    trading = TradingConfig(fill=fill, credit=credit, purchases_per_day=purchases, **SMALL)
-    panel = random_panel(seed, 60, 4)
-    first_days = torch.tensor([7, 7])
-    day = 7 + step
-    coefficients, targets = random_actions(seed, 2, 33, 4)
-    seen: list[dict[str, Any]] = []
-    for prices in (prices_of(panel), scribble_after(panel, day, seed)):
-        environment = TradingEnvironment(prices, trading, record_trades=True)
-        environment.reset(first_days)
-        observed, acted, chosen = [], [], []
-        for now in range(33):
-            portfolio = environment.portfolio()
-            action = coefficients[:, now] + portfolio[..., 2] - 0.3 * portfolio[..., 0]
-            asset, coefficient = choose_assets(prices, trading, environment.days, action)
-            observed.append(portfolio)
-            acted.append(action)
-            chosen.append(torch.stack((asset, coefficient)))
-            environment.step(action, targets[:, now])
-        known = slice(step + 1)
-        table = environment.trades()
-        filled = table[table["fill_day"] <= day]
-        seen.append(
-            {
-                "observations": torch.stack(observed)[known],
-                "actions": torch.stack(acted)[known],
-                "orders": torch.stack(chosen)[known],
-                "rewards": environment.rewards()[:, known],
-                "fills": filled[["episode", "asset", "decision_day", "fill_day", "entry", "coefficient"]],
-                "closed": table[table["exit_day"] <= day],
-            }
-        )
-    for name in ("observations", "actions", "orders"):
-        assert torch.equal(seen[0][name], seen[1][name]), name
-    for name in ("fills", "closed"):
-        assert seen[0][name].to_dict("records") == seen[1][name].to_dict("records"), name
-    if credit != "decision":
-        assert torch.equal(seen[0]["rewards"], seen[1]["rewards"])
 
 
 @pytest.mark.parametrize("purchases", [1, 5])
