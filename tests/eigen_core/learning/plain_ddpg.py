@@ -1,6 +1,7 @@
 """DDPG once more: one agent, one transition and one window at a time, in double precision, written from the layout."""
 
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -37,15 +38,6 @@ class PlainTransition:
     rewards: list[float]
     """Of all steps that it spans."""
     terminal: bool
-
-
-@dataclass
-class PlainCurves:
-    critic_loss: list[float] = field(default_factory=list)
-    actor_loss: list[float] = field(default_factory=list)
-    value: list[float] = field(default_factory=list)
-    critic_gradient_norm: list[float] = field(default_factory=list)
-    actor_gradient_norm: list[float] = field(default_factory=list)
 
 
 class PlainDdpg:
@@ -160,7 +152,7 @@ class PlainDdpg:
 
     def learn(
         self, weights: Tensor, targets: Tensor, plan: list[list[list[PlainTransition]]]
-    ) -> tuple[Tensor, Tensor, dict[str, Tensor], PlainCurves]:
+    ) -> tuple[Tensor, Tensor, Named, dict[str, list[float]]]:
         """Learn from `plan[step][batch]`; return weights, targets, Adam's moments and the curves."""
         learner, size = learner_settings(self.config, DdpgConfig), self.critic_layout.size
         critic_row = weights[:size].double().clone().requires_grad_()
@@ -170,7 +162,7 @@ class PlainDdpg:
             [critic_row], lr=learner.critic_learning_rate, weight_decay=learner.weight_decay
         )
         actor_adam = torch.optim.AdamW([actor_row], lr=learner.actor_learning_rate, weight_decay=learner.weight_decay)
-        curves = PlainCurves()
+        curves: dict[str, list[float]] = defaultdict(list)
         for number, batches in enumerate(plan, start=1):
             critic_loss, value = torch.zeros((), dtype=torch.float64), 0.0
             seen = critic_row.detach().clone()
@@ -184,12 +176,12 @@ class PlainDdpg:
                     )
                     critic_loss = critic_loss + sum((v - goal) ** 2 for v in values) / len(batch) / len(batches)
                     value += values[0].item() / len(batch) / len(batches)
-            curves.critic_loss.append(critic_loss.item())
-            curves.value.append(value)
-            curves.critic_gradient_norm.append(self.descend(critic_loss, critic_row, critic_adam))
+            curves["critic_loss"].append(critic_loss.item())
+            curves["value"].append(value)
+            curves["critic_gradient_norm"].append(self.descend(critic_loss, critic_row, critic_adam))
             if number % (learner.policy_delay or 1):
-                curves.actor_loss.append(np.nan)
-                curves.actor_gradient_norm.append(np.nan)
+                curves["actor_loss"].append(np.nan)
+                curves["actor_gradient_norm"].append(np.nan)
                 continue
             actor_loss = torch.zeros((), dtype=torch.float64)
             for batch in batches:
@@ -199,8 +191,8 @@ class PlainDdpg:
                     action = self.act(actor, sight, transition.portfolio, transition.step)
                     first = self.values(critic, sight, transition.portfolio, transition.step, action, transition.day)[0]
                     actor_loss = actor_loss - first / len(batch) / len(batches)
-            curves.actor_loss.append(actor_loss.item())
-            curves.actor_gradient_norm.append(self.descend(actor_loss, actor_row, actor_adam))
+            curves["actor_loss"].append(actor_loss.item())
+            curves["actor_gradient_norm"].append(self.descend(actor_loss, actor_row, actor_adam))
             now = torch.cat([critic_row.detach(), actor_row.detach()])
             targets = (1.0 - learner.tau) * targets + learner.tau * now
         moments = {}

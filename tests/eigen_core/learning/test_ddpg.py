@@ -95,9 +95,7 @@ def assert_equals_plain_learner(case: Case, plan: BatchPlan) -> dict[str, Tensor
             before.weights[agent], before.state["targets"][agent], case.plain_plan(plan, agent)
         )
         for name in CURVES:
-            np.testing.assert_allclose(
-                curves[name][agent].numpy(), getattr(expected, name), rtol=2e-4, atol=1e-6, err_msg=name
-            )
+            np.testing.assert_allclose(curves[name][agent].numpy(), expected[name], rtol=2e-4, atol=1e-6, err_msg=name)
         for name, power in (("first_moment", 1), ("second_moment", 2)):
             moment = case.population.tensors()[name][agent].double()
             assert (moment - moments[name]).norm() <= power * 1e-4 * moments[name].norm()
