@@ -17,8 +17,29 @@ FORMAT_KEY = "format_version"
 """Key of the format version; a document without it has version 1."""
 
 
-def _bookkeeping_of_version_1(values: dict[str, Any]) -> None:
-    _set_missing(values, "trading.bookkeeping", "exact")
+Migration = Callable[[dict[str, Any]], None]
+
+
+def _with_missing(defaults: Mapping[str, object]) -> Migration:
+    """Return the migration that gives missing settings the values that earlier versions behaved by."""
+
+    def migrate(values: dict[str, Any]) -> None:
+        for key, value in defaults.items():
+            section, name = _section_of(values, key)
+            section.setdefault(name, value)
+
+    return migrate
+
+
+def _without(*keys: str) -> Migration:
+    """Return the migration that drops settings which no longer exist."""
+
+    def migrate(values: dict[str, Any]) -> None:
+        for key in keys:
+            section, name = _section_of(values, key)
+            section.pop(name, None)
+
+    return migrate
 
 
 def _policy_delay_of_version_2(values: dict[str, Any]) -> None:
@@ -26,26 +47,6 @@ def _policy_delay_of_version_2(values: dict[str, Any]) -> None:
     section, name = _section_of(values, "learner.policy_delay")
     if section.get(name) == (2 if section.get("algorithm") == "td3" else 1):
         section[name] = None
-
-
-def _noisy_fitness_of_version_3(values: dict[str, Any]) -> None:
-    """Keep the fitness of episodes with noise, and choose the champion by validation alone."""
-    _set_missing(values, "evaluation.fitness_slices", 0)
-    _set_missing(values, "evaluation.champion_validation_share", 1.0)
-    _set_missing(values, "evaluation.champion_standard_errors", 0.0)
-
-
-def _settlement_of_version_4(values: dict[str, Any]) -> None:
-    _set_missing(values, "replay.settlement_days", True)
-
-
-def _plateau_of_version_5(values: dict[str, Any]) -> None:
-    _set_missing(values, "evolution.first_champion_plateau", True)
-
-
-def _fills_of_version_6(values: dict[str, Any]) -> None:
-    """Require that no symbol misses a day: positions could be sold while their symbol did not trade."""
-    _set_missing(values, "trading.delisting_loss", None)
 
 
 def _own_prices_of_version_7(values: dict[str, Any]) -> None:
@@ -64,12 +65,6 @@ def _portfolio_costs_of_version_8(values: dict[str, Any]) -> None:
         section[name] = None
 
 
-def _islands_of_version_9(values: dict[str, Any]) -> None:
-    """Drop the exchange of champions between populations, which no longer exists."""
-    _remove(values, "evolution.islands")
-    _remove(values, "evolution.migration_generations")
-
-
 def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
     """Drop settings of other algorithms: every learner had the settings of all."""
     learner, _ = _section_of(values, "learner.algorithm")
@@ -78,11 +73,6 @@ def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
     if learner.get("policy_delay", 0) is None:
         learner["policy_delay"] = 2 if learner.get("algorithm") == "td3" else 1
     _drop_settings_of_others(learner, VARIANTS["learner"])
-
-
-def _compression_of_version_11(values: dict[str, Any]) -> None:
-    """Drop the choice: zstd compresses the replay, and readers accept the other compressions."""
-    _remove(values, "replay.compression")
 
 
 def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
@@ -105,18 +95,26 @@ def _drop_settings_of_others(section: dict[str, Any], variants: Variants) -> Non
         del section[name]
 
 
-MIGRATIONS: tuple[Callable[[dict[str, Any]], None], ...] = (
-    _bookkeeping_of_version_1,
+MIGRATIONS: tuple[Migration, ...] = (
+    _with_missing({"trading.bookkeeping": "exact"}),
     _policy_delay_of_version_2,
-    _noisy_fitness_of_version_3,
-    _settlement_of_version_4,
-    _plateau_of_version_5,
-    _fills_of_version_6,
+    # Fitness is that of episodes with noise, and validation alone chooses the champion.
+    _with_missing(
+        {
+            "evaluation.fitness_slices": 0,
+            "evaluation.champion_validation_share": 1.0,
+            "evaluation.champion_standard_errors": 0.0,
+        }
+    ),
+    _with_missing({"replay.settlement_days": True}),
+    _with_missing({"evolution.first_champion_plateau": True}),
+    # No symbol may miss a day: positions could be sold while their symbol did not trade.
+    _with_missing({"trading.delisting_loss": None}),
     _own_prices_of_version_7,
     _portfolio_costs_of_version_8,
-    _islands_of_version_9,
+    _without("evolution.islands", "evolution.migration_generations"),
     _flat_learner_of_version_10,
-    _compression_of_version_11,
+    _without("replay.compression"),
     _flat_evolution_of_version_12,
     _trace_of_version_13,
 )
@@ -169,16 +167,6 @@ def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     for migrate in MIGRATIONS[version - 1 :]:
         migrate(values)
     return values
-
-
-def _set_missing(values: dict[str, Any], key: str, value: object) -> None:
-    section, name = _section_of(values, key)
-    section.setdefault(name, value)
-
-
-def _remove(values: dict[str, Any], key: str) -> None:
-    section, name = _section_of(values, key)
-    section.pop(name, None)
 
 
 def _section_of(values: dict[str, Any], key: str) -> tuple[dict[str, Any], str]:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import LEARNER_CONFIGS, VARIANTS, BreedingConfig, Config, GeneticConfig, stored
+from eigen_core.config import LEARNER_CONFIGS, VARIANTS, Config, GeneticConfig, stored
 from eigen_core.config.loading import load_config
 from eigen_core.config.stored import config_from_stored, stored_values
 
@@ -37,12 +37,28 @@ def test_what_is_no_version_is_refused(version: object) -> None:
     assert len(str(refused.value)) < 200
 
 
-def test_a_run_of_version_1_keeps_the_books_as_it_did() -> None:
-    """Preset eigen2-classic had exact bookkeeping then."""
-    values = Config(preset="eigen2-classic").model_dump(mode="json")
-    del values["trading"]["bookkeeping"]
-    assert config_from_stored(values).trading.bookkeeping == "exact"
-    assert config_from_stored(stored_values(Config(preset="eigen2-classic"))).trading.bookkeeping == "classic"
+EVALUATION = ("fitness_slices", "champion_validation_share", "champion_standard_errors")
+
+
+@pytest.mark.parametrize(
+    ("version", "preset", "section", "old"),
+    [
+        (1, "eigen2-classic", "trading", {"bookkeeping": "exact"}),
+        (3, "quickstart", "evaluation", dict(zip(EVALUATION, (0, 1.0, 0.0), strict=True))),
+        (4, "quickstart", "replay", {"settlement_days": True}),
+        (5, "quickstart", "evolution", {"first_champion_plateau": True}),
+        (6, "quickstart", "trading", {"delisting_loss": None}),
+    ],
+)
+def test_a_run_of_before_a_setting_goes_on_as_it_did(
+    version: int, preset: str, section: str, old: dict[str, object]
+) -> None:
+    values = Config(preset=preset).model_dump(mode="json")
+    usual = {name: values[section].pop(name) for name in old}
+    for newer, expected in ((0, old), (1, usual)):
+        read = config_from_stored({**values, "format_version": version + newer}).model_dump()[section]
+        assert {name: read[name] for name in old} == expected
+    assert all(usual[name] != value for name, value in old.items())
 
 
 @pytest.mark.parametrize(
@@ -55,40 +71,6 @@ def test_the_usual_delay_of_version_2_is_that_of_now(algorithm: str, stored_dela
     for version in (1, 2):
         learner = config_from_stored({**values, "format_version": version}).learner
         assert getattr(learner, "policy_delay", None) == delay
-
-
-@pytest.mark.parametrize("preset", ["quickstart", "ppo"])
-def test_a_run_of_version_3_is_judged_as_it_was(preset: str) -> None:
-    values = Config(preset=preset).model_dump(mode="json")
-    for setting in ("fitness_slices", "champion_validation_share", "champion_standard_errors"):
-        del values["evaluation"][setting]
-    evaluation = config_from_stored({**values, "format_version": 3}).evaluation
-    assert (evaluation.fitness_slices, evaluation.champion_validation_share) == (0, 1.0)
-    assert evaluation.champion_standard_errors == 0.0
-
-
-def test_a_run_of_version_5_lets_mutation_grow_as_it_did() -> None:
-    values = Config().model_dump(mode="json")
-    del values["evolution"]["first_champion_plateau"]
-    for version, plateau in ((5, True), (6, False)):
-        evolution = config_from_stored({**values, "format_version": version}).evolution
-        assert isinstance(evolution, BreedingConfig)
-        assert evolution.first_champion_plateau is plateau
-
-
-def test_a_run_of_version_4_stores_the_days_of_settlement_as_it_did() -> None:
-    values = Config().model_dump(mode="json")
-    assert config_from_stored({**values, "format_version": 4}).replay.settlement_days is False
-    del values["replay"]["settlement_days"]
-    assert config_from_stored({**values, "format_version": 4}).replay.settlement_days is True
-    assert config_from_stored({**values, "format_version": 5}).replay.settlement_days is False
-
-
-def test_a_run_of_version_6_keeps_to_data_in_which_every_fill_has_a_market() -> None:
-    values = Config().model_dump(mode="json")
-    del values["trading"]["delisting_loss"], values["trading"]["delisting_days"]
-    assert config_from_stored({**values, "format_version": 6}).trading.delisting_loss is None
-    assert config_from_stored({**values, "format_version": 7}).trading.delisting_loss == Config().trading.delisting_loss
 
 
 def test_a_portfolio_of_version_8_keeps_to_data_in_which_every_symbol_trades() -> None:
