@@ -277,9 +277,7 @@ def _refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None
     """Refuse weeks from Tuesday to Saturday, and in a time zone from Sunday to Thursday: the days are shifted."""
     days = np.unique(days)
     counts = np.bincount(weekdays_of(days), minlength=7)
-    regular = 4 * counts >= counts.max()
-    if len(days) < _DAYS_TO_JUDGE_BY:
-        return
+    regular = (4 * counts >= counts.max()) & (len(days) >= _DAYS_TO_JUDGE_BY)
     if regular[SATURDAY] and not regular[_MONDAY] and not regular[_SUNDAY]:
         advice = "add `--set market.time_zone=America/New_York`" if time_zone is None else "leave market.time_zone out"
         raise InputError(

@@ -144,6 +144,7 @@ BAD_ASSIGNMENTS = {
     "learner.algorithm=dqn": "'dqn' cannot be used; give one of ddpg, td3, sac, ppo, counterfactual, direct",
     "trading.fill=yesterday": "give one of next_open, next_close, same_close",
     "device=tpu": "give one of auto, cpu, cuda",
+    "market.first_date=2014-02-30": "give a date as YYYY-MM-DD, or null",
     "network.scales=[]": "give a list of whole numbers",
     "network.scales=[1, 1000]": "network.scales has 1000 days but market.window is 64",
     "replay.capacity=10": "replay.capacity 10 is below replay.minimum 2,000",
@@ -205,6 +206,7 @@ def nested(depth: int) -> list[Any]:
     [
         {"learner": 5},
         {"preset": None},
+        {3: 4},
         {"learner": {3: 4}},
         {"learner": {"algorithm": ["ppo"]}},
         {"learner": {"algorithm": "x" * 5_000}},
