@@ -149,7 +149,7 @@ def _opened(config: Config, state: TrainingState, folder: Path) -> tuple[RunDire
 
 
 def _reached_in(run: Path) -> list[Reached]:
-    return [Reached(**row) for row in pd.read_csv(run / "reached.csv").to_dict("records")]
+    return [Reached(*row) for row in pd.read_csv(run / "reached.csv").itertuples(index=False)]
 
 
 def _save(run: RunDirectory, state: TrainingState, reached: Sequence[Reached]) -> None:

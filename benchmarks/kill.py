@@ -177,7 +177,7 @@ class Killer:
         while process.exitcode is None and not self._is_in(instant, name):
             time.sleep(0.0005)
         process.join(instant.delay)
-        if process.exitcode is not None or process.pid is None:
+        if process.pid is None or not process.is_alive():
             return False
         os.kill(process.pid, signal.SIGKILL)
         process.join()
@@ -280,7 +280,7 @@ def run(kills: int, seed: int, console: Console) -> dict[str, Outcome]:
 
 
 def _section(outcomes: Mapping[str, Outcome]) -> Section:
-    facts = {
+    facts: dict[str, list[object]] = {
         "kills": [outcome.kills for outcome in outcomes.values()],
         "while the network failed": [outcome.faulty for outcome in outcomes.values()],
         "during an upload": [outcome.uploading for outcome in outcomes.values()],
