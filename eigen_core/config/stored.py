@@ -84,10 +84,6 @@ def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
     _drop_settings_of_others(evolution, VARIANTS["evolution"])
 
 
-def _trace_of_version_13(values: dict[str, Any]) -> None:
-    _remove(values, "memory.trace")
-
-
 def _drop_settings_of_others(section: dict[str, Any], variants: Variants) -> None:
     model = variants.named(section)
     known = {name for one in variants.models.values() for name in one.model_fields}
@@ -116,7 +112,7 @@ MIGRATIONS: tuple[Migration, ...] = (
     _flat_learner_of_version_10,
     _without("replay.compression"),
     _flat_evolution_of_version_12,
-    _trace_of_version_13,
+    _without("memory.trace"),
 )
 """Migrations from version 1 to 2, from 2 to 3, and so on.
 

@@ -103,11 +103,15 @@ def stop_event() -> threading.Event:
 
 
 def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Callable[[], bool]) -> None:
-    """Return when `stopping()` is true; raise `Stopped` if one of the components has ended by itself."""
+    """Return when `stopping()` is true, or after `eigen down`; raise `Stopped` if a component has ended by itself."""
     while not stopping():
-        for component in components:
-            if home.running(component) is None:
-                raise Stopped(f"The {component} has ended. {last_words(home.log(component))}")
+        ended = next((component for component in components if home.running(component) is None), None)
+        if ended is not None:
+            # `eigen down` forgets at its end what it has stopped.
+            with home.alone(_LOCK_TIMEOUT_SECONDS):
+                if home.read(ended) is None:
+                    return
+            raise Stopped(f"The {ended} has ended. {last_words(home.log(ended))}")
         time.sleep(_POLL_SECONDS)
 
 

@@ -44,7 +44,10 @@ def eigen(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 
 
 @pytest.mark.slow
-def test_in_the_foreground_it_ends_with_what_it_started(folder: Path) -> None:
+@pytest.mark.parametrize("way", ["SIGTERM", "eigen down"])
+def test_in_the_foreground_it_ends_with_what_it_started(
+    folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]], way: str
+) -> None:
     port = free_port()
     environment = operator_environment(folder / "prefect")
     process = subprocess.Popen(
@@ -61,7 +64,11 @@ def test_in_the_foreground_it_ends_with_what_it_started(folder: Path) -> None:
         lines = iter(process.stdout.readline, "")
         assert any("PREFECT_API_URL" in line for line in lines)
         started = [home.running("server"), home.running("worker")]
-        process.send_signal(signal.SIGTERM)
+        if way == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
+        else:
+            eigen("down")
+        # A loop in a shell that restarts it ends too.
         assert process.wait(60.0) == 0
     finally:
         process.kill()
