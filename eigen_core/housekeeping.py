@@ -10,7 +10,7 @@ from eigen_core.checkpoint.contents import CleanReport, RunContents
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
-from eigen_core.checkpoint.lease import Lease, LeaseHeldError
+from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.location import RunLocation, no_such_run
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -87,42 +87,33 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
         dry_run: remove nothing.
 
     Raises:
-        InputError: a run that is named does not exist or is in use, or the store cannot be used.
+        InputError: a run that is named does not exist, cannot be read or is in use, or the store cannot be used.
         StoreUnavailableError: the store does not answer.
     """
-    if names is None:
-        return [_clean_if_readable(store, name, grace_seconds, dry_run=dry_run) for name in runs_in(store)]
-    cleaned = [_clean_run(Run.open(store, name), grace_seconds, dry_run=dry_run) for name in names]
-    busy = next((run for run in cleaned if run.skipped), None)
-    if busy is not None:
-        raise InputError(f"{busy.skipped} Nothing of it was removed.")
+    cleaned = []
+    for name in runs_in(store) if names is None else names:
+        try:
+            cleaned.append(_clean_run(Run.open(store, name), grace_seconds, dry_run=dry_run))
+        except InputError as error:
+            if names is not None:
+                raise
+            cleaned.append(CleanedRun(name, str(error)))
     return cleaned
-
-
-def _clean_if_readable(store: str, name: str, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
-    try:
-        run = Run.open(store, name)
-        run.config  # noqa: B018 - read here
-    except InputError as error:
-        return CleanedRun(name, str(error))
-    return _clean_run(run, grace_seconds, dry_run=dry_run)
 
 
 def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
     location, settings = run.location, run.config.checkpoint
-    if dry_run:
-        if run.is_running():
-            return CleanedRun(location.name, f"Run '{location.name}' is in use by another process.")
-        return _clean(location, settings, grace_seconds, None, dry_run=True)
-    try:
-        with ExitStack() as stack:
+    with ExitStack() as stack:
+        lease = None
+        if dry_run:
+            if run.is_running():
+                raise RunLockedError(f"Run '{run.name}' is in use by another process.")
+        else:
             # Keeps other processes from the run meanwhile.
             if location.local.exists():
                 stack.enter_context(RunDirectory.open(location.root, location.name).lock())
             lease = stack.enter_context(take_lease(location, settings)) if location.remote else None
-            return _clean(location, settings, grace_seconds, lease, dry_run=False)
-    except (RunLockedError, LeaseHeldError) as error:
-        return CleanedRun(location.name, str(error))
+        return _clean(location, settings, grace_seconds, lease, dry_run=dry_run)
 
 
 def _clean(
