@@ -32,6 +32,7 @@ from eigen_core.checkpoint.integrity import (
     holdout_name,
 )
 from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.location import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
@@ -310,6 +311,7 @@ def test_the_configuration_is_taken_from_the_newest_generation(
         reopened = RunDirectory.open(run.root, "run")
     assert reopened.config == CONFIG
     assert "the configuration of generation 3 is used" in caplog.text
+    assert list_runs(LocalStore(run.root)) == ["run"]
     assert [damage.path for damage in reopened.contents.verify()] == ["config.json"]
     assert reopened.load_newest() is not None
 

@@ -44,20 +44,14 @@ def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyP
     return take
 
 
-def test_first_lease_and_the_next_have_rising_epochs(store: MemoryStore, clock: Clock) -> None:
-    epochs = []
-    for _ in range(3):
-        lease = Lease.acquire(store, "run", 90.0, clock=clock)
+def test_epochs_rise_and_are_above_those_of_the_manifests(store: MemoryStore, clock: Clock) -> None:
+    for above, epoch in ((0, 1), (0, 2), (7, 8), (7, 9)):
+        lease = Lease.acquire(store, "run", 90.0, above=above, clock=clock)
         lease.check()
         assert is_live(store, "run")
         lease.release()
         assert not is_live(store, "run")
-        epochs.append(lease.epoch)
-    assert epochs == [1, 2, 3]
-
-
-def test_epoch_is_above_that_of_the_manifests_even_if_the_leases_are_gone(store: MemoryStore) -> None:
-    assert Lease.acquire(store, "run", 90.0, above=7).epoch == 8
+        assert lease.epoch == epoch
 
 
 def test_runs_have_leases_of_their_own(store: MemoryStore) -> None:
@@ -105,20 +99,15 @@ def test_beats_keep_the_lease_by_the_stores_clock_however_wrong_ours_are(
     beating.check()
 
 
-def test_a_lease_that_a_holder_elsewhere_gave_back_is_free_at_once(
-    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
+@pytest.mark.parametrize("is_released", [True, False])
+def test_a_lease_that_was_given_back_or_whose_run_is_locked_here_is_free_at_once(
+    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease], is_released: bool
 ) -> None:
     holder = held_elsewhere()
     assert is_live(store, "run")
-    holder.release()
-    assert Lease.acquire(store, "run", 90.0, clock=clock).epoch == 2
-
-
-def test_holder_of_the_runs_lock_takes_over_at_once(
-    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
-) -> None:
-    held_elsewhere()
-    assert Lease.acquire(store, "run", 90.0, clock=clock, at_once=True).epoch == 2
+    if is_released:
+        holder.release()
+    assert Lease.acquire(store, "run", 90.0, clock=clock, at_once=not is_released).epoch == 2
 
 
 def test_a_lost_reply_to_the_creation_is_recognised_as_ours(store: MemoryStore) -> None:

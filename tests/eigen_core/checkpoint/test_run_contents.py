@@ -1,14 +1,12 @@
 """A run can be read, verified and described in any store."""
 
-import logging
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import CONFIG, files_of, new_run, sample
+from checkpoint_samples import files_of, new_run, sample
 from memory_store import MemoryStore
 
 from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.location import list_runs
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
@@ -48,16 +46,6 @@ def test_a_run_that_is_none(store: MemoryStore) -> None:
     assert contents.newest_manifest() is None
     with pytest.raises(InputError, match=r"config\.json is missing"):
         contents.config()
-
-
-def test_a_lost_configuration_does_not_hide_a_run(store: MemoryStore, caplog: pytest.LogCaptureFixture) -> None:
-    del store.content["run/config.json"]
-    contents = RunContents(store, "run")
-    assert list_runs(store) == ["run"]
-    with caplog.at_level(logging.WARNING):
-        assert contents.config() == CONFIG
-    assert "generation 3 is used" in caplog.text
-    assert [damage.file for damage in contents.verify()] == ["config.json"]
 
 
 def test_a_store_that_is_away_is_not_damage(store: MemoryStore) -> None:
