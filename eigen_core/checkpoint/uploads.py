@@ -160,9 +160,8 @@ class Uploader:
         self._queue: dict[str, _File] = {}  # by name; the first one is uploaded first
         self._current: _File | None = None
         self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
-        self._safe: set[int] = set()  # generations that the store has or would not keep
         self._blobs: Mapping[str, int] = {}  # those in the store: name, relative to the run -> size (bytes)
-        self._damaged: str | None = None  # why the newest generation cannot be uploaded
+        self._damaged: dict[int, str] = {}  # generations, newer than all in the store, that cannot be uploaded -> why
         self._failures = 0
         self._is_finishing = False
         self._broken: BaseException | None = None
@@ -320,9 +319,8 @@ class Uploader:
 
     def _append(self, manifest: Manifest) -> None:
         """Queue a generation, in place of an older version of it."""
-        number = manifest.generation
-        self._safe.discard(number)
-        self._put(_Generation(f"generation {number}", manifest, self._clock()))
+        self._damaged.pop(manifest.generation, None)
+        self._put(_Generation(f"generation {manifest.generation}", manifest, self._clock()))
 
     def _put(self, item: _File) -> None:
         """Put an item at the end of the queue, in place of one of its name."""
@@ -362,7 +360,6 @@ class Uploader:
         for number, item in waiting.items():
             if number not in kept and item is not self._current:
                 self._take(item)
-                self._safe.add(number)
                 logger.info("Run '%s': %s is not needed in the store", self._name, item.name)
 
     def _upload(self, item: _Generation) -> None:
@@ -370,18 +367,16 @@ class Uploader:
         try:
             self._write(item.manifest)
         except DamagedFileError as error:
-            damaged = f"{error}. It stays on this machine alone; verify the run."
+            why = f"{error}. It stays on this machine alone; verify the run."
             with self._changed:
-                is_newest = self._take(item)
-                self._damaged = f"Generation {number} of run '{self._name}' is not in {self._url}: {damaged}"
-            if is_newest:
-                logger.error("Generation %d of run '%s' cannot be uploaded: %s", number, self._name, damaged)
+                if self._take(item):
+                    self._damaged[number] = why
+                    logger.error("Generation %d of run '%s' cannot be uploaded: %s", number, self._name, why)
             return
         seconds = self._clock() - began
         with self._changed:
-            if self._take(item):
-                self._safe.add(number)
-            self._damaged = None
+            self._take(item)
+            self._damaged = {newer: why for newer, why in self._damaged.items() if newer > number}
             self._set(done=self._status.done + 1)
             if self._moved_bytes and seconds > 0:
                 self._set(mb_per_second=self._moved_bytes / seconds / 1e6)
@@ -463,9 +458,9 @@ class Uploader:
 
     def _clean_directory(self) -> None:
         with self._changed:
-            safe = set(self._safe)
+            only_here = {*self._generations(), *self._damaged}
         try:
-            self._directory.clean(self._config.keep_local, 0, 0, self._directory.contents.generations() - safe)
+            self._directory.clean(self._config.keep_local, 0, 0, only_here)
         except (StoreUnavailableError, InputError) as error:
             logger.warning(_NOT_DELETED, self._name, self._directory.path, error)
 
@@ -505,8 +500,9 @@ class Uploader:
                 f"Run '{self._name}' is not wholly in {self._url} after {seconds:.0f} s. Only on this machine, in "
                 f"{self._directory.path}: {', '.join(missing)}. Resume the run here to upload them.{error}"
             )
-        if self._damaged is not None:
-            raise StoreUnavailableError(self._damaged)
+        if self._damaged:
+            number, why = max(self._damaged.items())
+            raise StoreUnavailableError(f"Generation {number} of run '{self._name}' is not in {self._url}: {why}")
 
     def _set(self, **fields: object) -> None:
         with self._changed:
