@@ -6,7 +6,8 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -178,45 +179,39 @@ def test_a_generation_gets_its_name_when_all_of_it_will_last(tmp_path: Path, mon
 def test_a_save_that_fails_at_any_call_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int, reason: str
 ) -> None:
-    run = saved_run(tmp_path, 1)
-    run.save(sample(2, seconds=1.0))
-    original = getattr(os, call)
-    failures = 0
+    run = saved_run(tmp_path, 1, 2)
+    original, failures = getattr(os, call), 0
     with run.lock():
         for nth in range(1, 60):
-            left = nth
+            calls = count(1)
 
-            def failing(*arguments: object, **options: object) -> object:
-                nonlocal left
-                left -= 1
-                if left == 0:
+            def failing(*arguments: object, calls: Iterator[int] = calls, nth: int = nth, **options: object) -> object:
+                if next(calls) == nth:
                     raise OSError(number, os.strerror(number))
                 return original(*arguments, **options)
 
             monkeypatch.setattr(os, call, failing)
             try:
-                run.save(sample(3, seconds=2.0))
+                run.save(sample(3))
             except InputError as error:
                 failures += 1
                 assert reason in str(error)  # noqa: PT017 - most of the calls must fail, the last must not
-                monkeypatch.undo()
-                assert run.contents.verify() == []
-                assert generations_of(run) in ([1, 2], [1, 2, 3])
-                if generations_of(run) == [1, 2]:
-                    newest = newest_of(RunDirectory.open(tmp_path, "run"))
-                    assert_same(newest.snapshot, sample(2, seconds=1.0))
-                assert work_in_progress(run) == []
-                run.clean(2, 0, 0, protected={1, 2})
-                for manifest in run.contents.manifests():
-                    if manifest.generation == 3:
-                        (run.path / manifest.name).unlink()
-                run.load_newest()
             else:
-                monkeypatch.undo()
                 break
+            finally:
+                monkeypatch.undo()
+            assert run.contents.verify() == []
+            assert work_in_progress(run) == []
+            newest = newest_of(RunDirectory.open(tmp_path, "run")).snapshot
+            assert newest.generation in (2, 3)
+            assert_same(newest, sample(newest.generation))
+            for manifest in run.contents.manifests():
+                if manifest.generation == 3:
+                    (run.path / manifest.name).unlink()
+            run.clean(2, 0, 0)
+            run.load_newest()
     assert failures >= 1
-    newest = newest_of(RunDirectory.open(tmp_path, "run"))
-    assert_same(newest.snapshot, sample(3, seconds=2.0))
+    assert_same(newest_of(RunDirectory.open(tmp_path, "run")).snapshot, sample(3))
 
 
 def test_a_disk_that_takes_no_more_at_any_byte_leaves_what_was_there(tmp_path: Path) -> None:

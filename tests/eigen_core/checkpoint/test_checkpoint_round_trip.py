@@ -70,14 +70,6 @@ def test_a_saved_generation_comes_back(tmp_path: Path) -> None:
     assert reopened.contents.verify() == []
 
 
-def test_a_run_without_generations_loads_nothing(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    assert run.load_newest() is None
-    assert run.contents.newest_manifest() is None
-    assert run.contents.manifests() == []
-    assert run.contents.verify() == []
-
-
 @pytest.mark.parametrize("dtype", TYPES, ids=str)
 def test_every_type_and_shape_keeps_its_bits(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {

@@ -7,8 +7,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from pathlib import Path
 
 import pytest
 from memory_store import Clock, MemoryStore
@@ -16,7 +14,6 @@ from memory_store import Clock, MemoryStore
 from eigen_core.checkpoint import lease as lease_module
 from eigen_core.checkpoint.file_lock import ProcessIdentity, this_process
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live, lease_state
-from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 
@@ -295,76 +292,32 @@ def test_permission_revoked_is_for_the_caller_to_judge_and_the_lease_is_not_lost
     lease.check()
 
 
-def _hold(folder: str, holder: Connection) -> None:
-    lease = Lease.acquire(LocalStore(Path(folder)), "run", 90.0)
-    holder.send(lease.epoch)
-    while True:
-        time.sleep(60)
-
-
-def test_a_killed_owner_on_this_machine_is_replaced_at_once(tmp_path: Path) -> None:
-    here, there = FORK.Pipe()
-    holder = FORK.Process(target=_hold, args=(str(tmp_path), there), daemon=True)
-    holder.start()
-    assert here.poll(60)
-    assert here.recv() == 1
-    store = LocalStore(tmp_path)
-    with pytest.raises(LeaseHeldError, match=f"process {holder.pid} on "):
-        Lease.acquire(store, "run", 90.0)
-    assert holder.pid is not None
-    os.kill(holder.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, holder.pid, os.WEXITED | os.WNOWAIT)
-    assert lease_state(store, "run", at_once=False) is not None
-    assert not is_live(store, "run"), "killed, but not yet reaped"
-    holder.join()
-    assert not is_live(store, "run")
-    assert Lease.acquire(store, "run", 90.0).epoch == 2
-
-
-def _race(folder: str, start: Connection, outcome: Connection) -> None:
-    start.recv()
-    try:
-        lease = Lease.acquire(LocalStore(Path(folder)), "run", 90.0)
-    except LeaseHeldError:
-        outcome.send(0)
-    else:
-        lease.check()
-        outcome.send(lease.epoch)
-    start.recv()
-
-
-def test_of_eight_processes_that_race_one_wins(tmp_path: Path) -> None:
-    for _ in range(5):
-        folder = tmp_path / f"{_}"
-        folder.mkdir()
-        pipes = [(FORK.Pipe(), FORK.Pipe()) for _ in range(8)]
-        racers = [
-            FORK.Process(target=_race, args=(str(folder), start[1], outcome[1]), daemon=True)
-            for start, outcome in pipes
-        ]
-        for racer in racers:
-            racer.start()
-        for start, _outcome in pipes:
-            start[0].send(None)
-        epochs = [outcome[0].recv() for _, outcome in pipes]
-        for start, _outcome in pipes:
-            start[0].send(None)
-        for racer in racers:
-            racer.join()
-        assert sorted(epochs) == [0] * 7 + [1]
-
-
-def test_only_what_is_proved_counts_as_gone() -> None:
+def test_only_what_is_proved_counts_as_ended() -> None:
     me = this_process()
     assert me.started is not None
     assert not me.has_ended()
     assert me.model_copy(update={"started": me.started - 1}).has_ended(), "its number is another process's now"
-    ended = FORK.Process(target=int)
-    ended.start()
-    ended.join()
-    gone = me.model_copy(update={"pid": ended.pid})
-    assert gone.has_ended()
+    child = FORK.Process(target=time.sleep, args=(60,))
+    child.start()
+    assert child.pid is not None
+    process = ProcessIdentity.of(child.pid)
+    assert not process.has_ended()
+    os.kill(child.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process.has_ended(), "killed, and not yet reaped"
+    child.join()
+    assert process.has_ended()
     for unknown in ({"boot": None}, {"boot": "x"}, {"namespace": None}, {"namespace": "pid:[1]"}, {"started": None}):
-        assert not gone.model_copy(update=unknown).has_ended(), unknown
+        assert not process.model_copy(update=unknown).has_ended(), unknown
     for pid in (0, -1, 1 << 70):
-        assert not gone.model_copy(update={"pid": pid}).has_ended(), pid
+        assert not process.model_copy(update={"pid": pid}).has_ended(), pid
+
+
+def test_a_holder_that_has_ended_is_replaced_at_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = ProcessIdentity.of(os.getpid())
+    ended = ended.model_copy(update={"started": (ended.started or 0) - 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(lease_module, "this_process", lambda: ended)
+        Lease.acquire(store, "run", 90.0)
+    assert not is_live(store, "run")
+    assert Lease.acquire(store, "run", 90.0).epoch == 2

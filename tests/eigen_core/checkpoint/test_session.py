@@ -268,17 +268,6 @@ def test_a_store_that_is_away_at_the_start_leaves_nothing_that_blocks_a_later_on
 
 
 @pytest.mark.usefixtures("quick_retries")
-def test_a_lost_reply_at_the_start_changes_nothing(away: CheckpointConfig, fault_proxy: FaultProxy) -> None:
-    fault_proxy.add(Fault("lost_reply", method="POST"))
-    location = begin(away)
-    fault_proxy.add(Fault("lost_reply", method="POST", times=3))
-    with open_session(away, RUN) as session:
-        save(session, 1)
-        session.finish()
-    assert epochs(location.stored) == {1: session.epoch}
-
-
-@pytest.mark.usefixtures("quick_retries")
 def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
     away: CheckpointConfig, fault_proxy: FaultProxy
 ) -> None:
