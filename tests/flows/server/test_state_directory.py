@@ -150,10 +150,10 @@ home = StateDirectory(Path({str(tmp_path)!r}))
 says = "import os, time; print(os.getcwd(), os.environ['WORD'], flush=True); time.sleep(60)"
 command, environment = [sys.executable, "-c", says], {{**os.environ, "WORD": "said"}}
 ready = lambda: len(last_lines(home.log("worker"), 5)) == 2
-home.start("worker", command, environment, ready, 20.0, api="http://api")
+home.start("worker", command, environment, ready, 120.0, api="http://api")
 """
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=60, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, timeout=180, check=True)
     record = home.running("worker")
     assert record is not None
     assert last_lines(record.log, 5) == ["before", f"{tmp_path} said"]
@@ -162,13 +162,16 @@ home.start("worker", command, environment, ready, 20.0, api="http://api")
 
 
 @pytest.mark.parametrize(
-    ("code", "how"),
+    ("code", "seconds", "how"),
     [
-        ("print('why'); raise SystemExit(3)", r"ended with status 3\. Its last line was: why\."),
-        ("import time; time.sleep(60)", r"was not ready within 2 s\. Its last line was: none\."),
+        ("print('why'); raise SystemExit(3)", 120.0, r"ended with status 3\. Its last line was: why\."),
+        ("import time; time.sleep(600)", 1.0, r"was not ready within 1 s\. Its last line was: none\."),
     ],
+    ids=["ended", "late"],
 )
-def test_a_process_that_does_not_become_ready_is_stopped_and_forgotten(tmp_path: Path, code: str, how: str) -> None:
+def test_a_process_that_does_not_become_ready_is_stopped_and_forgotten(
+    tmp_path: Path, code: str, seconds: float, how: str
+) -> None:
     home = StateDirectory(tmp_path)
     seen: list[LocalProcess] = []
 
@@ -179,6 +182,6 @@ def test_a_process_that_does_not_become_ready_is_stopped_and_forgotten(tmp_path:
         return False
 
     with pytest.raises(Stopped, match=f"The server {how} Its log is"):
-        home.start("server", [sys.executable, "-c", code], os.environ, ready, 2.0, api="http://api")
+        home.start("server", [sys.executable, "-c", code], os.environ, ready, seconds, api="http://api")
     assert home.read("server") is None
     assert not any(process.is_alive() for process in seen)
