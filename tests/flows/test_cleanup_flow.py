@@ -17,7 +17,6 @@ from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.training.runs import status_of
 from flows.server.environment import FINISHED_NAME
 from flows.server.flows import cleanup_flow, train_flow
 from flows.server.reporter import artifact_key
@@ -108,17 +107,6 @@ def quick(
 def bucket_config(url: str, **checkpoint: Any) -> Config:
     config = small_flow_config(Path("runs"), checkpoint={"upload_mb_per_second": 0, **checkpoint})
     return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": url})})
-
-
-@pytest.mark.usefixtures("quick")
-@pytest.mark.thorough
-def test_a_training_shows_how_far_its_uploads_are(gcs_bucket: str) -> None:
-    config = bucket_config(gcs_bucket)
-    assert train_flow(config, "Uploads.1", return_state=True).is_completed()
-    assert status_of(gcs_bucket, "Uploads.1").uploads is not None
-    overview = markdown(artifact_key("Uploads.1"))
-    assert f"Everything is in {gcs_bucket} (3 generations uploaded" in overview
-    assert f"[{gcs_bucket}/Uploads.1](https://console.cloud.google.com/storage/browser/" in overview
 
 
 @pytest.mark.usefixtures("quick")
