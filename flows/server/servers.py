@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
+from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -95,7 +96,7 @@ def answers(api: str) -> bool:
     except urllib.error.URLError as error:
         # Prefect may know a certificate that this request does not.
         return isinstance(error.reason, ssl.SSLError)
-    except (OSError, ValueError):
+    except (OSError, ValueError, HTTPException):
         return False
 
 

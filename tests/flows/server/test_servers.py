@@ -189,13 +189,15 @@ def test_a_server_of_this_machine_that_answers_is_elsewhere_to_us() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "answers"), [(200, b"true", True), (401, b"", True), (404, b"", False), (200, b"<html>", False)]
+    ("code", "body", "answers"),
+    [(200, b"true", True), (401, b"", True), (404, b"", False), (200, b"<html>", False), (0, b"SSH-2.0-x\r\n", False)],
 )
 def test_what_answers_at_an_address_may_be_no_api(code: int, body: bytes, answers: bool) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(code)
-            self.end_headers()
+            if code:
+                self.send_response(code)
+                self.end_headers()
             self.wfile.write(body)
 
         def log_message(self, *arguments: object) -> None:
