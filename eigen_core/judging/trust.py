@@ -170,7 +170,12 @@ class TrustTrials:
             _write(path, trial.model_dump(mode="json"))
             made(trial, number, len(wanted))
             found.append(trial)
-        return trust_of(found, edges)
+
+        def claims(edge: float | None) -> Claims:
+            chosen = [trial for trial in found if trial.edge == edge]
+            return Claims(len(chosen), sum(trial.claim == "skill" for trial in chosen))
+
+        return Trust(claims(None), {edge: claims(edge) for edge in edges})
 
     def _path(self, edge: float | None, seed: int) -> Path:
         return self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
@@ -226,16 +231,6 @@ def with_trial_settings(given: Sequence[str]) -> list[str]:
     """Return settings given as `key=value`, completed by `TRIAL_SETTINGS`."""
     keys = {assignment.partition("=")[0].strip() for assignment in given}
     return [*given, *(f"{key}={json.dumps(value)}" for key, value in TRIAL_SETTINGS.items() if key not in keys)]
-
-
-def trust_of(trials: Sequence[Trial], edges: Sequence[float]) -> Trust:
-    """Count the claims of trials on noise, and with each of these edges."""
-
-    def claims(edge: float | None) -> Claims:
-        chosen = [trial for trial in trials if trial.edge == edge]
-        return Claims(len(chosen), sum(trial.claim == "skill" for trial in chosen))
-
-    return Trust(claims(None), {edge: claims(edge) for edge in edges})
 
 
 def trust_document(trust: Trust) -> dict[str, Any]:

@@ -14,9 +14,11 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
+from eigen_core.config import Config
 from eigen_core.config.explain import flatten
-from eigen_core.reporting.trackers import TrackedRun, metrics_of, metrics_since
+from eigen_core.reporting.trackers import metrics_of, metrics_since
 
 T = TypeVar("T")
 Held = Mapping[tuple[str, int], float]
@@ -37,20 +39,20 @@ class MlflowTracker:
     errors: ClassVar[tuple[type[Exception], ...]] = (MlflowException, SQLAlchemyError, OSError)
     memory_bytes: ClassVar[int] = 100_000_000
 
-    def __init__(self, run: TrackedRun) -> None:
-        settings = run.config.reporting
+    def __init__(self, location: RunLocation, config: Config) -> None:
+        settings = config.reporting
         given = settings.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
-        self._database = None if given else run.root.absolute() / DATABASE_NAME
-        self._folder = run.root.absolute() / run.name
+        self._database = None if given else location.root.absolute() / DATABASE_NAME
+        self._folder = location.root.absolute() / location.name
         self._uri = given or f"sqlite:///{self._database}"
         self._experiment = settings.mlflow_experiment
-        self._tags = {RUN_TAG: run.name, STORE_TAG: run.store}
-        self._name = run.name
-        values = flatten(run.config.model_dump(mode="json"))
+        self._tags = {RUN_TAG: location.name, STORE_TAG: location.store.url}
+        self._name = location.name
+        values = flatten(config.model_dump(mode="json"))
         self._parameters = {
             key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
         }
-        self._generations = run.config.generations
+        self._generations = config.generations
         # The MLflow run and its last generation; None: its values must be read.
         self._written: tuple[str, int] | None = None
 

@@ -20,9 +20,11 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter, masked_crc32c
 
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
+from eigen_core.config import Config
 from eigen_core.config.explain import flatten
-from eigen_core.reporting.trackers import TrackedRun, metrics_of, metrics_since
+from eigen_core.reporting.trackers import metrics_of, metrics_since
 
 FILE_NAME = "events.out.tfevents.eigen"
 CONFIGURATION = "configuration"
@@ -37,12 +39,12 @@ class TensorBoardTracker:
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
     memory_bytes: ClassVar[int] = 5_000_000
 
-    def __init__(self, run: TrackedRun) -> None:
-        given = run.config.reporting.tensorboard_folder
-        folder = run.root / run.name / "tensorboard" if given is None else Path(os.path.expanduser(given)) / run.name
+    def __init__(self, location: RunLocation, config: Config) -> None:
+        run, given = location.name, config.reporting.tensorboard_folder
+        folder = location.root / run / "tensorboard" if given is None else Path(os.path.expanduser(given)) / run
         self._path = folder / FILE_NAME
         # Four spaces begin a block of code in the Markdown that TensorBoard shows.
-        settings = flatten(run.config.model_dump(mode="json"))
+        settings = flatten(config.model_dump(mode="json"))
         self._configuration = "\n".join(f"    {key}: {value}" for key, value in settings.items()).encode()
         self._generation = 0
         self._size = -1

@@ -6,8 +6,6 @@ The history in the checkpoints is the truth; a tracker adds the values that it l
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
@@ -19,32 +17,18 @@ from eigen_core.config.registry import tracker_class
 from eigen_core.training.listener import Listener, Training
 
 
-@dataclass(frozen=True)
-class TrackedRun:
-    """A run whose metrics are tracked.
-
-    Attributes:
-        name: of the run.
-        store: its URL.
-        root: local folder that holds the run's folder.
-        config: the run's.
-    """
-
-    name: str
-    store: str
-    root: Path
-    config: Config
-
-
 class Tracker(Protocol):
-    """Writes the metrics of a run's generations. Its module imports the package that it needs."""
+    """Writes the metrics of a run's generations; made of the run's location and configuration.
+
+    Its module imports the package that it needs.
+    """
 
     errors: ClassVar[tuple[type[Exception], ...]]
     """Errors of writing if the tracker cannot be reached or written to."""
     memory_bytes: ClassVar[int]
     """Measured memory in the process of a training, with the packages that it imports."""
 
-    def __init__(self, run: TrackedRun) -> None: ...
+    def __init__(self, location: RunLocation, config: Config) -> None: ...
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
         """Write each metric of each generation that is missing.
@@ -175,9 +159,8 @@ class TrackerListener(Listener):
     """
 
     def __init__(self, config: Config, location: RunLocation, warn: Callable[[str], None]) -> None:
-        run = TrackedRun(location.name, location.store.url, location.root, config)
         names = dict.fromkeys(config.reporting.trackers)
-        self._followers = [_TrackerThread(name, tracker_class(name)(run), warn) for name in names]
+        self._followers = [_TrackerThread(name, tracker_class(name)(location, config), warn) for name in names]
 
     def __enter__(self) -> Self:
         return self

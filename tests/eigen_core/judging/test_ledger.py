@@ -17,7 +17,7 @@ from eigen_core.checkpoint.location import open_store
 from eigen_core.checkpoint.store import LEDGER_HEAD, LOOKS, LOOKS_CHAIN, Store, check_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.judging.evaluation_log import Look, Looks, ledger_damages, looks_at, record_look
-from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials, trust_of
+from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials
 from flows.cli.judging import edges_in
 
 AGENTS = "abcde"
@@ -304,17 +304,6 @@ def test_the_smallest_edge_is_found_in_most_trials_as_are_all_greater_ones(
     assert trust.smallest_edge == smallest
     expected = "none of those tried" if smallest is None else f"{smallest:g}"
     assert f"is {expected} (information coefficients tried: 0.05, 0.1, 0.2)" in trust.sentences[1]
-
-
-def test_trials_are_counted_by_their_edge() -> None:
-    def trial(edge: float | None, claim: str) -> Trial:
-        found = {"edge": edge, "seed": 1, "claim": claim, "matched_pvalue": 0.5, "trades": 3}
-        return Trial.model_validate({**found, "excess": None, "excess_pvalue": None})
-
-    trials = [trial(None, "none"), trial(None, "skill"), trial(0.1, "skill"), trial(0.2, "undecided")]
-    trust = trust_of(trials, (0.1,))
-    assert trust.false_alarms == Claims(2, 1)
-    assert trust.power == {0.1: Claims(1, 1)}
 
 
 @pytest.mark.parametrize("text", ["1.5", "-0.1", "nan", "much", "0.1;0.2"])

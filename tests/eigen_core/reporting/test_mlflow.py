@@ -2,14 +2,14 @@
 
 from collections import Counter
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from record_cases import record, telemetry
 
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.config import Config
-from eigen_core.reporting.trackers import TrackedRun, metrics_since
+from eigen_core.reporting.trackers import metrics_since
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -36,7 +36,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
     root = tmp_path_factory.mktemp("mlflow")
     (root / "mine").mkdir()
     (root / "mine" / f"{DATABASE_NAME}.part").write_bytes(b"of a process that was killed while it made a database")
-    MlflowTracker(TrackedRun("mine", "here", root, Config())).write([], [])
+    config = Config(checkpoint={"store": str(root)})
+    MlflowTracker(RunLocation.of(config.checkpoint, "mine"), config).write([], [])
     assert sorted(path.name for path in root.iterdir()) == ["mine", DATABASE_NAME]
     assert list((root / "mine").iterdir()) == []
     return MlflowClient(f"sqlite:///{root / DATABASE_NAME}")
@@ -45,8 +46,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
 def tracker(client: "MlflowClient", name: str, store: str = "here", **settings: Any) -> "MlflowTracker":
     from eigen_core.reporting.mlflow import MlflowTracker
 
-    config = Config(reporting={"mlflow_uri": client.tracking_uri}, **settings)
-    return MlflowTracker(TrackedRun(name, store, Path("nowhere"), config))
+    config = Config(checkpoint={"store": store}, reporting={"mlflow_uri": client.tracking_uri}, **settings)
+    return MlflowTracker(RunLocation.of(config.checkpoint, name), config)
 
 
 def runs_of(client: "MlflowClient", name: str) -> list[Any]:

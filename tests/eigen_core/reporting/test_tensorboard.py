@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from record_cases import record, telemetry
 
+from eigen_core.checkpoint.location import RunLocation
 from eigen_core.config import Config
-from eigen_core.reporting.trackers import TrackedRun, metrics_since
+from eigen_core.reporting.trackers import metrics_since
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
@@ -21,7 +22,8 @@ TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
 
 
 def tracker(root: Path, **settings: Any) -> TensorBoardTracker:
-    return TensorBoardTracker(TrackedRun("mine", str(root), root, Config(**settings)))
+    config = Config(checkpoint={"store": str(root)}, **settings)
+    return TensorBoardTracker(RunLocation.of(config.checkpoint, "mine"), config)
 
 
 def event_file(root: Path) -> Path:
