@@ -104,12 +104,13 @@ def _judged(year: _Year, config: Config, skill: float | None, threshold: float |
         ]
         excess, alpha = excess_of_trades(trades, year.known, config.trading)
         curve, capital = account.curve(0), config.account.capital
+        market = np.asarray(capital * np.cumprod(1.0 + year.market), dtype=np.float64)
         played = SpanResult(
             curve=curve,
             trades=pd.DataFrame(),
             interest=0.0,
             one_portfolio=False,
-            baselines={"all assets": replace(curve, equity=capital * np.cumprod(1.0 + year.market))},
+            baselines={"all assets": replace(curve, equity=market)},
             baskets=("all assets",),
             matched=MatchedTraders(np.concatenate(matched) / capital - 1.0, "random traders"),
             timing=MatchedTraders(np.empty(0), "shifts"),

@@ -159,7 +159,7 @@ def rolling_beta(returns: Values, market: Values, window: int) -> Values:
 
 def _ratios(numerators: "pd.Series[float]", denominators: "pd.Series[float]") -> Values:
     # Less is the rounding of a sum that is updated day by day.
-    return (numerators / denominators).where(denominators > 1e-14).to_numpy()
+    return np.asarray((numerators / denominators).where(denominators > 1e-14), dtype=np.float64)
 
 
 def rolling_plots(played: SpanResult) -> list[tuple[str, Markup]]:

@@ -206,7 +206,10 @@ def test_the_smallest_edge_is_claimed_four_times_in_five() -> None:
 
 def test_a_portfolio_is_judged_by_a_year_and_is_the_basket_where_it_is_equal_weight() -> None:
     like_basket, small = _BASKET * 0.99 + 0.0001 * _OTHER, excess(1.0, 2.0, 251, per="year")
-    described = {"description": "random portfolios with the same weights in other assets", "holding_days": 1}
+    described: dict[str, Any] = {
+        "description": "random portfolios with the same weights in other assets",
+        "holding_days": 1,
+    }
     found = judged(like_basket, earned=0.1, excess=small, alpha=small, active_share=0.3, **described)
     assert found.claim == "undecided"
     assert "+1.00 % a year" in found.sentence

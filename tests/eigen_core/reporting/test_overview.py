@@ -110,7 +110,7 @@ def test_wide_facts_stand_below_the_table_and_plots_after_it() -> None:
 
 def test_the_plan_page_is_narrow_and_merges_what_is_small() -> None:
     sizes = {"process": (545.0, 0.0), "population": (0.4, 0.0), "weights": (0.0, 3_000.0), "noise": (0.3, 0.0)}
-    rows = [
+    rows: list[dict[str, str | float]] = [
         {"part": name, "host (MB)": host, "device (MB)": device, "phases": "all"}
         for name, (host, device) in sizes.items()
     ]

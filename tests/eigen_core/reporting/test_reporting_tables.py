@@ -154,7 +154,7 @@ def test_the_frame_has_a_row_a_generation_and_the_same_flat_columns_whatever_is_
     assert frame["seconds"].tolist()[:-1] == [entry.seconds for entry in telemetry[:-1]]
     assert math.isnan(frame["rss_peak_bytes"].iloc[-1])
     assert not {"fitness", "validations", "descent", "learning", "trading", "evolution"} & set(frame.columns)
-    nested = [name for name in frame if name.startswith(("learning_", "trading_", "evolution_"))]
+    nested = [name for name in map(str, frame) if name.startswith(("learning_", "trading_", "evolution_"))]
     unknown, empty = history_frame(history[:3], (), nested), history_frame([], (), nested)
     assert set(unknown.columns) == set(empty.columns) == set(frame.columns)
     assert empty.empty
