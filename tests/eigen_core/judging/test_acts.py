@@ -180,21 +180,6 @@ def test_a_ledger_that_was_edited_orders_nothing(store: Path, tmp_path: Path, ch
     assert path.read_text() == content
 
 
-def test_a_ledger_that_cannot_be_written_stays_as_it_was(
-    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    acted(store, tmp_path, date_of(360))
-    content = (tmp_path / "ledger.json").read_bytes()
-
-    def killed(*_: object, **__: object) -> str:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(act_ledger.ActLedger, "model_dump", killed)
-    with pytest.raises(KeyboardInterrupt):
-        acted(store, tmp_path, date_of(361))
-    assert (tmp_path / "ledger.json").read_bytes() == content
-
-
 @pytest.mark.parametrize(
     ("change", "date", "sentence"),
     [

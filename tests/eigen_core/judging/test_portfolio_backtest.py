@@ -55,16 +55,6 @@ def test_what_a_portfolio_gained_adds_up_by_asset_and_by_month() -> None:
     assert (found.excess.per, found.excess.trades) == ("year", len(SPAN))
 
 
-def test_agents_with_the_same_weights_are_one_agent() -> None:
-    one = weights_of(1)
-    alone, together = played(one), played(np.concatenate([one, one]))
-    np.testing.assert_allclose(alone.curve.equity, together.curve.equity)
-    np.testing.assert_allclose(alone.matched.total_returns[:10], together.matched.total_returns[:10])
-    assert together.excess is not None
-    assert alone.excess is not None
-    assert together.excess.mean == pytest.approx(alone.excess.mean)
-
-
 def test_equal_weight_has_no_excess_and_is_its_own_permutation() -> None:
     tradable = prices_of(PANEL).tradable.numpy()[SPAN.start : SPAN.stop]
     found = played((tradable / tradable.sum(axis=1, keepdims=True))[None])
@@ -133,15 +123,6 @@ def test_orders_are_the_changes_of_shares_to_the_target_weights() -> None:
     invested = sum(position.worth for position in found.positions)
     assert found.cash == pytest.approx(found.equity - invested, abs=1e-12 * found.equity)
     assert found.decided[found.date] == decision_of(found.orders)
-
-
-def test_what_was_ordered_on_a_day_is_what_a_later_replay_orders_on_it() -> None:
-    weights = weights_of(1)
-    later = orders_on(60, weights)
-    for day in (2, 31, 59):
-        found = orders_on(day, weights)
-        assert later.decided[found.date] == decision_of(found.orders)
-    assert list(later.decided) == [str(day) for day in PANEL.dates[SPAN.start : SPAN.start + 60]]
 
 
 @pytest.mark.parametrize("observe", [True, False])

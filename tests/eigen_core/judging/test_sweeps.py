@@ -5,11 +5,10 @@ from pathlib import Path
 import pytest
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import DdpgConfig
 from eigen_core.config.loading import load_config
 
 pytest.importorskip("optuna")
-from eigen_core.judging.sweeps import Definition, Study, as_settings, space_of
+from eigen_core.judging.sweeps import Definition, Study, space_of
 
 GIVEN = ["generations=4"]
 
@@ -41,23 +40,6 @@ def test_what_cannot_be_varied_is_refused_in_a_sentence(varied: list[str], sente
     with pytest.raises(InputError) as refused:
         space_of(varied, None, GIVEN)
     assert sentence in str(refused.value)
-
-
-@pytest.mark.thorough
-def test_suggestions_lie_in_their_ranges_and_are_settings(tmp_path: Path) -> None:
-    study = Study(
-        tmp_path / "a.db",
-        definition("learner.gamma=0.9:0.99", "learner.batch_size=32,64", "learner.actor_learning_rate=1e-5:1e-3:log"),
-    )
-    for _ in range(4):
-        study.suggest()
-    for trial in study.trials():
-        config = load_config(None, [*GIVEN, *as_settings(trial.params)])
-        assert isinstance(config.learner, DdpgConfig)
-        assert 0.9 <= config.learner.gamma <= 0.99
-        assert config.learner.batch_size in (32, 64)
-        assert 1e-5 <= config.learner.actor_learning_rate <= 1e-3
-        assert config.learner.gamma == trial.params["learner.gamma"]
 
 
 @pytest.mark.thorough
