@@ -163,9 +163,9 @@ def _cell(name: str, value: float | str | None) -> str:
     return value if isinstance(value, str) else f"{value:,}"
 
 
-def plots_markdown(paths: Sequence[Path], level: int = 2) -> str:
-    """Return markdown with pictures inside it (base64), each under a heading of `level`, the name of its file."""
-    return "\n".join(f"{'#' * level} {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
+def plots_markdown(paths: Sequence[Path]) -> str:
+    """Return markdown with pictures inside it (base64), each under a heading, the name of its file."""
+    return "\n".join(f"### {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
 
 
 def picture_markdown(path: Path) -> str:

@@ -178,7 +178,7 @@ class RunPages(Listener):
     def _with_plots(self, overview: pages.Overview, when: str, paths: Sequence[Path]) -> pages.Overview:
         try:
             curve = "\n".join(tables.picture_markdown(path) for path in paths if path.name == pages.FITNESS_PLOT)
-            others = tables.plots_markdown([path for path in paths if path.name != pages.FITNESS_PLOT], level=3)
+            others = tables.plots_markdown([path for path in paths if path.name != pages.FITNESS_PLOT])
         except OSError as error:
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
             return overview

@@ -139,7 +139,7 @@ def test_a_page_carries_the_pictures_in_their_order(tmp_path: Path) -> None:
     for name, content in contents.items():
         (tmp_path / name).write_bytes(content)
     page = plots_markdown([tmp_path / name for name in contents])
-    assert re.findall(r"^## (.*)$", page, flags=re.MULTILINE) == ["Fitness", "Time and memory"]
+    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == ["Fitness", "Time and memory"]
     pictures = re.findall(r"!\[.*?\]\(data:image/png;base64,(.*?)\)", page)
     assert [base64.b64decode(picture) for picture in pictures] == list(contents.values())
 
