@@ -1,4 +1,4 @@
-"""Figures: whole PNG files for every kind of history and of memory report."""
+"""Figures: whole PNG files for every kind of history."""
 
 import gc
 import warnings
