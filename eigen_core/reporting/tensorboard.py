@@ -64,22 +64,18 @@ class TensorBoardTracker:
 
     def _begin(self, file: BinaryIO, history: Sequence[GenerationRecord]) -> int:
         """Cut the file off where it disagrees with the history; return its last generation."""
-        generation, end, configured, configured_at = 0, 0, b"", 0
-        for began, ended, event in _events(self._path.read_bytes()):
+        generation, end, configured = 0, 0, b""
+        for ended, event in _events(self._path.read_bytes()):
             values = event.summary.value
             if [value.tag for value in values] == [CONFIGURATION]:
-                configured, configured_at = values[0].tensor.string_val[0], began
+                configured = values[0].tensor.string_val[0]
             elif values:
                 if event.step != generation + 1 or generation == len(history):
                     break
                 if not _agree(event, metrics_of(history[generation])):
                     break
                 generation += 1
-                configured_at = ended
             end = ended
-        if configured != self._configuration:
-            # A configuration with which nothing was trained is replaced.
-            end = configured_at
         file.truncate(end)
         file.seek(end)
         if end == 0:
@@ -103,8 +99,8 @@ def _agree(event: Event, metrics: Mapping[str, float]) -> bool:
     return all(held.get(tag) == float(np.float32(value)) for tag, value in metrics.items())
 
 
-def _events(content: bytes) -> Iterator[tuple[int, int, Event]]:
-    """Yield start, end and content of each event, up to the first incomplete one."""
+def _events(content: bytes) -> Iterator[tuple[int, Event]]:
+    """Yield end and content of each event, up to the first incomplete one."""
     began = 0
     header_bytes = _LENGTH.size + _CHECKSUM.size
     while len(header := content[began : began + header_bytes]) == header_bytes:
@@ -115,7 +111,7 @@ def _events(content: bytes) -> Iterator[tuple[int, int, Event]]:
         if checksums != b"".join(_CHECKSUM.pack(masked_crc32c(part)) for part in (header[: _LENGTH.size], data)):
             return
         try:
-            yield began, ended, Event.FromString(data)
+            yield ended, Event.FromString(data)
         except DecodeError:
             return
         began = ended
