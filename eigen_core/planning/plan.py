@@ -38,7 +38,6 @@ _CUDA_HOST = 1_500 * _MB
 _CUDA_CONTEXT = 600 * _MB
 # Half of the addresses that Linux gives a process on 64-bit processors.
 _MOST_ADDRESSES = 1 << 46
-_MORE_WORKERS = 4
 
 
 @dataclass(frozen=True)
@@ -243,37 +242,6 @@ def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
 
 
 @dataclass(frozen=True)
-class WorkerPlan:
-    """Peaks of one of `workers` of a scheduler that share the agents, on its machine and GPU (bytes).
-
-    The peak on the host has the replay, `replay_bytes`, which one worker keeps there for all.
-    """
-
-    workers: int
-    host_bytes: int
-    device_bytes: int
-    replay_bytes: int
-
-
-def worker_plans(config: Config, sizes: Sizes, measured: ProbeResult) -> list[WorkerPlan]:
-    """Return the memory of a worker of the run's scheduler as one of 1, 4, 16 and so on, at most one an agent.
-
-    The scheduler is not asked. Empty if the run names none.
-    """
-    if config.scheduler is None:
-        return []
-    parts, plans, workers = _Parts(config, sizes, measured, _device_of(config)), [], 1
-    # Where one process can read another's memory, the parts have no replay on the host of a worker.
-    replay = sizes.replay_bytes if shares_memory(parts.device) else 0
-    while workers <= config.population.size:
-        held = [_sum(parts.workers(1, workers), phase) for phase in PHASES]
-        host, device = (max(amounts) for amounts in zip(*held, strict=True))
-        plans.append(WorkerPlan(workers, host + replay, device, sizes.replay_bytes))
-        workers *= _MORE_WORKERS
-    return plans
-
-
-@dataclass(frozen=True)
 class _Parts:
     """Makes the parts of a run; without a probe's result only those that can be counted."""
 
@@ -292,7 +260,7 @@ class _Parts:
         elsewhere = count > 0 or self.config.scheduler is not None
         parts = [*self._held(own_bytes), *self._written()]
         parts += self._computed_elsewhere() if elsewhere else self._computed_here()
-        parts += self.workers(count, count) if count else []
+        parts += self._workers(count) if count else []
         return tuple(part for part in parts if part.host_bytes or part.device_bytes)
 
     def _tensors(self, amount: int) -> Peak:
@@ -370,11 +338,11 @@ class _Parts:
             Part("breeding", *self._tensors(population), ("evolve",)),
         ]
 
-    def workers(self, count: int, among: int) -> list[Part]:
-        """Return the memory of `count` workers on one machine, and of those on one GPU; `among` share the agents."""
+    def _workers(self, count: int) -> list[Part]:
+        """Return the memory of the workers of this machine, and of those on one GPU."""
         sizes, measured, data = self.sizes, self.measured, self._tensors(self.sizes.data_bytes)
         holding = -(-count // max(len(visible_gpus()), 1)) if self.cuda else count
-        share = -(-self.config.population.size // among)
+        share = -(-self.config.population.size // count)
 
         def part(name: str, each: Peak, *phases: Phase) -> Part:
             sums = count * each.host, holding * each.device

@@ -1,22 +1,28 @@
-"""The connection to a Dask scheduler, the status of its workers, and calls of their methods."""
+"""The connection to a Dask scheduler, the status of its workers, calls of their methods, and messages as arrays."""
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 from uuid import uuid4
 
 import distributed
+import numpy as np
+import torch
 from distributed import Client, Security
 from distributed.comm.addressing import get_address_host_port, parse_address
+from distributed.core import clean_exception, error_message
 from distributed.protocol.serialize import Serialize
+from numpy.typing import NDArray
+from torch import Tensor
 
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
-from eigen_core.workers.messages import RemoteError, array_bytes
+from eigen_core.machine import SharedTensor
+from eigen_core.task.replay import Replay
 
 LOOK_SECONDS = 0.5
 """Time between two looks at which workers are still there, while they compute."""
@@ -135,6 +141,90 @@ def unreachable(workers: Sequence[str]) -> list[str]:
 
     with ThreadPoolExecutor(_REACHED_AT_ONCE) as threads:
         return [address for address, fails in zip(workers, threads.map(is_unreachable, workers), strict=True) if fails]
+
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
+    """Return tensors as arrays on the host."""
+    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
+
+
+def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
+    """Return arrays as tensors on the host that have the same memory, and must not be written to."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def to_tensors(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
+    """Inverse of `to_arrays`, on `device`; the tensors are copies that can be written to."""
+    return {name: torch.tensor(array, device=device) for name, array in arrays.items()}
+
+
+@dataclass(frozen=True)
+class SentTransitions:
+    """Transitions that make a worker's replay equal to that of the leading process.
+
+    Attributes:
+        before: transitions ever appended to the worker's replay before these; None: it begins anew.
+        written: transitions ever appended afterwards.
+        rows: the transitions in their order, the newest last.
+    """
+
+    before: int | None
+    written: int
+    rows: Arrays
+
+    @classmethod
+    def of(cls, replay: Replay, before: int | None) -> "SentTransitions":
+        """Send the transitions appended after the first `before`; all that are stored where those are not all there."""
+        if before is not None and not replay.written - replay.size <= before <= replay.written:
+            before = None
+        new = replay.size if before is None else replay.written - before
+        return cls(before, replay.written, to_arrays(replay.newest(new)))
+
+
+@dataclass(frozen=True)
+class SharedTransitions:
+    """A replay that workers of the same machine read where it is; `written`: transitions ever appended to it."""
+
+    columns: Mapping[str, SharedTensor]
+    written: int
+
+
+@dataclass(frozen=True)
+class RemoteError:
+    """An exception of a worker's method, returned: Dask does not tell one that is raised from its own.
+
+    Attributes:
+        serialized: the exception, as Dask sends those of its tasks; a plain `Exception` if it cannot be sent.
+        text: its type and message.
+    """
+
+    serialized: bytes
+    text: str
+
+    @classmethod
+    def of(cls, error: Exception) -> "RemoteError":
+        """Send an exception."""
+        return cls(error_message(error)["exception"].data, f"{type(error).__name__}: {error}")
+
+    def restored(self) -> Exception:
+        """Return the exception; RuntimeError with its text if it could not be sent or cannot be made again here."""
+        _, error, _ = clean_exception(self.serialized)
+        # `Exception` itself stands for one that Dask could not send or make.
+        return error if isinstance(error, Exception) and type(error) is not Exception else RuntimeError(self.text)
+
+
+def array_bytes(message: Any) -> int:  # noqa: ANN401 - any message
+    """Return the bytes of all arrays and tensors in a message of mappings, sequences and dataclasses."""
+    if isinstance(message, np.ndarray | Tensor):
+        return int(message.nbytes)
+    if isinstance(message, Mapping):
+        message = list(message.values())
+    elif is_dataclass(message):
+        message = [getattr(message, each.name) for each in fields(message)]
+    return sum(map(array_bytes, message)) if isinstance(message, list | tuple) else 0
 
 
 @dataclass

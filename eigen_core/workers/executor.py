@@ -26,13 +26,17 @@ from eigen_core.task.replay import Replay
 from eigen_core.workers.connection import (
     LOOK_SECONDS,
     OWN_MACHINE,
+    Arrays,
     Call,
+    SentTransitions,
+    SharedTransitions,
     Worker,
     WorkerClient,
+    from_arrays,
     raise_failure,
+    to_arrays,
     worker_command,
 )
-from eigen_core.workers.messages import Arrays, SentTransitions, SharedTransitions, from_arrays, to_arrays
 from eigen_core.workers.resident import CODE, ResidentAgents
 
 logger = logging.getLogger(__name__)

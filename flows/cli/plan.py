@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +18,6 @@ from flows.server.environment import prepare_environment, require_addresses
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
-    from eigen_core.planning.plan import WorkerPlan
     from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape
     from eigen_core.planning.run_plan import RunPlan
     from eigen_core.planning.sizes import DiskPlan
@@ -50,17 +47,13 @@ def plan(
     shape = _shape_of(days, columns, assets, config.market.data)
     require_addresses()
     with progress_shown() as display:
-        from eigen_core.planning.plan import worker_plans
-        from eigen_core.planning.probe import ProbeResult
         from eigen_core.planning.run_plan import plan_run
         from eigen_core.task import open_data, task_class
 
         data = open_data(config) if shape is None else task_class(config).data_of_shape(config, *shape)
         display.waiting_for("measuring a piece")
         run_plan = plan_run(config, data, shape=shape)
-        measured = run_plan.plan.measured
-        workers = worker_plans(config, run_plan.plan.sizes, measured) if isinstance(measured, ProbeResult) else []
-    print_result(as_json, plan_document, _print_whole_plan, config, run_plan, workers)
+    print_result(as_json, plan_document, _print_whole_plan, config, run_plan)
     if not run_plan.fits:
         raise typer.Exit(EXIT_MEMORY)
 
@@ -78,11 +71,9 @@ def _shape_of(days: int | None, columns: int | None, assets: int | None, data: s
     return days, columns, columns if assets is None else assets
 
 
-def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan", workers: "Sequence[WorkerPlan]") -> None:
+def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
     print_plan(console, config, run_plan)
     _print_time(console, run_plan.plan.measured, config.generations)
-    if workers:
-        _print_workers(console, workers)
     print_line(console, run_plan.sentence())
 
 
@@ -102,7 +93,7 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
         _print_fact(console, "", str(run_plan.device_limit))
 
 
-def plan_document(config: "Config", run_plan: "RunPlan", workers: "Sequence[WorkerPlan]") -> dict[str, Any]:
+def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
     measured = run_plan.measured
     return {
         "preset": config.preset,
@@ -115,7 +106,6 @@ def plan_document(config: "Config", run_plan: "RunPlan", workers: "Sequence[Work
             "generation_seconds": measured.generation_seconds,
             "run_seconds": measured.generation_seconds * config.generations,
         },
-        "workers": [asdict(plan) for plan in workers],
     }
 
 
@@ -155,19 +145,6 @@ def _print_disk(console: Console, config: "Config", disk: "DiskPlan") -> None:
         _print_fact(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
     uploads = f"{_size(disk.upload_bytes)} in all" if disk.upload_bytes else "none: the store is a folder here"
     _print_fact(console, "uploads", uploads)
-
-
-def _print_workers(console: Console, plans: "Sequence[WorkerPlan]") -> None:
-    for plan in plans:
-        on_gpu = f" and {_size(plan.device_bytes)} of its GPU" if plan.device_bytes else ""
-        _print_fact(
-            console,
-            "" if plan.workers > 1 else "workers",
-            f"one of {plan.workers:,} takes up to {_size(plan.host_bytes)} of its machine{on_gpu}",
-        )
-    _print_fact(
-        console, "", f"{_size(plans[0].replay_bytes)} of it for the replay, which one keeps for all of a machine"
-    )
 
 
 def _print_time(console: Console, measured: "ProbeResult | ProbeFailure | None", generations: int) -> None:

@@ -20,7 +20,7 @@ from eigen_core.config.learning import batch_size_of
 from eigen_core.generation import snapshot, start_training
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
-from eigen_core.planning.plan import Part, Plan, local_worker_count, plan_of, worker_plans
+from eigen_core.planning.plan import Part, Plan, local_worker_count, plan_of
 from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
 from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
 from eigen_core.planning.suggestions import suggestions_for
@@ -192,17 +192,6 @@ def test_workers_share_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert held(1) == 2 * held(2) == 4 * held(4)
     assert held(3) == held(2)
-
-
-def test_a_worker_of_a_scheduler_takes_less_where_more_share_the_agents() -> None:
-    config = CONFIG.model_copy(update={"scheduler": "tcp://elsewhere:8786"})
-    plans = worker_plans(config, sizes_of(config), MEASURED)
-    assert [plan.workers for plan in plans] == [1, 4]
-    assert plans[0].host_bytes > plans[1].host_bytes > plans[1].replay_bytes > 0
-    assert worker_plans(CONFIG, sizes_of(CONFIG), MEASURED) == []
-    here = planned(scheduler="tcp://elsewhere:8786")
-    assert not [one.name for one in here.parts if one.name.startswith("workers")]
-    assert here.host_bytes("evaluate") < planned().host_bytes("evaluate")
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])

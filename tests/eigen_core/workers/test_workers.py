@@ -27,9 +27,8 @@ from eigen_core.generation import TrainingState, evaluate, evolve, start_trainin
 from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
-from eigen_core.workers.connection import connected, key_of
+from eigen_core.workers.connection import array_bytes, connected, key_of
 from eigen_core.workers.executor import agent_shares
-from eigen_core.workers.messages import array_bytes
 
 pytestmark = pytest.mark.cpu
 
@@ -208,6 +207,8 @@ def test_data_are_sent_to_workers_that_do_not_find_them(workers: LocalWorkers) -
     prices = array_bytes(content_for(config))
     # The configuration names other prices than those of `led`.
     with led(config, workers) as (state, executor):
+        workers.start_missing()
+        wait_for(executor, 2)
         evaluate(state)
         assert executor.sent_bytes > 2 * prices
     found = open_data(config).content

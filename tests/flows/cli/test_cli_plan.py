@@ -19,7 +19,7 @@ pytestmark = pytest.mark.usefixtures("without_api")
 PLANNED_KEYS = [
     *("preset", "generations", "panel", "device", "peak_host_bytes", "peak_device_bytes", "fits", "verdicts"),
     *("phases", "parts", "disk", "measured", "sentence", "limits", "device_limit", "suggestions"),
-    *("calibration", "workers"),
+    "calibration",
 ]
 CALIBRATION_KEYS = [
     *("evaluate_seconds", "train_seconds", "evolve_seconds", "piece_seconds", "generation_seconds"),
@@ -101,17 +101,6 @@ def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder
     assert "(physical memory)" in text
     assert text.splitlines()[-1].startswith("The run fits: it takes ")
     assert list(folder.iterdir()) == []
-
-
-def test_it_says_what_a_worker_of_a_scheduler_takes_without_asking_that() -> None:
-    elsewhere = ["--set", "scheduler=tcp://host-that-is-missing:8786", "--set", "population.size=20", *ENOUGH]
-    workers = document("plan", *elsewhere)["workers"]
-    assert [worker["workers"] for worker in workers] == [1, 4, 16]
-    assert workers[0]["host_bytes"] > workers[2]["host_bytes"] > workers[2]["replay_bytes"] > 0
-    shown = eigen("plan", *elsewhere).stdout
-    for said in ("one of 1 takes up to", "one of 16 takes up to", "of it for the replay, which one keeps for all"):
-        assert said in shown
-    assert document("plan", *ENOUGH)["workers"] == []
 
 
 def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
