@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address
+from dask_cases import dask, dask_worker, free_address
 from distributed import Client, Security
 from flow_cases import free_port
 from science_cases import small_config
@@ -96,17 +96,14 @@ def test_workers_are_shared_out_among_gpus_and_the_next_gets_that_of_the_lost(
 
 
 @pytest.mark.cpu
-def test_workers_that_do_not_end_are_killed_together(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 3)
+def test_workers_that_do_not_end_are_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("eigen_core.workers.local._ENDING_SECONDS", 1)
     deaf = script(tmp_path, "trap '' TERM", f"touch {tmp_path}/$$.ready", "while :; do sleep 0.1; done")
     monkeypatch.setattr(sys, "executable", deaf)
-    with LocalWorkers(6) as workers:
-        while len(list(tmp_path.glob("*.ready"))) < 6:
+    with LocalWorkers(2) as workers:
+        while len(list(tmp_path.glob("*.ready"))) < 2:
             time.sleep(0.01)
         processes = workers.processes
-        began = time.monotonic()
-    # One after another they would take six times as long.
-    assert time.monotonic() - began < 15.0
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
@@ -188,29 +185,6 @@ def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
             with pytest.raises(SchedulerLostError, match=f"scheduler {address} cannot be reached any more"):
                 evaluate(state)
     assert content_of(state) == content_of(alone(state.config, 1))
-
-
-@pytest.mark.thorough
-@pytest.mark.cpu
-def test_a_client_that_ends_while_its_scheduler_is_gone_prints_nothing(tmp_path: Path) -> None:
-    """The error of a lost scheduler is one sentence: tracebacks of a client that was reconnecting hide it."""
-    address = free_address()
-    code = (
-        "from eigen_core.workers.connection import connected; import time\n"
-        f"client = connected({address!r}); print(flush=True); input(); time.sleep(0.5); client.close()"
-    )
-    with (
-        dask(tmp_path, "scheduler", "--host", address) as scheduler,
-        subprocess.Popen(
-            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        ) as process,
-    ):
-        assert process.stdout
-        assert process.stdout.readline() == b"\n"
-        scheduler.kill()
-        scheduler.wait()
-        assert process.communicate(b"\n", WAIT_SECONDS) == (b"", b"")
-    assert process.returncode == 0
 
 
 @pytest.mark.thorough
