@@ -34,6 +34,8 @@ from benchmarks.results import Section, publish, require_idle
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.snapshot import LoadedGeneration
+from eigen_core.checkpoint.store import Progress as StoreProgress
+from eigen_core.checkpoint.store import has_content
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config
@@ -178,13 +180,28 @@ def soak_config(generations: int, folder: Path) -> Config:
     return load_config("quickstart", [*_SETTINGS, f"generations={generations}", *places])
 
 
+class _RemoteFolder(LocalStore):
+    """A folder that trainings treat as a remote store."""
+
+    def put_file(self, name: str, path: Path, moved: StoreProgress | None = None) -> None:
+        self.put(name, path.read_bytes())
+        if moved is not None:
+            moved(path.stat().st_size)
+
+    def fetch(self, name: str, path: Path, moved: StoreProgress | None = None) -> None:
+        raise NotImplementedError
+
+    def holds(self, name: str, path: Path) -> bool:
+        return has_content(self, name, path.read_bytes())
+
+
 @contextmanager
 def uploading_to_a_folder() -> Iterator[None]:
     """Let trainings inside the block treat a store that is a folder as a remote one, with uploads to it."""
 
     def location(settings: CheckpointConfig, name: str) -> RunLocation:
         root = Path(settings.local)
-        return RunLocation(name, LocalStore(Path(settings.store)), root, remote=True)
+        return RunLocation(name, _RemoteFolder(Path(settings.store)), root, remote=True)
 
     with patch.object(RunLocation, "of", location):
         yield
