@@ -1,6 +1,5 @@
 """Backtests of runs: earnings of their agents in money over a span of days, with a verdict."""
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -31,8 +30,6 @@ from eigen_core.market import Panel, build_panel
 from eigen_core.trading.equity import daily_rates, share_of
 from eigen_core.trading.metrics import drawdowns
 from eigen_core.training.runs import Run, RunStatus
-
-logger = logging.getLogger(__name__)
 
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
@@ -146,21 +143,6 @@ def play(
         )
 
     return played, judged
-
-
-def holdout_verdict(status: RunStatus) -> Verdict | None:
-    """Return the verdict on the champion of a finished run on its holdout; None without prices, which is logged.
-
-    Raises:
-        StoreUnavailableError: the store does not answer.
-    """
-    if not has_prices(status.config.task):
-        return None
-    try:
-        return backtest(status.store, status.run, span="holdout").verdict
-    except InputError as error:
-        logger.warning("The holdout of run '%s' is not judged: %s", status.run, error)
-        return None
 
 
 def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor, int, Panel]:

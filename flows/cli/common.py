@@ -32,57 +32,39 @@ def flag(name: str, help_text: str, *short: str) -> Any:  # noqa: ANN401 - whate
     return typer.Option(name, *short, help=help_text, metavar="")
 
 
+def option(metavar: str, help_text: str, shown: str | None = None, *names: str, **bounds: Any) -> Any:  # noqa: ANN401
+    """Return an option with a value; `shown`: its default, as the help says it; `bounds`: `min` and `max`."""
+    return typer.Option(*names, help=help_text, show_default=shown or True, metavar=metavar, **bounds)
+
+
 def number(help_text: str, most: int | None = None, shown: str | None = None) -> Any:  # noqa: ANN401
     """Return an option for a number from 1 to `most`; `shown`: its default, as the help says it."""
-    return typer.Option(min=1, max=most, help=help_text, show_default=shown or True, metavar="N")
+    return option("N", help_text, shown, min=1, max=most)
 
 
 Store = Annotated[
-    str | None,
-    typer.Option(
-        help="Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.",
-        show_default="runs",
-        metavar="URL",
-    ),
+    str | None, option("URL", "Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.", "runs")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
-Device = Annotated[
-    str | None, typer.Option(help="Device that computes: auto, cpu or cuda.", show_default="auto", metavar="KIND")
-]
-Preset = Annotated[str | None, typer.Option(help="Preset to start from.", show_default="quickstart", metavar="NAME")]
-Generations = Annotated[str | None, typer.Option(help="Generations to train.", metavar="N")]
-Seed = Annotated[str | None, typer.Option(help="Seed of every random draw.", metavar="N")]
+Device = Annotated[str | None, option("KIND", "Device that computes: auto, cpu or cuda.", "auto")]
+Preset = Annotated[str | None, option("NAME", "Preset to start from.", "quickstart")]
+Generations = Annotated[str | None, option("N", "Generations to train.")]
+Seed = Annotated[str | None, option("N", "Seed of every random draw.")]
 Assignments = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="A setting; `eigen presets NAME` lists them. May be repeated.", metavar="KEY=VALUE"),
+    list[str] | None, option("KEY=VALUE", "A setting; `eigen presets NAME` lists them. May be repeated.", None, "--set")
 ]
 _DATA_HELP, _DATA_DEFAULT = "Price file or folder; us5: other bundled prices.", "bundled prices"
-Data = Annotated[str | None, typer.Option(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="PATH")]
+Data = Annotated[str | None, option("PATH", _DATA_HELP, _DATA_DEFAULT)]
 DataArgument = Annotated[str | None, typer.Argument(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="[DATA]")]
-RunOption = Annotated[
-    str | None,
-    typer.Option(help="Name of the run; an existing one continues.", show_default="preset and time", metavar="NAME"),
-]
+RunOption = Annotated[str | None, option("NAME", "Name of the run; an existing one continues.", "preset and time")]
 RunsOn = Annotated[
-    str | None,
-    typer.Option(
-        help="Scheduler whose workers train the runs: tcp://host:8786.",
-        show_default="this machine",
-        metavar="ADDRESS",
-    ),
+    str | None, option("ADDRESS", "Scheduler whose workers train the runs: tcp://host:8786.", "this machine")
 ]
 Slice = Annotated[
     str | None,
-    typer.Option(
-        "--slice",
-        help="Days to play: holdout, validation, or FIRST:LAST.",
-        show_default="holdout of a finished run",
-        metavar="DAYS",
-    ),
+    option("DAYS", "Days to play: holdout, validation, or FIRST:LAST.", "holdout of a finished run", "--slice"),
 ]
-Agent = Annotated[
-    str, typer.Option(help="Agents that trade: champion, elites, population, ensemble, or a number.", metavar="WHO")
-]
+Agent = Annotated[str, option("WHO", "Agents that trade: champion, elites, population, ensemble, or a number.")]
 _RUN_NAME_HELP = "Name of the run."
 RunName = Annotated[str, typer.Argument(help=_RUN_NAME_HELP, metavar="NAME")]
 AnyRunName = Annotated[str | None, typer.Argument(help=_RUN_NAME_HELP, show_default="all", metavar="[NAME]")]

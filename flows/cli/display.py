@@ -4,7 +4,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import FrameType
@@ -37,16 +37,14 @@ class StopSignals:
     and leave it half initialised. During a training the first one raises `KeyboardInterrupt`, so that the flow can
     report how it ended; the second one ends the process at once. That is always safe: a checkpoint is there completely
     or not at all, and the kernel frees the run's lock. `requested`: the user has asked a training to stop.
+
+    A display hides the cursor of `console`, which is shown again before the process is ended.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, console: Console | None = None) -> None:
         self.requested = False
         self._gentle = False
-        self._last_actions: list[Callable[[], object]] = []
-
-    def before_leaving(self, action: Callable[[], object]) -> None:
-        """Call `action`, which must be quick, before the process is ended at once."""
-        self._last_actions.append(action)
+        self._console = console
 
     @contextmanager
     def raising(self) -> Iterator[None]:
@@ -66,16 +64,16 @@ class StopSignals:
         if self._gentle and not self.requested:
             self.requested = True
             raise KeyboardInterrupt
-        for action in self._last_actions:
-            action()
+        if self._console is not None:
+            self._console.show_cursor()
         os.write(2, b"eigen: Stopped.\n")
         os._exit(1)
 
 
 @contextmanager
-def stop_signals() -> Iterator[StopSignals]:
+def stop_signals(console: Console | None = None) -> Iterator[StopSignals]:
     """Handle Ctrl-C and SIGTERM inside the block. What the process was started to ignore stays ignored."""
-    signals = StopSignals()
+    signals = StopSignals(console)
     # A shell lets its background jobs ignore Ctrl-C.
     handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     former = {number: signal.signal(number, signals.handle) for number in handled}
@@ -94,15 +92,14 @@ def stopped_gently() -> Iterator[None]:
         yield
 
 
-_REFRESHES_PER_SECOND = 4
 _CLOCK_WIDTH = len("0:00:00")
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 class Display(Listener):
-    """Shows a training and its loops, and stops the training between two phases if that was requested.
+    """Shows a training, and stops it between two phases if that was requested.
 
-    This one shows only what is on every display.
+    This display prints one line for each generation, for files and pipes.
 
     Attributes:
         describes: show data and plan of the next run, which have not been shown yet.
@@ -116,6 +113,7 @@ class Display(Listener):
         self.describes = False
         self.headings: Mapping[str, str] = {}
         self.trained: tuple[str, Config] | None = None
+        self._steps = 0
 
     def __enter__(self) -> Self:
         return self
@@ -143,24 +141,28 @@ class Display(Listener):
             print_line(self.console, line, style="dim")
 
     def announce(self, what: str) -> None:
-        """Show what is done before the training begins, on a pipe too."""
-        self.waiting_for(what)
-        if not self.console.is_terminal:
-            print_line(self.console, f"{what} ...", style="dim")
+        """Show what is done before the training begins."""
+        print_line(self.console, f"{what} ...", style="dim")
 
     def waiting_for(self, what: str) -> None:
-        """Show what the training waits for before it starts."""
+        """Show a wait on a terminal only."""
 
     def started(self, generation: int, generations: int) -> None:
         """Show the training's start after `generation`."""
+        self._steps = generations
+        if generation:
+            print_line(self.console, f"continuing after generation {generation}/{generations}")
 
     def progressed(self, done: int, total: int) -> None:
         """Show that `done` of `total` steps are finished, in a loop that is no training."""
 
+    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
+        print_line(self.console, f"generation {record.generation}/{self._steps}  {figures(record, telemetry)}")
+
 
 def display_on(console: Console, steps: str = "generations", signals: StopSignals | None = None) -> Display:
     """Return progress bars if `console` is a terminal, else lines; `steps`: name of those of the outermost loop."""
-    return BarDisplay(console, steps, signals) if console.is_terminal else LineDisplay(console, signals)
+    return BarDisplay(console, steps, signals) if console.is_terminal else Display(console, signals)
 
 
 @contextmanager
@@ -180,20 +182,6 @@ def figures(record: "GenerationRecord", telemetry: "Telemetry") -> str:
         f"buffer {record.transitions:,}/{record.replay_capacity:,}  "
         f"{duration(telemetry.seconds)}  RSS {size(telemetry.rss_bytes)}"
     )
-
-
-class LineDisplay(Display):
-    """One line a generation, for files and pipes."""
-
-    _generations = 0
-
-    def started(self, generation: int, generations: int) -> None:
-        self._generations = generations
-        if generation:
-            print_line(self.console, f"continuing after generation {generation}/{generations}")
-
-    def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
-        print_line(self.console, f"generation {record.generation}/{self._generations}  {figures(record, telemetry)}")
 
 
 class BarDisplay(Display):
@@ -220,10 +208,9 @@ class BarDisplay(Display):
         self._overall_task = self._overall.add_task("", total=None, left="", visible=False)
         self._phase_task = self._phase.add_task("starting", total=None, count="")
         self._figures = Text("")
-        self._live = Live(self._group(), console=console, refresh_per_second=_REFRESHES_PER_SECOND, transient=True)
+        self._live = Live(self._group(), console=console, transient=True)
         self._current = ""
         self._first = 0
-        self._steps = 0
         self._started = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -235,6 +222,8 @@ class BarDisplay(Display):
 
     def waiting_for(self, what: str) -> None:
         self._phase.reset(self._phase_task, total=None, description=what, count="")
+
+    announce = waiting_for
 
     def update(self, name: str, done: int, total: int) -> None:
         kind = "" if name == self._current else f" ({name})"

@@ -24,19 +24,21 @@ from flows.cli.common import (
     Store,
     examples,
     number,
+    option,
     run_options,
     store_of,
 )
 from flows.cli.display import progress_shown
-from flows.cli.printing import PlainTable, print_fact, print_line, print_result
+from flows.cli.printing import PlainTable, attributes, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from eigen_core.judging.act import Act, Reconciliation
+    from eigen_core.judging.backtest import SpanResult
     from eigen_core.judging.importance import RunImportance
     from eigen_core.judging.run_backtests import Backtest
-    from eigen_core.judging.trust import Claims, Trial, Trust
+    from eigen_core.judging.trust import Trial, Trust
     from eigen_core.market.audit import MarketAudit
     from eigen_core.reporting.compare import Account, Comparison
     from eigen_core.reporting.report import Report
@@ -46,8 +48,8 @@ if TYPE_CHECKING:
     from eigen_core.trading.metrics import Metrics
     from flows.cli.display import Display
 
-_BASELINES = ("cash", "equal_weight", "rebalanced", "momentum", "reversal", "initial_population")
-_COMPARED = ("total_return", "sharpe", "max_drawdown")
+COMPARED = ("total_return", "sharpe", "max_drawdown")
+"""Figures by which `--json` compares accounts."""
 
 
 @examples(
@@ -64,12 +66,9 @@ def backtest(
     span: Slice = None,
     agent: Agent = "champion",
     assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A setting of the account. May be repeated.", metavar="KEY=VALUE"),
+        list[str] | None, option("KEY=VALUE", "A setting of the account. May be repeated.", None, "--set")
     ] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Folder for the tables.", show_default="in the run's folder", metavar="FOLDER")
-    ] = None,
+    out: Annotated[Path | None, option("FOLDER", "Folder for the tables.", "in the run's folder")] = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -89,71 +88,61 @@ def backtest(
 
 
 def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noqa: ARG001 - what is printed has it
-    figures, trades, verdict = found.figures, found.trades, found.verdict
-    baselines = {name: found.figures_of_baselines[name] for name in _BASELINES}
+    own = found.figures.total_return
     return {
-        "run": found.run,
-        "agent": found.agent,
+        **attributes(found, "run", "agent"),
         "slice": found.span,
-        "longest_drawdown_days": figures.longest_drawdown_days,
+        **attributes(found.figures, "longest_drawdown_days", "turnover"),
         "exposure": float(found.curve.exposure.mean()),
-        "turnover": figures.turnover,
-        "trades": len(trades),
-        "win_rate": _won(trades),
+        "trades": len(found.trades),
+        "win_rate": _won(found.trades),
         "costs": float(found.curve.costs.sum()),
-        "warnings": list(found.looks.warnings),
-        **account_document(found, baselines),
+        "warnings": found.looks.warnings,
+        **account_document(found),
         "timing": {
-            "median": found.timing.median_return,
-            "quantile_of_agent": found.timing.quantile_of(figures.total_return),
-            "shifts": len(found.timing.total_returns),
-            "pvalue": verdict.timing_pvalue,
+            **_random_document(found.timing, own, "shifts"),
+            "pvalue": found.verdict.timing_pvalue,
             "judged_by_it": found.by_timing,
         },
     }
 
 
-def account_document(played: "Backtest | WalkResult", baselines: Mapping[str, "Metrics"]) -> dict[str, Any]:
+def account_document(played: "Backtest | WalkResult") -> dict[str, Any]:
     """Return what `--json` prints of an account, its verdict, and the figures of its baselines."""
     curve, figures, excess = played.curve, played.figures, played.excess
-    matched, verdict = played.matched, played.verdict
-    shown = None if excess is None else {"mean": excess.mean, "standard_error": excess.standard_error}
+    shown = None if excess is None else attributes(excess, "mean", "standard_error")
     per_year = excess is not None and excess.per == "year"
+    matched = _random_document(played.matched, figures.total_return, "draws")
     return {
-        "first": str(curve.dates[0]),
-        "last": str(curve.dates[-1]),
+        **_days_of(curve),
         "days": len(curve.dates),
         "capital": curve.capital,
         "final": float(curve.equity[-1]),
-        **compared_figures(figures),
-        "cagr": figures.cagr,
+        **attributes(figures, *COMPARED, "cagr", "volatility"),
         "periods_per_year": played.periods_per_year,
-        "volatility": figures.volatility,
-        "sharpe_interval": verdict.sharpe_interval,
         "excess_per_trade": None if per_year else shown,
         "excess_per_year": shown if per_year else None,
-        "looks": verdict.looks,
-        "deflated_sharpe": verdict.deflated_sharpe,
+        **attributes(played.verdict, "sharpe_interval", "looks", "deflated_sharpe"),
         "baselines": {
-            **{name: compared_figures(of_baseline) for name, of_baseline in baselines.items()},
-            "matched_random": {
-                "median": matched.median_return,
-                "quantile_of_agent": matched.quantile_of(figures.total_return),
-                "draws": len(matched.total_returns),
-            },
+            **{name: attributes(baseline, *COMPARED) for name, baseline in played.figures_of_baselines.items()},
+            "matched_random": matched,
         },
-        "verdict": {"claim": verdict.claim, "sentence": verdict.sentence},
+        "verdict": attributes(played.verdict, "claim", "sentence"),
     }
+
+
+def _days_of(curve: "EquityCurve") -> dict[str, str]:
+    return {"first": str(curve.dates[0]), "last": str(curve.dates[-1])}
+
+
+def _random_document(drawn: "MatchedTraders", own: float, number: str) -> dict[str, Any]:
+    returns = {"median": drawn.median_return, "quantile_of_agent": drawn.quantile_of(own)}
+    return {**returns, number: len(drawn.total_returns)}
 
 
 def _won(trades: "pd.DataFrame") -> float | None:
     """Return the share of the trades with a gain; None without trades, or where rows are single orders."""
     return float((trades["gain"] > 0.0).mean()) if len(trades) and "exit" in trades else None
-
-
-def compared_figures(figures: "Metrics") -> dict[str, float | None]:
-    """Return the figures by which `--json` compares accounts."""
-    return {name: getattr(figures, name) for name in _COMPARED}
 
 
 def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
@@ -166,8 +155,7 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
         f" ({found.span}, {len(curve.dates):,} days)",
     )
     print_line(console, found.verdict.sentence[0].upper(), found.verdict.sentence[1:])
-    figures = {who: found.figures, **{name: found.figures_of_baselines[name] for name in found.baselines}}
-    print_figures(console, "account", {who: curve, **found.baselines}, figures)
+    print_figures(console, "account", accounts_of(who, found))
     _print_random(console, "matched", found.matched, found.figures.total_return)
     if not found.by_timing:
         luck = f", by luck {percent(found.verdict.timing_pvalue)}"
@@ -206,7 +194,7 @@ def compare(
     names: Annotated[list[str], typer.Argument(help="Names of the runs.", metavar="NAME NAME...")],
     span: Slice = None,
     agent: Agent = "champion",
-    out: Annotated[Path | None, typer.Option(help="HTML file with the curves to write.", metavar="FILE")] = None,
+    out: Annotated[Path | None, option("FILE", "HTML file with the curves to write.")] = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -221,11 +209,9 @@ def compare(
 def print_comparison(console: Console, compared: "Comparison") -> None:
     for run, played in compared.runs.items():
         print_line(console, (f"{run}: ", "bold"), played.verdict.statement)
-    curves = {name: curve for name, (curve, _) in compared.accounts.items()}
-    figures = {name: found for name, (_, found) in compared.accounts.items()}
     first = compared.played[0]
     print_line(console, f"{first.span}, {first.curve.dates[0]} to {first.curve.dates[-1]}")
-    print_figures(console, "run", curves, figures)
+    print_figures(console, "run", compared.accounts)
     if not compared.differences:
         print_line(console, "The runs have the same settings.")
     else:
@@ -244,32 +230,25 @@ def comparison_document(compared: "Comparison") -> dict[str, Any]:
     first = compared.played[0]
     return {
         "slice": first.span,
-        "first": str(first.curve.dates[0]),
-        "last": str(first.curve.dates[-1]),
-        "file": None if compared.file is None else str(compared.file),
-        "periods_per_year": first.periods_per_year,
-        "risk_free": first.risk_free,
+        **_days_of(first.curve),
+        **attributes(first, "periods_per_year", "risk_free"),
+        **attributes(compared, "file", "warnings", "differences"),
         "runs": {
             run: {
                 "capital": played.curve.capital,
                 "final": float(played.curve.equity[-1]),
-                "figures": asdict(played.figures),
+                "figures": played.figures,
                 "verdict": {"claim": played.verdict.claim, "sentence": played.verdict.statement},
                 "benchmark": _benchmark(compared.benchmarks[run]),
             }
             for run, played in compared.runs.items()
         },
         "benchmark": _benchmark(compared.benchmark),
-        "warnings": list(compared.warnings),
-        "differences": compared.differences,
     }
 
 
 def _benchmark(known: "Account | None") -> dict[str, Any] | None:
-    return None if known is None else {"name": known[0], "figures": asdict(known[2])}
-
-
-_UNDEFINED = "–"
+    return None if known is None else {"name": known[0], "figures": known[2]}
 
 
 @examples(
@@ -283,9 +262,7 @@ def report(
     name: Annotated[str, typer.Argument(help="Name of the run, or of the walk.", metavar="NAME")],
     span: Slice = None,
     agent: Agent = "champion",
-    out: Annotated[
-        Path | None, typer.Option(help="HTML file to write.", show_default="NAME-report.html", metavar="FILE")
-    ] = None,
+    out: Annotated[Path | None, option("FILE", "HTML file to write.", "NAME-report.html")] = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -307,9 +284,7 @@ def report(
 def print_report(console: Console, report: "Report", agent: str, file: Path, artifact: str | None) -> None:  # noqa: ARG001
     print_line(console, (report.sentence, "bold"))
     print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
-    played = report.played
-    curves = {"agent": played.curve, **played.baselines}
-    print_figures(console, "account", curves, {"agent": played.figures, **played.figures_of_baselines})
+    print_figures(console, "account", accounts_of("agent", report.played))
     print_fact(console, "report", str(file))
     if artifact:
         print_fact(console, "in Prefect", artifact)
@@ -318,42 +293,38 @@ def print_report(console: Console, report: "Report", agent: str, file: Path, art
 def report_document(report: "Report", agent: str, file: Path, artifact: str | None) -> dict[str, Any]:
     played = report.played
     return {
-        "run": report.run,
+        **attributes(report, "run", "first", "last", "warnings"),
         "agent": agent,
-        "slice": report.span,
-        "first": report.first,
-        "last": report.last,
-        "days": len(played.curve.dates),
-        "folds": [
-            {"fold": f"fold {fold.number}", "first": fold.played.first, "last": fold.played.last}
-            for fold in report.folds
-        ],
-        "file": str(file),
+        "file": file,
         "artifact": artifact,
-        "periods_per_year": played.periods_per_year,
-        "risk_free": played.risk_free,
-        "figures": asdict(played.figures),
-        "baselines": {name: asdict(figures) for name, figures in played.figures_of_baselines.items()},
+        "slice": report.span,
+        "days": len(played.curve.dates),
+        "folds": [{"fold": f"fold {fold.number}", **attributes(fold.played, "first", "last")} for fold in report.folds],
+        **attributes(played, "periods_per_year", "risk_free", "figures"),
+        "baselines": played.figures_of_baselines,
         "verdict": {"claim": report.verdict.claim, "sentence": report.sentence},
-        "warnings": list(report.warnings),
     }
 
 
-def print_figures(
-    console: Console, heading: str, curves: Mapping[str, "EquityCurve"], figures: Mapping[str, "Metrics"]
-) -> None:
+def accounts_of(name: str, played: "SpanResult") -> dict[str, tuple["EquityCurve", "Metrics"]]:
+    """Return the accounts of agents, under this name, and of their baselines, with their metrics."""
+    baselines = {key: (curve, played.figures_of_baselines[key]) for key, curve in played.baselines.items()}
+    return {name: (played.curve, played.figures), **baselines}
+
+
+def print_figures(console: Console, heading: str, accounts: Mapping[str, tuple["EquityCurve", "Metrics"]]) -> None:
     headers = (heading, "final", "total return", "CAGR", "Sharpe", "max drawdown", "turnover", "beta")
     table = PlainTable(*headers, left=(heading,), least_important=("turnover", "CAGR", "beta"))
-    for name, found in figures.items():
+    for name, (curve, found) in accounts.items():
         table.add_row(
             name.replace("_", " "),
-            money(float(curves[name].equity[-1])),
+            money(float(curve.equity[-1])),
             percent(found.total_return, 2),
             percent(found.cagr, 2),
-            _UNDEFINED if found.sharpe is None else ratio(found.sharpe),
+            "–" if found.sharpe is None else ratio(found.sharpe),
             percent(found.max_drawdown, 2),
             ratio(found.turnover),
-            _UNDEFINED if found.beta is None else ratio(found.beta),
+            "–" if found.beta is None else ratio(found.beta),
         )
     table.print(console)
 
@@ -366,17 +337,9 @@ def print_figures(
 )
 def act(
     name: RunName,
-    data: Annotated[
-        str | None, typer.Option(help="Newer prices.", show_default="where the run's prices are", metavar="PATH")
-    ] = None,
-    date: Annotated[
-        str | None,
-        typer.Option(help="Decide after the close of this day.", show_default="last of the prices", metavar="DATE"),
-    ] = None,
-    ledger: Annotated[
-        Path | None,
-        typer.Option(help="File that keeps the orders.", show_default="in the run's folder", metavar="FILE"),
-    ] = None,
+    data: Annotated[str | None, option("PATH", "Newer prices.", "where the run's prices are")] = None,
+    date: Annotated[str | None, option("DATE", "Decide after the close of this day.", "last of the prices")] = None,
+    ledger: Annotated[Path | None, option("FILE", "File that keeps the orders.", "in the run's folder")] = None,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -389,18 +352,9 @@ def act(
 
 
 def act_document(found: "Act") -> dict[str, Any]:
-    after = found.next
     return {
-        "run": found.run,
-        "champion": found.champion,
-        "date": after.date,
-        "began": found.began,
-        "equity": after.equity,
-        "cash": after.cash,
-        "orders": [asdict(order) for order in after.orders],
-        "positions": [asdict(position) for position in after.positions],
-        "reconciliation": asdict(found.reconciliation),
-        "ledger": str(found.ledger),
+        **attributes(found, "run", "champion", "began", "reconciliation", "ledger"),
+        **attributes(found.next, "date", "equity", "cash", "orders", "positions"),
     }
 
 
@@ -471,13 +425,9 @@ def audit(
 
 def audit_document(audited: "MarketAudit") -> dict[str, Any]:
     return {
-        "is_clean": audited.is_clean,
-        "features": audited.features,
-        "symbols": audited.symbols,
-        "days": audited.days,
+        **attributes(audited, "is_clean", "features", "symbols", "days", "unseen"),
         "found": [{**asdict(finding), "sentence": str(finding)} for finding in audited.found],
         "suspected": [{**asdict(leak), "sentence": str(leak)} for leak in audited.suspected],
-        "unseen": audited.unseen,
         "report": {**asdict(audited.report), "lines": audited.report.lines()},
     }
 
@@ -511,13 +461,12 @@ depends on them. No holdout day is read.
 def importance(
     name: RunName,
     agent: Annotated[
-        str, typer.Option(help="champion, elites, or an agent's number in the newest generation.", metavar="AGENT")
+        str, option("AGENT", "champion, elites, or an agent's number in the newest generation.")
     ] = "champion",
     generations: Annotated[
-        str | None,
-        typer.Option(help="The champions of so many of the newest kept generations, or of all.", metavar="all|K"),
+        str | None, option("all|K", "The champions of so many of the newest kept generations, or of all.")
     ] = None,
-    draws: Annotated[int, typer.Option(min=2, max=10_000, help="Draws of each feature or column.", metavar="N")] = 10,
+    draws: Annotated[int, option("N", "Draws of each feature or column.", min=2, max=10_000)] = 10,
     store: Store = None,
     as_json: Json = False,
 ) -> None:
@@ -595,10 +544,10 @@ def trust(
     *,
     trials: Annotated[int, number("Markets of noise, and trials of each edge.", most=_LARGEST)] = 10,
     edges: Annotated[
-        str, typer.Option(help="Information coefficients that are planted; an empty text: none.", metavar="LIST")
+        str, option("LIST", "Information coefficients that are planted; an empty text: none.")
     ] = "0.05,0.1,0.2,0.3",
     options: RunOptions,
-    out: Annotated[Path, typer.Option(help="Folder of the finished trials.", metavar="FOLDER")] = Path("trust"),
+    out: Annotated[Path, option("FOLDER", "Folder of the finished trials.")] = Path("trust"),
     as_json: Json = False,
 ) -> None:
     """Measure the verdict on prices: false alarms on markets of noise, and the smallest edge that it finds."""
@@ -656,16 +605,13 @@ def print_trust(console: Console, trust: "Trust") -> None:
 
 def rows_of(trust: "Trust") -> list[tuple[str, ...]]:
     """Return the claims of each kind of trial as text, under the headings of `COLUMNS`."""
-    return [
-        _row(None, trust.false_alarms),
-        *(_row(edge, claims) for edge, claims in trust.power.items()),
-    ]
+    rows: list[tuple[str, ...]] = []
+    for edge, claims in ((None, trust.false_alarms), *trust.power.items()):
+        low, high = claims.interval or (0.0, 1.0)
+        interval = f"{percent(low, 0)} to {percent(high, 0)}"
+        rows.append((_market(edge), str(claims.trials), str(claims.claimed), interval))
+    return rows
 
 
 def _market(edge: float | None) -> str:
     return "nothing to predict" if edge is None else f"planted edge {edge:g}"
-
-
-def _row(edge: float | None, claims: "Claims") -> tuple[str, ...]:
-    low, high = claims.interval or (0.0, 1.0)
-    return _market(edge), str(claims.trials), str(claims.claimed), f"{percent(low, 0)} to {percent(high, 0)}"

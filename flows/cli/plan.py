@@ -13,7 +13,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration, size
 from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, number, run_options
 from flows.cli.display import progress_shown
-from flows.cli.printing import PlainTable, print_fact, print_line, print_result
+from flows.cli.printing import PlainTable, attributes, print_fact, print_line, print_result
 from flows.server.environment import prepare_environment, require_addresses
 
 if TYPE_CHECKING:
@@ -94,30 +94,16 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
 
 
 def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
-    measured = run_plan.measured
-    return {
-        "preset": config.preset,
-        "generations": config.generations,
-        **run_plan.document(),
-        "calibration": measured
-        and {
-            **{f"{phase}_seconds": seconds for phase, seconds in measured.seconds.items()},
-            "piece_seconds": measured.probe_seconds,
-            "generation_seconds": measured.generation_seconds,
-            "run_seconds": measured.generation_seconds * config.generations,
-        },
-    }
+    return {**attributes(config, "preset", "generations"), **run_plan.document()}
 
 
 def _print_parts(console: Console, run_plan: "RunPlan") -> None:
     plan = run_plan.plan
-    on_device = plan.device != "cpu"
-    headers = ["part", "host", *(["device"] if on_device else []), "phases"]
+    headers = ("part", "host", "device", "phases")
     table = PlainTable(*headers, left=("part", "phases"), least_important=("phases",))
     rows = zip(plan.parts, plan.part_rows(), strict=True)
     for part, row in sorted(rows, key=lambda pair: -(pair[0].host_bytes + pair[0].device_bytes)):
-        device = [_size(part.device_bytes)] if on_device else []
-        table.add_row(part.name, _size(part.host_bytes), *device, str(row["phases"]))
+        table.add_row(part.name, _size(part.host_bytes), _size(part.device_bytes), str(row["phases"]))
     table.print(console)
 
 
@@ -125,12 +111,11 @@ def _print_phases(console: Console, run_plan: "RunPlan") -> None:
     from eigen_core.planning.plan import PHASES
 
     plan = run_plan.plan
-    on_device = plan.device != "cpu"
-    table = PlainTable("phase", "host at the peak", *(["device at the peak"] if on_device else []), left=("phase",))
+    table = PlainTable("phase", "host at the peak", "device at the peak", left=("phase",))
     for phase in PHASES:
-        device = [_size(plan.device_bytes(phase))] if on_device else []
         style = "bold" if phase == plan.peak_phase() else ""
-        table.add_row(*((cell, style) for cell in (phase, _size(plan.host_bytes(phase)), *device)))
+        cells = (phase, _size(plan.host_bytes(phase)), _size(plan.device_bytes(phase)))
+        table.add_row(*((cell, style) for cell in cells))
     table.print(console)
 
 
@@ -212,15 +197,7 @@ def settings_document(config: "Config") -> list[dict[str, Any]]:
     from eigen_core.config.explain import explain
 
     return [
-        {
-            "key": row.setting.key,
-            "value": row.value,
-            "default": row.setting.default,
-            "source": row.source,
-            "accepts": row.setting.accepts,
-            "unit": row.setting.unit,
-            "meaning": row.setting.meaning,
-        }
+        attributes(row, "value", "source") | attributes(row.setting, "key", "default", "accepts", "unit", "meaning")
         for row in explain(config)
     ]
 

@@ -4,7 +4,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
 import typer
 from pydantic_core import to_jsonable_python
@@ -70,6 +70,11 @@ def _wrapped(line: Text, width: int) -> list[Text]:
     return parts
 
 
+def attributes(of: object, *names: str) -> dict[str, Any]:
+    """Return these attributes by name, as a part of a document."""
+    return {name: getattr(of, name) for name in names}
+
+
 def print_json(document: object) -> None:
     """Print a document, which may hold models, dataclasses and paths."""
     typer.echo(json.dumps(document, indent=2, default=to_jsonable_python))
@@ -95,7 +100,7 @@ def say(sentence: str) -> None:
 
 
 class PlainTable:
-    """A table that wraps text between words, never in one; columns that then do not fit are left out.
+    """A table that wraps text between words, never in one; columns that are empty, or then do not fit, are left out.
 
     Args:
         headers: one for each column.
@@ -115,12 +120,15 @@ class PlainTable:
 
     def print(self, console: Console) -> None:
         """Print as many columns as the width of the console holds, the important ones in any case."""
-        bounds = [self._bounds(column) for column in range(len(self._headers))]
-        shown = list(range(len(self._headers)))
+        columns = range(len(self._headers))
+        bounds = [self._bounds(column) for column in columns]
+        filled = [column for column in columns if not self._rows or any(cells[column] for cells, _ in self._rows)]
+        shown = list(filled)
         for header in self._least_important:
             if sum(bounds[column][0] for column in shown) + _frame_width(len(shown)) <= console.width:
                 break
-            shown.remove(self._headers.index(header))
+            if self._headers.index(header) in shown:
+                shown.remove(self._headers.index(header))
         least, natural = (sum(bounds[column][which] for column in shown) for which in (0, 1))
         # Each column gets its least width, and of the rest a share by how much more it could use.
         spare = max(min(console.width - _frame_width(len(shown)), natural) - least, 0)
@@ -134,7 +142,7 @@ class PlainTable:
             table.add_row(*(cells[column] for column in shown), end_section=ends_section)
         # A word that is longer than the console is wide runs beyond it: the terminal wraps it, and nothing is lost.
         console.print(table, width=max(console.width, table.width or 0), crop=False)
-        left_out = [header for column, header in enumerate(self._headers) if column not in shown]
+        left_out = [self._headers[column] for column in filled if column not in shown]
         if left_out:
             print_line(console, f"Not shown at this width: {', '.join(left_out)}.", style="dim")
 

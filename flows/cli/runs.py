@@ -11,31 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markdown import Markdown
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
-from flows.cli.common import EXIT_OTHER, AnyRunName, Json, RunName, Store, flag, store_of
-from flows.cli.printing import PlainTable, output_console, print_fact, print_json, print_line, print_result
+from flows.cli.common import EXIT_OTHER, AnyRunName, Json, RunName, Store, flag, option, store_of
+from flows.cli.printing import PlainTable, attributes, output_console, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
-    from eigen_core.common.records import GenerationRecord, Telemetry
+    from eigen_core.common.records import Telemetry
     from eigen_core.config import Config
     from eigen_core.housekeeping import CleanedRun, Verification
     from eigen_core.training.runs import RunStatus
 
 _SHOWN_GENERATIONS = 40
 _MEMORY_GENERATIONS = 3
-_MOST_REPORT_BYTES = 16 << 20
+_REMOVE_REPORT = "Remove it to see the one before."
 _SHOWN_DAMAGES = 50
 _TELEMETRY_KEYS = ("seconds", "rss_peak_bytes")
 _HISTORY_KEYS = (
     *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
-    *("champion_excess", "distinct_ancestors", "policy_distance"),
-    *_TELEMETRY_KEYS,
-    *("transitions", "weights_sha256", "replay_sha256"),
+    *("champion_excess", "distinct_ancestors", "policy_distance", "transitions", "weights_sha256", "replay_sha256"),
 )
-_DAMAGE_KEYS = ("generation", "file", "path", "what")
 
 
 def command_for(command: str, config: "Config", run: str) -> str:
@@ -75,21 +71,10 @@ def print_history(console: Console, status: "RunStatus") -> None:
     if not status.history:
         return
     newest = status.history[-_SHOWN_GENERATIONS:]
-    excess = excess_unit(newest)
     took = {entry.generation: entry for entry in status.telemetry}
-    exchanged = any(entry.exchanged_bytes for entry in took.values())
     table = PlainTable(
-        "generation",
-        "best fitness",
-        "mean fitness",
-        "validation",
-        "champion",
-        *([f"excess/{excess}"] if excess else []),
-        "buffer",
-        "time",
-        "RSS",
-        "peak",
-        *(["exchanged"] if exchanged else []),
+        *("generation", "best fitness", "mean fitness", "validation", "champion", f"excess/{excess_unit(newest)}"),
+        *("buffer", "time", "RSS", "peak", "exchanged"),
         least_important=("RSS", "peak", "buffer", "mean fitness", "time", "validation", "best fitness"),
     )
     for record in newest:
@@ -98,10 +83,10 @@ def print_history(console: Console, status: "RunStatus") -> None:
         table.add_row(
             str(record.generation),
             *(f"{value:,.1f}" for value in fitness),
-            *([record.champion_excess.short if record.champion_excess else ""] if excess else []),
+            record.champion_excess.short if record.champion_excess else "",
             f"{record.transitions:,}",
             *((f"{entry.seconds:,.1f} s", size(entry.rss_bytes), size(entry.rss_peak_bytes)) if entry else [""] * 3),
-            *([size(entry.exchanged_bytes) if entry and entry.exchanged_bytes else ""] if exchanged else []),
+            size(entry.exchanged_bytes) if entry and entry.exchanged_bytes else "",
         )
     table.print(console)
     hidden = len(status.history) - _SHOWN_GENERATIONS
@@ -122,24 +107,16 @@ def print_run(console: Console, status: "RunStatus") -> None:
 def run_document(status: "RunStatus") -> dict[str, Any]:
     took = {entry.generation: entry for entry in status.telemetry}
     return {
-        "run": status.run,
-        "state": status.state,
-        "generation": status.generation,
+        **attributes(status, "run", "state", "generation", "store", "computed_by", "uploads"),
         "generations": status.config.generations,
         "config": status.config.model_dump(mode="json"),
-        "store": status.store,
-        "computed_by": status.computed_by,
-        "history": [_history_row(record, took.get(record.generation)) for record in status.history],
+        "history": [
+            attributes(record, *_HISTORY_KEYS)
+            | {key: getattr(took.get(record.generation), key, None) for key in _TELEMETRY_KEYS}
+            for record in status.history
+        ],
         "goodput": status.goodput and {"share": status.goodput.share, **asdict(status.goodput)},
-        "uploads": status.uploads,
     }
-
-
-def _history_row(record: "GenerationRecord", telemetry: "Telemetry | None") -> dict[str, Any]:
-    measured = {key: getattr(telemetry, key, None) for key in _TELEMETRY_KEYS}
-    values = record.model_dump(include=set(_HISTORY_KEYS)) | measured
-    values["distinct_ancestors"] = record.distinct_ancestors
-    return {key: values[key] for key in _HISTORY_KEYS}
 
 
 def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:
@@ -164,13 +141,9 @@ def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Ma
 def runs_document(statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> list[dict[str, Any]]:
     readable = [
         {
-            "run": status.run,
-            "state": status.state,
-            "generation": status.generation,
-            "generations": status.config.generations,
+            **attributes(status, "run", "state", "generation", "store"),
+            **attributes(status.config, "generations", "preset"),
             "champion_validation": status.history[-1].champion_validation if status.history else None,
-            "preset": status.config.preset,
-            "store": status.store,
         }
         for status in statuses
     ]
@@ -199,13 +172,11 @@ def _removed(run: "CleanedRun", would: str) -> str:
 def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
     return [
         {
-            "run": run.run,
-            "skipped": run.skipped,
+            **attributes(run, "run", "skipped", "bytes_freed"),
             "generations": run.stored.generations,
             "blobs": len(run.stored.blobs),
             "local_generations": run.local.generations,
             "local_blobs": len(run.local.blobs),
-            "bytes_freed": run.bytes_freed,
         }
         for run in runs
     ]
@@ -230,8 +201,8 @@ def print_verification(console: Console, found: "Verification") -> None:
 
 
 def verification_document(found: "Verification") -> dict[str, Any]:
-    damages = [{key: getattr(damage, key) for key in _DAMAGE_KEYS} for damage in found.damages]
-    return {"run": found.run, "whole": not found.damages, **asdict(found), "damages": damages}
+    damages = [attributes(damage, "generation", "file", "path", "what") for damage in found.damages]
+    return {"whole": not found.damages, **asdict(found), "damages": damages}
 
 
 def runs(store: Store = None, as_json: Json = False) -> None:
@@ -246,20 +217,10 @@ def runs(store: Store = None, as_json: Json = False) -> None:
 
 
 def show(name: RunName, store: Store = None, as_json: Json = False) -> None:
-    """Show a run: how far it is, and what each generation gave; as JSON also the verdict on its holdout."""
+    """Show a run: how far it is, and what each generation gave."""
     from eigen_core.training.runs import status_of
 
-    status = status_of(store_of(store), name)
-    if not as_json:
-        print_run(output_console(), status)
-        return
-    verdict = None
-    if status.holdout is not None:
-        from eigen_core.judging.run_backtests import holdout_verdict
-
-        verdict = holdout_verdict(status)
-    shown = verdict and {"claim": verdict.claim, "sentence": verdict.sentence}
-    print_json({**run_document(status), "verdict": shown})
+    print_result(as_json, run_document, print_run, status_of(store_of(store), name))
 
 
 def memory(name: RunName, store: Store = None, as_json: Json = False) -> None:
@@ -290,7 +251,7 @@ def clean(
     name: AnyRunName = None,
     dry_run: Annotated[bool, flag("--dry-run", "Only list what would be removed.")] = False,
     older_than: Annotated[
-        str, typer.Option(help="Age from which files of no generation are removed: 90s, 30m, 12h, 7d.", metavar="TIME")
+        str, option("TIME", "Age from which files of no generation are removed: 90s, 30m, 12h, 7d.")
     ] = "1d",
     store: Store = None,
     as_json: Json = False,
@@ -305,7 +266,7 @@ def clean(
 
 def export(
     name: RunName,
-    champion: Annotated[Path, typer.Option(help="File to write, a safetensors file.", metavar="FILE")],
+    champion: Annotated[Path, option("FILE", "File to write, a safetensors file.")],
     store: Store = None,
 ) -> None:
     """Write the champion's weights, with the configuration in the header, into a file."""
@@ -326,21 +287,16 @@ def memory_document(status: "RunStatus", reports: Sequence[Path]) -> dict[str, A
         try:
             report = json.loads(_content(path))
         except ValueError as error:
-            raise InputError(
-                f"The memory report {path} is damaged ({error}). Remove it to see the one before."
-            ) from error
-        if not isinstance(report, dict):
-            raise InputError(f"The memory report {path} holds no report. Remove it to see the one before.")
+            raise InputError(f"The memory report {path} is damaged ({error}). {_REMOVE_REPORT}") from error
     return {
-        "run": status.run,
-        "state": status.state,
+        **attributes(status, "run", "state"),
         "pid": _pid(status),
         "folder": status.folder / "memory",
         "report": report,
         "files": _files(reports),
         "older_reports": max(len(reports) - 1, 0),
         "generations": [
-            {key: getattr(entry, key) for key in ("generation", "rss_bytes", "rss_peak_bytes", "phases")}
+            attributes(entry, "generation", "rss_bytes", "rss_peak_bytes", "phases")
             for entry in status.telemetry[-_MEMORY_GENERATIONS:]
         ],
     }
@@ -353,45 +309,33 @@ def print_memory(console: Console, status: "RunStatus", reports: Sequence[Path])
         InputError: the report cannot be read.
     """
     if reports:
-        text = _content(reports[0])
-        if console.is_terminal:
-            console.print(Markdown(text))
-        else:
-            print_line(console, text)
+        print_line(console, _content(reports[0]))
         for index, path in enumerate(_files(reports)):
             print_fact(console, "" if index else "files", str(path), width=8)
         older = len(reports) - 1
         print_fact(console, "older", f"{older} report{'s' * (older != 1)} in {reports[0].parent}", width=8)
         return
-    _print_phases(console, status)
-    print_line(console, f"  Run {status.run} has no memory report on this machine.")
-    pid = _pid(status)
-    if pid is not None:
-        print_line(console, f"  To get one: kill -USR1 {pid}")
-    elif status.state == "running":
-        print_line(console, "  To get one, on its machine: kill -USR1 PID")
+    if status.telemetry:
+        _print_phases(console, status.telemetry[-_MEMORY_GENERATIONS:])
     else:
-        print_line(console, "  Send SIGUSR1 to a training to get one; the memory guard writes one when it stops a run.")
-
-
-def _print_phases(console: Console, status: "RunStatus") -> None:
-    shown = status.telemetry[-_MEMORY_GENERATIONS:]
-    if not shown:
         print_line(console, f"  Run {status.run} has no generation yet.")
-        return
-    on_device = any(entry.device_peak_bytes for entry in shown)
-    device_headers = ("tensors on GPU", "held on GPU") if on_device else ()
-    headers = ("generation", "phase", "RSS at start", "peak", "end", *device_headers)
+    print_line(
+        console,
+        f"  Run {status.run} has no memory report on this machine. Its memory guard writes one when it stops the run, "
+        f"and a training when it gets SIGUSR1: kill -USR1 {_pid(status) or 'PID'}",
+    )
+
+
+def _print_phases(console: Console, shown: "Sequence[Telemetry]") -> None:
+    headers = ("generation", "phase", "RSS at start", "peak", "end", "tensors on GPU", "held on GPU")
     table = PlainTable(*headers, left=("phase",), least_important=("RSS at start", "end"))
     for entry in shown:
-        rows: list[tuple[str, list[int | None]]] = [("all", [None, entry.rss_peak_bytes, entry.rss_bytes])]
+        rows: list[tuple[str, list[int | None]]] = [("all", [None, entry.rss_peak_bytes, entry.rss_bytes, None, None])]
         if entry.phases:
-            rows = [(phase.phase, [phase.start_bytes, phase.peak_bytes, phase.end_bytes]) for phase in entry.phases]
+            keys = ("start_bytes", "peak_bytes", "end_bytes", "device_allocated_peak", "device_reserved_peak")
+            rows = [(phase.phase, [getattr(phase, key) for key in keys]) for phase in entry.phases]
         for index, (phase, sizes) in enumerate(rows):
-            if on_device:
-                phases = entry.phases[index : index + 1]
-                sizes += [phases[0].device_allocated_peak, phases[0].device_reserved_peak] if phases else [None, None]
-            cells = ["" if amount is None else size(amount) for amount in sizes]
+            cells = [size(amount) if amount else "" for amount in sizes]
             number = "" if index else str(entry.generation)
             table.add_row(number, phase, *cells, ends_section=index == len(rows) - 1)
     table.print(console)
@@ -413,10 +357,6 @@ def _pid(status: "RunStatus") -> int | None:
 
 def _content(path: Path) -> str:
     try:
-        with open(path, "rb") as file:
-            return file.read(_MOST_REPORT_BYTES).decode(errors="replace")
+        return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise InputError(
-            f"The memory report {path} cannot be read: {error.strerror}. Make it readable, or remove it to see the one "
-            "before."
-        ) from error
+        raise InputError(f"The memory report {path} cannot be read: {error.strerror}. {_REMOVE_REPORT}") from error

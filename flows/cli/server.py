@@ -17,7 +17,7 @@ from rich.console import Console
 from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration
-from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, run_options
+from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, option, run_options
 from flows.cli.display import stopped_gently
 from flows.cli.printing import PlainTable, Styled, output_console, print_fact, print_json, print_line, print_result, say
 from flows.server.environment import HOST, Component, Stopped, api_at, default_run_name, own_environment, ui_of
@@ -202,15 +202,12 @@ _FOLLOW_SECONDS = 2.0
 """
 )
 def up(
-    port: Annotated[
-        int | None,
-        typer.Option(help="Port of the server.", show_default="as before, else 4200", metavar="N", min=1, max=65_535),
-    ] = None,
+    port: Annotated[int | None, option("N", "Port of the server.", "as before, else 4200", min=1, max=65_535)] = None,
     host: Annotated[
         str,
-        typer.Option(
-            help="Address at which the server listens; 0.0.0.0: all. PREFECT_SERVER_API_AUTH_STRING sets a password.",
-            metavar="ADDRESS",
+        option(
+            "ADDRESS",
+            "Address at which the server listens; 0.0.0.0: all. PREFECT_SERVER_API_AUTH_STRING sets a password.",
         ),
     ] = HOST,
     without_password: Annotated[
@@ -220,7 +217,7 @@ def up(
         bool, flag("--resume", "Go on with what was launched last, else the newest unfinished run.")
     ] = False,
     foreground: Annotated[bool, flag("--foreground", "Run until SIGTERM or Ctrl-C, then stop everything.")] = False,
-    only: Annotated[Component | None, typer.Option(help="Start this component alone.", metavar="server|worker")] = None,
+    only: Annotated[Component | None, option("server|worker", "Start this component alone.")] = None,
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
     from flows.server import servers
@@ -248,9 +245,7 @@ def up(
 
 
 def down(
-    grace: Annotated[
-        float, typer.Option(help="Seconds that a training may take to stop by itself.", metavar="SECONDS", min=0)
-    ] = 120.0,
+    grace: Annotated[float, option("SECONDS", "Seconds that a training may take to stop by itself.", min=0)] = 120.0,
     remove: Annotated[
         bool, flag("--remove", "Remove deployments, schedules and automations from the server, too.")
     ] = False,

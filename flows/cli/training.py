@@ -1,15 +1,12 @@
 """The commands train and resume: as a flow run where a Prefect server is known, else in this process."""
 
-import gc
 import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
 from rich.console import Console
 
 from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, is_remote
@@ -25,6 +22,7 @@ from flows.cli.common import (
     Store,
     examples,
     flag,
+    option,
     run_options,
     store_of,
 )
@@ -75,10 +73,6 @@ def train(
         # Read when torch is imported; otherwise its profiler logs each start and stop.
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     with prepared_to_train(name, config.checkpoint) as display:
-        with _garbage_collection_off():
-            import eigen_core.checkpoint
-            import eigen_core.generation
-            import eigen_core.task  # noqa: F401
         from eigen_core.machine.profiling import Profile, profiled_to
         from eigen_core.training.runs import Run
 
@@ -102,11 +96,8 @@ def train(
 
 def resume(
     name: RunName,
-    generations: Annotated[str | None, typer.Option(help="Train up to this generation.", metavar="N")] = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="Where its prices are on this machine.", show_default="where they were", metavar="PATH"),
-    ] = None,
+    generations: Annotated[str | None, option("N", "Train up to this generation.")] = None,
+    data: Annotated[str | None, option("PATH", "Where its prices are on this machine.", "where they were")] = None,
     assignments: Assignments = None,
     store: Store = None,
     device: Device = None,
@@ -142,8 +133,7 @@ def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console 
     from flows.server.state_directory import StateDirectory
 
     console = output_console() if console is None else console
-    with stop_signals() as signals, display_on(console, signals=signals) as display:
-        signals.before_leaving(lambda: console.show_cursor(True))
+    with stop_signals(console) as signals, display_on(console, signals=signals) as display:
         display.waiting_for("loading")
         prepare_environment()
         set_umask(os.environ)
@@ -156,19 +146,6 @@ def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console 
             open_store(settings.store).check()
         display.announce("loading")
         yield display
-
-
-@contextmanager
-def _garbage_collection_off() -> Iterator[None]:
-    """Import faster: nothing of an import is garbage, and looking for it takes a tenth of the time."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        # Into the oldest generation: else it would be looked through once for each younger one.
-        gc.freeze()
-        gc.unfreeze()
-        gc.enable()
 
 
 def _train(config: "Config", name: str, display: Display) -> None:
@@ -189,8 +166,6 @@ def _train(config: "Config", name: str, display: Display) -> None:
             with progress_to(display):
                 display.announce("reading the data")
                 display.describe(*require_trainable(config, name))
-                _require_unlocked(config, name)
-
             train_as_flows([(name, config)], display)
         else:
             display.describes = True
@@ -273,16 +248,6 @@ def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunP
     return data.lines, run_plan
 
 
-def _require_unlocked(config: "Config", name: str) -> None:
-    """Make the run, and refuse one that a process trains before Prefect takes its time to start."""
-    from eigen_core.checkpoint.run_directory import RunDirectory
-    from eigen_core.training.runs import Run
-
-    location = Run(config.checkpoint, name).begin(config)
-    with RunDirectory.open(location.root, name).lock() if location.local.exists() else nullcontext():
-        pass
-
-
 @contextmanager
 def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
     """Show a training of the block, and let the first signal stop it; see `explained` for its errors."""
@@ -305,11 +270,11 @@ def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
         RunTooLargeError: a run does not fit.
         Stopped: one ended early; `StoppedByMemory` if its guard has stopped it.
     """
-    with _garbage_collection_off():
-        from eigen_core.checkpoint.location import RunLocation
-        from eigen_core.reporting.trackers import TrackerListener
-        from eigen_core.run import train_run
-        from eigen_core.training.journals import forget_stops_and_attempts
+    from eigen_core.checkpoint.location import RunLocation
+    from eigen_core.reporting.trackers import TrackerListener
+    from eigen_core.run import train_run
+    from eigen_core.training.journals import forget_stops_and_attempts
+
     display.announce("reading the data")
     with _shown_on(display, *runs[0]):
         for name, config in runs:
@@ -328,18 +293,18 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
         Stopped: one ended early; `StoppedByMemory` if its guard has stopped it.
     """
     display.announce("starting Prefect")
-    root = logging.getLogger()
-    with _garbage_collection_off():
-        # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
-        import prefect.main  # noqa: F401
-        from prefect.logging.handlers import PrefectConsoleHandler
+    # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
+    import prefect.main  # noqa: F401
+    from prefect.logging.handlers import PrefectConsoleHandler
 
-        for handler in [handler for handler in root.handlers if isinstance(handler, PrefectConsoleHandler)]:
-            root.removeHandler(handler)
-        # Prefect's API gets information too.
-        logging.getLogger("eigen_core").setLevel(logging.INFO)
-        import flows.server.training  # noqa: F401
-        from flows.server.flows import train_flow
+    root = logging.getLogger()
+    for handler in [handler for handler in root.handlers if isinstance(handler, PrefectConsoleHandler)]:
+        root.removeHandler(handler)
+    # Prefect's API gets information too.
+    logging.getLogger("eigen_core").setLevel(logging.INFO)
+    import flows.server.training  # noqa: F401
+    from flows.server.flows import train_flow
+
     with _shown_on(display, *runs[0]):
         for name, config in runs:
             ended = train_flow(config, name, return_state=True)
@@ -363,13 +328,12 @@ def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
     def last() -> "tuple[str, Config]":
         return display.trained or (name, config)
 
-    began = datetime.now(UTC)
     try:
         yield
     except KeyboardInterrupt:
         raise Stopped(f"Stopped. {_where_it_stands(*last())}") from None
     except MemoryGuardError as error:
-        raise StoppedByMemory(f"{error} {_memory_report_since(began, *last())}") from error
+        raise StoppedByMemory(f"{error} {_memory_report(*last())} {_where_it_stands(*last())}") from error
     except RunTooLargeError:
         raise
     except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:
@@ -390,16 +354,13 @@ def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
         raise
 
 
-def _memory_report_since(began: datetime, name: str, config: "Config") -> str:
+def _memory_report(name: str, config: "Config") -> str:
     from eigen_core.checkpoint.location import RunLocation
     from eigen_core.training.journals import memory_reports
 
-    folder = RunLocation.of(config.checkpoint, name).root / name
-    # A report's name begins with its time.
-    reports = [path for path in memory_reports(folder) if path.name >= f"{began:%Y%m%dT%H%M%S}"]
-    shows = command_for("memory", config, name)
-    report = f"The report is {reports[0]} ({shows} shows it). " if reports else ""
-    return f"{report}Free memory or raise the limit first. {_where_it_stands(name, config)}"
+    reports = memory_reports(RunLocation.of(config.checkpoint, name).root / name)
+    report = f"The report is {reports[0]} ({command_for('memory', config, name)} shows it). " if reports else ""
+    return f"{report}Free memory or raise the limit first."
 
 
 def _where_it_stands(name: str, config: "Config") -> str:

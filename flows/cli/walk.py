@@ -13,8 +13,8 @@ from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from flows.cli import run_processes, training
 from flows.cli.common import Json, RunOptions, RunsOn, examples, number, run_options
-from flows.cli.judging import account_document, compared_figures, print_figures
-from flows.cli.printing import PlainTable, output_console, print_fact, print_line, print_result
+from flows.cli.judging import COMPARED, account_document, accounts_of, print_figures
+from flows.cli.printing import PlainTable, attributes, output_console, print_fact, print_line, print_result
 from flows.server.environment import Stopped
 
 if TYPE_CHECKING:
@@ -27,17 +27,16 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
     from eigen_core.reporting.walk_report import fold_row
 
     mean, low, high = result.interquartile
-    baselines = {name: result.compute_metrics(curve) for name, curve in result.baselines.items()}
     return {
         "walk": result.walk.name,
         "folds": [fold_row(one) for one in result.played],
         "seeds": [
-            {"seed": seed, **compared_figures(result.compute_metrics(curve)), "final": float(curve.equity[-1])}
+            {"seed": seed, **attributes(result.compute_metrics(curve), *COMPARED), "final": float(curve.equity[-1])}
             for seed, curve in result.curves.items()
         ],
         "interquartile_mean": {"total_return": mean, "interval": [low, high]},
         "warnings": list(result.warnings),
-        **account_document(result, baselines),
+        **account_document(result),
         "tables": str(folder),
     }
 
@@ -67,9 +66,7 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
             str(row["trades"]),
         )
     table.print(console)
-    accounts = {"champions": result.curve, **result.baselines}
-    figures = {name: result.compute_metrics(curve) for name, curve in accounts.items()}
-    print_figures(console, "account", accounts, {**figures, "champions": result.figures})
+    print_figures(console, "account", accounts_of("champions", result))
     if result.walk.seeds > 1:
         mean, low, high = result.interquartile
         print_fact(

@@ -32,7 +32,7 @@ def test_help_imports_nothing_that_takes_long(command: list[str], tmp_path: Path
 
 def test_a_table_of_runs_is_printed_without_what_a_training_loads(tmp_path: Path) -> None:
     trained(tmp_path / "runs", "first", of=1)
-    for command in (["runs"], ["show", "first"], ["status"]):
+    for command in (["runs"], ["show", "first"], ["show", "first", "--json"], ["status"]):
         ended = ran(command, tmp_path)
         assert "first" in ended.stdout, ended.stderr
         assert set(OF_A_TRAINING) & set(ended.stderr.split()) == set(), command

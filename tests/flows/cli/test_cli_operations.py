@@ -1,7 +1,7 @@
 """The commands up, down, status, launch, deploy: sentences and exit codes without a server, and what they print."""
 
 import json
-import re
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
@@ -17,16 +17,15 @@ from rich.console import Console
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.training.runs import status_of
-from flows.cli.server import print_down, print_launched, print_run_page, print_status, print_up
+from flows.cli.server import print_down, print_run_page, print_status, print_up
 from flows.server import launching
-from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees, store_here
+from flows.server.state_directory import StateDirectory, as_worker_sees, store_here
 from flows.server.status import (
     FlowRunStatus,
     ScheduleStatus,
     ServerStatus,
     Status,
     WorkerStatus,
-    newest_run,
     status_here,
 )
 from flows.server.up import DownResult, UpResult
@@ -50,24 +49,28 @@ def home(folder: Path) -> StateDirectory:
     return StateDirectory(path)
 
 
-@pytest.mark.parametrize("command", [["launch"], ["deploy"], ["logs", "mine"]])
-def test_without_a_server_a_sentence_says_how_to_start_one(command: list[str], folder: Path) -> None:
-    assert "No server runs here: start one with `eigen up`, or set PREFECT_API_URL" in refused(*command)
-    assert list(folder.iterdir()) == []
+@pytest.fixture
+def api(home: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A server that answers and has nothing to do, and its worker."""
+    monkeypatch.setattr(launching, "require_free", lambda *_: None)
+    with answering() as api, sleeping() as process:
+        home.write("server", record_of(home, process.pid, api))
+        home.write("worker", record_of(home, process.pid, api))
+        yield api
 
 
-@pytest.mark.parametrize("command", ["launch", "deploy", "up"])
-def test_a_server_that_does_not_answer_is_a_sentence(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("command", ["launch", "deploy", "up", "train"])
+def test_a_server_that_does_not_answer_is_a_sentence(
+    command: str, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://elsewhere.invalid/api")
-    assert "Prefect's API at http://elsewhere.invalid/api does not answer" in refused(command)
+    ended = eigen(command, code=2)
+    assert "Prefect's API at http://elsewhere.invalid/api does not answer" in ended.stderr
+    assert ended.stderr.count("\n") == 1
+    assert not (folder / "runs").exists()
 
 
-def test_launch_refuses_what_train_refuses() -> None:
-    assert "did you mean learner.batch_size?" in refused("launch", "--set", "learner.batchsize=3")
-    assert "there is no preset 'huge'" in refused("launch", "--preset", "huge")
-    assert "cannot be named" in refused("launch", "--run", "../x")
-
-
+@pytest.mark.usefixtures("api")
 def test_launch_refuses_what_its_worker_here_could_not_train(
     home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
@@ -76,15 +79,8 @@ def test_launch_refuses_what_its_worker_here_could_not_train(
     (folder / "empty.csv").write_text("")
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("EIGEN_HOME", str(home.path))
-
-    def create(*_: object) -> None:
-        pytest.fail("a flow run was created")
-
-    monkeypatch.setattr(launching, "_create", create)
-    monkeypatch.setattr(launching, "require_free", lambda *_: None)
-    with answering() as api, sleeping() as process, locked.lock():
-        home.write("server", record_of(home, process.pid, api))
-        home.write("worker", record_of(home, process.pid, api))
+    monkeypatch.setattr(launching, "_create", lambda *_: pytest.fail("a flow run was created"))
+    with locked.lock():
         assert "empty.csv" in refused("launch", "--data", str(folder / "empty.csv"))
         assert "begun with other settings: seed differs" in refused("launch", "--run", "other", *small_settings())
         assert "is being trained by another process" in refused(
@@ -94,59 +90,46 @@ def test_launch_refuses_what_its_worker_here_could_not_train(
 
 
 def test_a_launch_names_places_so_that_the_worker_means_the_same(
-    home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path
+    home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path, api: str
 ) -> None:
     launches: list[Any] = []
 
-    def remember(
-        api: str,
-        values: dict[str, Any],
-        run: str,
-        _: Any,
-        *,
-        as_configured: bool,
-    ) -> str:
+    def remember(api: str, values: dict[str, Any], run: str, _: Any, *, as_configured: bool) -> str:
         launches.append((api, values, run, as_configured))
         return f"{api}/1"
 
     monkeypatch.setattr("flows.server.launching.launch", remember)
-    monkeypatch.setattr(launching, "require_free", lambda *_: None)
-    with answering() as api, sleeping() as process:
-        home.write("server", record_of(home, process.pid, api))
-        ended = eigen("launch", "--preset", "eigen2", "--data", "prices", "--run", "long", code=0)
-        assert "The worker is elsewhere" in ended.stdout
-        values = {"preset": "eigen2", "market": {"data": str(folder / "prices")}}
-        assert launches.pop() == (api, values, "long", False)
-        # They are that machine's own, and no parameter gives them.
-        assert "set EIGEN_STORE in the worker's environment" in refused("launch", "--store", "mine")
-        assert "set EIGEN_TASK and EIGEN_SCHEDULER in" in refused(
-            "launch", "--set", "scheduler=tcp://a:1", "--set", "task=gym:module:Class"
-        )
-        assert launches == []
-        home.write("worker", record_of(home, process.pid, api))
-        ended = eigen("launch", "--store", "gs://bucket/x", "--set", "generations=0", code=2)
-        ended = eigen("launch", *small_settings())
-        assert ended.exit_code == 0, ended.output
-        assert "The run fits" in ended.stdout
-        (_, values, run, as_configured) = launches.pop()
-        assert (run.startswith("quickstart-"), as_configured) == (True, False)
-        assert "checkpoint" not in values
-        assert not (folder / "runs").exists()
-        tracked = ("--set", "reporting.trackers=tensorboard")
-        ended = eigen("launch", "--store", "mine", "--run", "kept", *tracked, *small_settings(), code=0)
-        (_, values, _, _) = launches.pop()
-        assert ("checkpoint" in values, values["reporting"]) == (False, {"plot_every": 0})
-        launched = {"checkpoint": {"store": str(folder / "mine")}, "reporting": {"trackers": ["tensorboard"]}}
-        assert home.launched("kept") == launched
-        RunDirectory.create(folder / "runs", "mine", small_flow_config(Path("runs"), seed=5).model_dump(mode="json"))
-        assert eigen("launch", "--run", "mine").exit_code == 0
-        assert launches.pop() == (api, {}, "mine", True)
-        assert "begun with other settings" in refused("launch", "--run", "mine", "--seed", "6")
+    ended = eigen("launch", *small_settings(), code=0)
+    assert "The run fits" in ended.stdout
+    (_, values, run, as_configured) = launches.pop()
+    assert (run.startswith("quickstart-"), as_configured) == (True, False)
+    assert "checkpoint" not in values
+    assert not (folder / "runs").exists()
+    tracked = ("--set", "reporting.trackers=tensorboard")
+    eigen("launch", "--store", "mine", "--run", "kept", *tracked, *small_settings(), code=0)
+    (_, values, _, _) = launches.pop()
+    assert ("checkpoint" in values, values["reporting"]) == (False, {"plot_every": 0})
+    launched = {"checkpoint": {"store": str(folder / "mine")}, "reporting": {"trackers": ["tensorboard"]}}
+    assert home.launched("kept") == launched
+    RunDirectory.create(folder / "runs", "mine", small_flow_config(Path("runs"), seed=5).model_dump(mode="json"))
+    eigen("launch", "--run", "mine", code=0)
+    assert launches.pop() == (api, {}, "mine", True)
+    assert "begun with other settings" in refused("launch", "--run", "mine", "--seed", "6")
+    home.forget("worker")
+    ended = eigen("launch", "--preset", "eigen2", "--data", "prices", "--run", "long", code=0)
+    assert "The worker is elsewhere" in ended.stdout
+    values = {"preset": "eigen2", "market": {"data": str(folder / "prices")}}
+    assert launches.pop() == (api, values, "long", False)
+    # They are that machine's own, and no parameter gives them.
+    assert "set EIGEN_STORE in the worker's environment" in refused("launch", "--store", "mine")
+    assert "set EIGEN_TASK and EIGEN_SCHEDULER in" in refused(
+        "launch", "--set", "scheduler=tcp://a:1", "--set", "task=gym:module:Class"
+    )
+    assert launches == []
 
 
-def test_a_launch_that_the_server_refuses_leaves_nothing(
-    home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path
-) -> None:
+@pytest.mark.usefixtures("api")
+def test_a_launch_that_the_server_refuses_leaves_nothing(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     refusing: list[bool] = []
 
     def launch(api: str, *_: Any, **__: Any) -> Any:
@@ -155,24 +138,14 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(
         return f"{api}/1"
 
     monkeypatch.setattr("flows.server.launching.launch", launch)
-    monkeypatch.setattr(launching, "require_free", lambda *_: None)
-    with answering() as api, sleeping() as process:
-        home.write("server", record_of(home, process.pid, api))
-        home.write("worker", record_of(home, process.pid, api))
-        for run, store in (("new", "first"), ("known", "second")):
-            before, refusing[:] = digest(folder), [True]
-            options = ["--store", store, *small_settings()]
-            assert "The server refuses the run." in refused("launch", "--run", run, *options)
-            assert digest(folder) == before
-            refusing.clear()
-            assert eigen("launch", "--run", "known", *options).exit_code == 0
-            assert digest(folder) != before
-
-
-def test_nothing_to_stop_is_said(folder: Path) -> None:
-    ended = eigen("down", code=0)
-    assert ended.stdout.startswith("Nothing runs that was started here")
-    assert list(folder.iterdir()) == []
+    for run, store in (("new", "first"), ("known", "second")):
+        before, refusing[:] = digest(folder), [True]
+        options = ["--store", store, *small_settings()]
+        assert "The server refuses the run." in refused("launch", "--run", run, *options)
+        assert digest(folder) == before
+        refusing.clear()
+        eigen("launch", "--run", "known", *options, code=0)
+        assert digest(folder) != before
 
 
 def test_a_worker_that_has_ended_is_not_stopped_again(home: StateDirectory) -> None:
@@ -180,15 +153,15 @@ def test_a_worker_that_has_ended_is_not_stopped_again(home: StateDirectory) -> N
         home.write("worker", record_of(home, process.pid))
         process.kill()
         process.wait()
-    assert eigen("down").stdout.startswith("Nothing runs")
+    assert eigen("down").stdout.startswith("Nothing runs that was started here")
     assert home.read("worker") is None
 
 
+@pytest.mark.usefixtures("api")
 def test_health_is_an_exit_code(home: StateDirectory) -> None:
-    assert (eigen("status", "--healthy").exit_code, eigen("status", "--healthy").output) == (1, "")
-    with answering() as api, sleeping() as process:
-        home.write("worker", record_of(home, process.pid, api))
-        assert eigen("status", "--healthy").exit_code == 0
+    eigen("status", "--healthy", code=0)
+    home.forget("worker")
+    assert eigen("status", "--healthy", code=1).output == ""
 
 
 def test_status_without_anything() -> None:
@@ -232,13 +205,6 @@ def test_stores_mean_what_they_mean_to_the_worker(
     assert store_here(worker) == str(folder / "runs")
 
 
-def test_the_newest_run_is_the_one_trained_last(folder: Path) -> None:
-    assert newest_run(str(folder / "runs")) is None
-    for name in ("b", "a"):
-        RunDirectory.create(folder / "runs", name, small_flow_config(Path("runs")).model_dump(mode="json"))
-    assert newest_run(str(folder / "runs")) == "b"
-
-
 def printed(show: Any, *arguments: Any) -> str:
     console = Console(file=StringIO(), width=120)
     show(console, *arguments)
@@ -247,8 +213,30 @@ def printed(show: Any, *arguments: Any) -> str:
     return text
 
 
-def a_record(home: StateDirectory, pid: int) -> ProcessRecord:
-    return record_of(home, pid, "http://127.0.0.1:4200/api")
+def test_down_says_what_it_stopped_and_what_stays(home: StateDirectory) -> None:
+    with sleeping() as process:
+        far = record_of(home, process.pid, "http://far/api")
+    keeps = "http://far/api keeps deployments and schedules; eigen down --remove removes them"
+    stopped = ("killed: it did not stop in time", "server         stopped", keeps)
+    removed = "deployments, schedules, automations and work pool, from http://far/api"
+    for down, removed_from, said in (
+        (DownResult(far, far, 1, ("worker",)), None, stopped),
+        (DownResult(far, None, 0, ()), "http://far/api", [removed]),
+    ):
+        text = printed(print_down, home, down, None, removed_from)
+        assert [part for part in said if part not in text] == []
+        assert (keeps in text) == (keeps in said)
+
+
+def test_up_says_what_it_started(home: StateDirectory) -> None:
+    with sleeping() as process:
+        record = record_of(home, process.pid)
+    text = printed(print_up, home, UpResult(record.api, record, record, ("server",)), "http://page")
+    for said in ("(started, process", "runs already", "http://page", f"export PREFECT_API_URL={record.api}"):
+        assert said in text
+    text = printed(print_up, home, UpResult("http://far/api", None, record, ("worker",)))
+    assert "a server elsewhere" in text
+    assert "PREFECT_API_URL" not in text
 
 
 def flow_run_status(state: str, ago: timedelta, **more: Any) -> FlowRunStatus:
@@ -264,7 +252,7 @@ def shown(flow_run: FlowRunStatus, schedule: ScheduleStatus | None = None) -> st
 def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
     RunDirectory.create(folder / "runs", "first", small_flow_config(Path("runs")).model_dump(mode="json"))
     with sleeping() as process:
-        record = a_record(home, process.pid)
+        record = record_of(home, process.pid)
     now, pid = datetime.now(UTC), record.process.pid
     server = {"api": record.api, "ui": "http://127.0.0.1:4200", "answers": True, "version": "3.8.8"}
     worker = {"name": "machine-abc", "running": True, "folder": record.folder, "heard_of": now - timedelta(seconds=5)}
@@ -313,36 +301,14 @@ def test_status_says_what_a_flow_run_does_and_for_how_long(
     assert "the next one waits for the worker" in text
 
 
-def test_a_second_launch_is_told_of_the_first_before_anything_is_checked(
-    home: StateDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("api")
+def test_a_second_launch_is_told_of_the_first_before_anything_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     def busy(*_: object) -> None:
         raise InputError("Run 'first' is being trained")
 
     monkeypatch.setattr(launching, "require_free", busy)
-    with answering() as api, sleeping() as process:
-        home.write("server", record_of(home, process.pid, api))
-        home.write("worker", record_of(home, process.pid, api))
-        assert refused("launch", "--run", "first", "--set", "memory.limit_gb=0.1") == (
-            "eigen: Run 'first' is being trained"
-        )
-
-
-def test_up_down_and_launch_are_shown(home: StateDirectory) -> None:
-    with sleeping() as process:
-        record = a_record(home, process.pid)
-    text = printed(print_up, home, UpResult(record.api, record, record, ("server",)), "http://page")
-    for said in ("(started, process", "runs already", "http://page", f"export PREFECT_API_URL={record.api}"):
-        assert said in text
-    text = printed(print_up, home, UpResult("http://far/api", None, record, ("worker",)))
-    assert "a server elsewhere" in text
-    assert "PREFECT_API_URL" not in text
-    text = printed(print_down, home, DownResult(record, record, 1, ("worker",)), None)
-    assert "killed: it did not stop in time" in text
-    assert "server         stopped" in text
-    text = printed(print_launched, "mine", "http://page", ["[a line]"])
-    assert "[a line]" in text
-    assert re.findall(r"http\S*", text) == ["http://page"]
+    said = refused("launch", "--run", "first", "--set", "memory.limit_gb=0.1")
+    assert said == "eigen: Run 'first' is being trained"
 
 
 def test_a_training_tells_its_page_if_there_is_a_server_to_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,21 +317,3 @@ def test_a_training_tells_its_page_if_there_is_a_server_to_show_it(monkeypatch: 
     assert printed(print_run_page, "mine") == ""
     monkeypatch.setattr(launching, "run_page_of", lambda _client, api, run: f"{api}/{run}")
     assert printed(print_run_page, "mine") == "  page        http://127.0.0.1:1/api/mine\n"
-
-
-def test_down_says_what_stays_on_a_server_elsewhere(home: StateDirectory) -> None:
-    with sleeping() as process:
-        record = record_of(home, process.pid, "http://far/api")
-    down = DownResult(record, None, 0, ())
-    stays = "server         http://far/api keeps deployments and schedules; eigen down --remove removes them"
-    assert stays in printed(print_down, home, down, None)
-    text = printed(print_down, home, down, None, "http://far/api")
-    assert stays not in text
-    assert "removed        deployments, schedules, automations and work pool, from http://far/api" in text
-    home.remember_port(4200)
-    assert "--remove" not in printed(print_down, home, DownResult(a_record(home, 1), None, 0, ()), None)
-
-
-@pytest.mark.parametrize("arguments", [[], ["http://x", "--off"]])
-def test_alerts_need_an_address_or_off(arguments: list[str]) -> None:
-    assert "Give the address to call, or --off" in refused("alerts", *arguments)

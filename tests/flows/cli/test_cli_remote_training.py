@@ -3,14 +3,13 @@
 import os
 import shutil
 import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from cli_cases import document, eigen
+from dask_cases import wait_until
 from fault_proxy import Fault, FaultProxy
-from flow_cases import eigen_command, eigen_environment, run_eigen, small_flow_config, small_settings
+from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started
 from gcs_emulator import GcsEmulator
 from pydantic import JsonValue
 from record_cases import record, telemetry
@@ -21,12 +20,13 @@ from eigen_core.checkpoint.location import RunLocation, open_store
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.training.runs import status_of
-from flows.cli.display import LineDisplay
+from flows.cli.display import Display
 from flows.cli.training import explained
 from flows.server.environment import Stopped
 
@@ -45,14 +45,6 @@ def in_memory(config: Config) -> tuple[GenerationRecord, ...]:
     return tuple(state.history)
 
 
-def wait_for_generation(contents: RunContents, generation: int, process: subprocess.Popen[str]) -> None:
-    end = time.monotonic() + 120.0
-    while (newest := contents.newest_manifest()) is None or newest.generation < generation:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 @pytest.mark.thorough
 def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     gcs_bucket: str, session_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefect_api_url: str
@@ -61,22 +53,11 @@ def test_a_run_whose_machine_is_lost_goes_on_from_the_store_alone(
     environment = eigen_environment(session_folder / "cli", PREFECT_API_URL=prefect_api_url)
     arguments = ["train", "--store", store, "--run", "cloudy", "--generations", str(GENERATIONS), *small_settings()]
     contents = RunContents(open_store(store), "cloudy")
-    process = subprocess.Popen(
-        eigen_command(arguments),
-        env=environment,
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        wait_for_generation(contents, 2, process)
+    with started(arguments, environment, tmp_path) as process:
+        wait_until(lambda: (newest := contents.newest_manifest()) is not None and newest.generation >= 2, process)
         assert status_of(store, "cloudy").state == "running"
-    finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGKILL
     interrupted = contents.newest_manifest()
     assert interrupted is not None
     assert interrupted.generation < GENERATIONS
@@ -155,14 +136,16 @@ def test_a_run_with_all_its_generations_here_alone_is_not_finished(
     assert "is finished: generation 2 of 2" in ended.stdout
 
 
-@pytest.mark.parametrize("error", [StoreUnavailableError("Not wholly there."), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [StoreUnavailableError("Not whole."), WorkerLostError("Not whole."), KeyboardInterrupt()]
+)
 def test_what_stopped_a_run_is_said_though_the_store_is_away(
     finished_here: Config, fault_proxy: FaultProxy, error: BaseException
 ) -> None:
     fault_proxy.add(Fault("status", times=None))
-    with pytest.raises(Stopped) as stopped, explained(LineDisplay(Console()), "run", finished_here):
+    with pytest.raises(Stopped) as stopped, explained(Display(Console()), "run", finished_here):
         raise error
     said = str(stopped.value)
-    assert said.startswith("Not wholly there. " if isinstance(error, StoreUnavailableError) else "Stopped. ")
+    assert said.startswith("Stopped. " if isinstance(error, KeyboardInterrupt) else "Not whole. ")
     assert "The last checkpoint is generation 2 in " in said
     assert f"eigen resume run --store {finished_here.checkpoint.store}" in said

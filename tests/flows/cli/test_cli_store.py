@@ -1,7 +1,6 @@
 """`eigen verify`, `eigen clean` and `eigen export`: exit codes, sentences, JSON, and which store they look at."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,8 +14,7 @@ from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.manifest import Manifest
 from flows.cli.training import is_finished
 
-CLEANED_KEYS = ["run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"]
-VERIFIED_KEYS = ["run", "whole", "deep", "generations", "damages", "unreferenced_files", "unreferenced_bytes"]
+CLEANED_KEYS = {"run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"}
 DAMAGE_KEYS = ["generation", "file", "path", "what"]
 
 
@@ -43,7 +41,6 @@ def test_a_whole_run_is_verified_with_exit_code_0() -> None:
         assert ended.stdout.startswith("Run run is whole: 5 generations (")
         assert how in ended.stdout
     found = document("verify", "run", "--deep")
-    assert list(found) == VERIFIED_KEYS
     expected = {"run": "run", "whole": True, "deep": True, "generations": [1, 2, 3, 4, 5], "damages": []}
     assert found == {**expected, "unreferenced_files": 0, "unreferenced_bytes": 0}
 
@@ -84,7 +81,7 @@ def test_a_dry_run_says_what_the_real_one_then_does(location: RunLocation) -> No
     said = document("clean", "run", "--dry-run", "--older-than", "0s")
     text = eigen("clean", "run", "--dry-run", "--older-than", "0s").stdout
     assert objects_of(location) == before
-    assert [list(row) for row in said] == [CLEANED_KEYS]
+    assert [set(row) for row in said] == [CLEANED_KEYS]
     assert said[0]["generations"] == [1, 2, 3]
     assert f"run: generations 1, 2, 3 and {said[0]['blobs']} files would be removed, " in text
     assert text.endswith("MB would be freed.\n")
@@ -166,12 +163,10 @@ def test_commands_act_on_the_bucket_that_the_environment_names(
     assert torch.equal(read_champion(tmp_path / "champion.safetensors").weights, champion_weights(4))
 
 
-def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path) -> None:
     config = run_config(tmp_path, tmp_path)
     market = config.market.model_copy(update={"holdout_days": 0})
     config = config.model_copy(update={"generations": 2, "market": market})
     save_generations(config, "run", 1, 2)
-    status = SimpleNamespace(generation=2, holdout=None, config=config, is_complete=True)
-    monkeypatch.setattr("eigen_core.training.runs.status_of", lambda *_: status)
     assert is_finished(config, "run")
     assert not is_finished(config.model_copy(update={"generations": 3}), "run")

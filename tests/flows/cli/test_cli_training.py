@@ -1,10 +1,8 @@
 """The command line as a user runs it: a whole run, a run stopped in every way, and what is shown of them."""
 
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from cli_cases import eigen
+from cli_cases import document, eigen
 from flow_cases import run_eigen, small_settings, started, wait_for_generation
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -22,22 +20,18 @@ from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.task.replay import Replay
 from eigen_core.task.transitions import market_columns
 from eigen_core.trading import PORTFOLIO_VALUES
-from eigen_core.training.runs import status_of
-from flows.cli.runs import run_document
 
 pytestmark = pytest.mark.thorough
 
 GENERATIONS = 6
-SHOWN_KEYS = [
-    *("run", "state", "generation", "generations", "config", "store", "computed_by", "history", "goodput"),
-    *("uploads", "verdict"),
-]
-HISTORY_KEYS = [
+SHOWN_KEYS = {
+    *("run", "state", "generation", "generations", "config", "store", "computed_by", "history", "goodput", "uploads")
+}
+SAME_IN_EQUAL_RUNS = {
     *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
-    *("champion_excess", "distinct_ancestors", "policy_distance", "seconds", "rss_peak_bytes", "transitions"),
-    *("weights_sha256", "replay_sha256"),
-]
-SAME_IN_EQUAL_RUNS = [key for key in HISTORY_KEYS if key not in ("seconds", "rss_peak_bytes")]
+    *("champion_excess", "distinct_ancestors", "policy_distance", "transitions", "weights_sha256", "replay_sha256"),
+}
+HISTORY_KEYS = {*SAME_IN_EQUAL_RUNS, "seconds", "rss_peak_bytes"}
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +44,12 @@ def train_arguments(name: str, generations: int = GENERATIONS) -> list[str]:
 
 
 def shown(name: str, folder: Path) -> dict[str, Any]:
-    return run_document(status_of(str(folder / "runs"), name))
+    found: dict[str, Any] = document("show", name, "--store", str(folder / "runs"))
+    return found
 
 
-def outcome(document: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{key: row[key] for key in SAME_IN_EQUAL_RUNS} for row in document["history"]]
+def outcome(found: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{key: row[key] for key in SAME_IN_EQUAL_RUNS} for row in found["history"]]
 
 
 @pytest.fixture(scope="module")
@@ -132,22 +127,18 @@ def test_what_is_written_only_its_owner_may_read(folder: Path, session_folder: P
 
 
 @pytest.mark.usefixtures("whole")
-def test_show_prints_the_agreed_json(environment: dict[str, str], folder: Path) -> None:
-    ended = run_eigen(["show", "whole", "--json"], environment=environment, folder=folder, code=0)
-    document = json.loads(ended.stdout)
-    assert document["history"] == shown("whole", folder)["history"]
-    assert list(document) == SHOWN_KEYS
-    assert [list(row) for row in document["history"]] == [HISTORY_KEYS] * GENERATIONS
-    assert document["run"] == "whole"
-    assert document["state"] == "finished"
-    assert document["generation"] == document["generations"] == GENERATIONS
-    assert document["store"] == str(folder / "runs")
-    assert document["config"]["population"]["size"] == 4
-    assert document["computed_by"] == arithmetic_of(torch.device("cpu")).model_dump()
+def test_show_prints_the_agreed_json(folder: Path) -> None:
+    found = shown("whole", folder)
+    assert set(found) == SHOWN_KEYS
+    assert [set(row) for row in found["history"]] == [HISTORY_KEYS] * GENERATIONS
+    assert (found["run"], found["state"], found["store"]) == ("whole", "finished", str(folder / "runs"))
+    assert found["generation"] == found["generations"] == GENERATIONS
+    assert found["config"]["population"]["size"] == 4
+    assert found["computed_by"] == arithmetic_of(torch.device("cpu")).model_dump()
     loaded = RunDirectory.open(folder / "runs", "whole").load_newest()
     assert loaded is not None
     assert loaded.snapshot.ring is not None
-    last = document["history"][-1]
+    last = found["history"][-1]
     columns = market_columns(20, PORTFOLIO_VALUES)
     replay = Replay.from_ring(loaded.snapshot.ring, columns, torch.device("cpu"))
     assert last["replay_sha256"] == tensors_sha256(replay.tensors())
@@ -178,13 +169,13 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     assert errors.startswith("eigen: Stopped. The last checkpoint is generation ")
     assert "eigen resume stopped" in errors
     assert errors.count("\n") == 1
-    document = shown("stopped", folder)
-    assert document["state"] == "unfinished"
-    assert f"generation {document['generation']} in" in errors
+    stopped = shown("stopped", folder)
+    assert stopped["state"] == "unfinished"
+    assert f"generation {stopped['generation']} in" in errors
 
     # The same command goes on; nothing can be done about SIGKILL.
     with started(train_arguments("stopped"), environment, folder) as process:
-        wait_for_generation(process, store, "stopped", document["generation"] + 1)
+        wait_for_generation(process, store, "stopped", stopped["generation"] + 1)
         os.kill(process.pid, signal.SIGKILL)
         process.wait(timeout=10)
         end = time.monotonic() + 20.0
@@ -216,22 +207,8 @@ def test_a_finished_run_is_shown_again_at_once(
 @pytest.mark.usefixtures("whole")
 def test_runs_lists_every_run_of_a_store(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.chdir(folder)
-    listed = json.loads(eigen("runs", "--json").stdout)
-    row = next(row for row in listed if row["run"] == "whole")
+    row = next(row for row in document("runs") if row["run"] == "whole")
     assert (row["state"], row["generation"], row["generations"]) == ("finished", GENERATIONS, GENERATIONS)
     assert "whole" in eigen("runs").stdout
     assert "There are no runs in none" in eigen("runs", "--store", "none").stdout
     assert not (folder / "none").exists()
-
-
-def test_what_is_done_is_said_before_anything_large_is_loaded(environment: dict[str, str], folder: Path) -> None:
-    said = (
-        "import sys\n"
-        "from flows.cli.app import app\n"
-        "from flows.cli.display import Display\n"
-        "Display.announce = lambda _, what: print(what, *({'torch', 'prefect'} & sys.modules.keys())) or sys.exit()\n"
-        "app(['train'])\n"
-    )
-    command = [sys.executable, "-c", said]
-    ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, check=True)
-    assert ended.stdout.splitlines() == ["loading"]
