@@ -7,12 +7,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from eigen_core.checkpoint.store import is_remote
 from eigen_core.common.errors import InputError
@@ -24,8 +25,8 @@ from flows.server.environment import Stopped, StoppedByMemory
 if TYPE_CHECKING:
     from eigen_core.config import Config
 
-POLL_SECONDS, REMOTE_POLL_SECONDS = 0.5, 10.0
-"""Time between two looks at a run, and at one that is kept elsewhere."""
+POLL_SECONDS = 0.5
+"""Time between two looks at a run."""
 # A stop that was requested waits 15 s for uploads, and Prefect's report of it takes some.
 _STOP_SECONDS = 60.0
 AGAIN = "The same command goes on."
@@ -73,7 +74,15 @@ class RunEnd:
         return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY)
 
 
-def train_whole(run: WholeRun, log: Path, is_stopped: Callable[[], bool], folder: str | None = None) -> RunEnd:
+IsStopped = Callable[[], bool]
+Train = Callable[[WholeRun, Path, IsStopped], RunEnd]
+"""Trains a run as `train_whole` does."""
+Task = Callable[[Train, IsStopped], None]
+"""Trains runs with the first argument, and gives it the second, alone or with conditions of its own."""
+_STOPPED = RunEnd(-signal.SIGTERM, "")
+
+
+def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | None = None) -> RunEnd:
     """Train a run from its last checkpoint to its end in a process, which prints to `log`, and return how it ended.
 
     Once `is_stopped`, asked twice a second, is true, the process is ended. Relative paths are in `folder`, or here.
@@ -82,7 +91,7 @@ def train_whole(run: WholeRun, log: Path, is_stopped: Callable[[], bool], folder
         Stopped: another process trains the run.
     """
     if not _waited_until_free(run, is_stopped):
-        return RunEnd(-signal.SIGTERM, "")
+        return _STOPPED
     with log.open("wb") as output:
         # Ctrl-C reaches this process alone, which then stops the others.
         process = subprocess.Popen(
@@ -110,7 +119,7 @@ def train_whole(run: WholeRun, log: Path, is_stopped: Callable[[], bool], folder
     return RunEnd(process.returncode, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _waited_until_free(run: WholeRun, is_stopped: Callable[[], bool]) -> bool:
+def _waited_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
     """Wait for a process that an earlier call has left behind and that is about to end; return whether it did.
 
     One on a machine that was lost holds the run's lease until that expires.
@@ -147,53 +156,6 @@ def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
         )
 
 
-class RunningRun(Protocol):
-    """A run that is trained in another process, or waits for one."""
-
-    def poll(self) -> RunEnd | None:
-        """Return how it ended, None while it has not.
-
-        Raises:
-            Stopped: it cannot be trained now.
-        """
-
-    def stop(self) -> None:
-        """End its process, which a worker does soon after; the run goes on from its last checkpoint."""
-
-
-StartRun = Callable[[WholeRun, Path], RunningRun]
-"""Trains a run from its last checkpoint on; the output of its process is in the file after its end at the latest."""
-
-
-def train_all(runs: Sequence[WholeRun], start: StartRun, jobs: int, folder: Path, say: Callable[[str], None]) -> None:
-    """Train those of the runs that are not finished, in this order, `jobs` at a time.
-
-    `say` gets a line about each run that begins or ends; the output of their processes is in `folder`, `NAME.log`.
-
-    Raises:
-        Stopped: one failed; `StoppedByMemory` if that was for memory.
-    """
-    from flows.cli.training import is_finished
-
-    folder.mkdir(parents=True, exist_ok=True)
-    waiting = [run for run in runs if not is_finished(run.config, run.name)]
-    trained: list[tuple[WholeRun, Path, RunningRun]] = []
-    while waiting or trained:
-        while waiting and len(trained) < jobs:
-            run = waiting.pop(0)
-            log = folder / f"{run.name}.log"
-            trained.append((run, log, start(run, log)))
-            say(f"{run.name} begins")
-        time.sleep(POLL_SECONDS)
-        for one in list(trained):
-            run, log, running = one
-            end = running.poll()
-            if end is not None:
-                trained.remove(one)
-                require_trained(run, end, log)
-                say(f"{run.name} is finished")
-
-
 def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
     """Refuse whole runs on the workers of `runs_on` whose agents workers compute too: they may wait for ever.
 
@@ -209,92 +171,72 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 
 
 @contextmanager
-def whole_runs(jobs: int, scheduler: str | None) -> Iterator[StartRun]:
-    """Train whole runs inside the block: `jobs` at a time here, or one a thread on the workers of a scheduler.
+def whole_runs(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
+    """Return a function that does tasks, `jobs` at a time, which train runs here or on the workers of a scheduler.
 
-    At the end of the block, and by Ctrl-C and SIGTERM, those that have not ended are stopped. A run whose worker is
-    lost is trained further by another one; a worker that loses this process or the scheduler ends its run.
+    After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. A run whose worker
+    is lost is trained further by another one; a worker that loses this process or the scheduler ends its run.
 
     Raises:
         InputError: the scheduler cannot be reached.
         Stopped: they were stopped.
     """
+    stopped = threading.Event()
     with stop_signals() as signals:
         try:
-            running = _local_runs(jobs) if scheduler is None else _runs_of_workers(scheduler)
-            with signals.raising(), running as start:
-                yield start
+            with signals.raising(), _trainer(scheduler) as train, ThreadPoolExecutor(jobs) as threads:
+
+                def do(tasks: Iterable[Task]) -> None:
+                    try:
+                        for done in as_completed([threads.submit(task, train, stopped.is_set) for task in tasks]):
+                            done.result()
+                    finally:
+                        stopped.set()
+                        threads.shutdown(cancel_futures=True)
+
+                yield do
         except KeyboardInterrupt:
             raise Stopped(f"Stopped. {AGAIN}") from None
 
 
-class _LocalRun:
-    def __init__(self, threads: ThreadPoolExecutor, run: WholeRun, log: Path) -> None:
-        self.stopped = threading.Event()
-        self._future: Future[RunEnd] = threads.submit(train_whole, run, log, self.stopped.is_set)
-
-    def poll(self) -> RunEnd | None:
-        return self._future.result() if self._future.done() else None
-
-    def stop(self) -> None:
-        self.stopped.set()
-        self._future.exception()
-
-
 @contextmanager
-def _local_runs(jobs: int) -> Iterator[StartRun]:
-    runs: list[_LocalRun] = []
-    with ThreadPoolExecutor(jobs, thread_name_prefix="run") as threads:
-
-        def start(run: WholeRun, log: Path) -> RunningRun:
-            runs.append(_LocalRun(threads, run, log))
-            return runs[-1]
-
-        try:
-            yield start
-        finally:
-            for run in runs:
-                run.stopped.set()
-
-
-class _RunOfWorker:
-    def __init__(self, client: Any, run: WholeRun, log: Path) -> None:  # noqa: ANN401 - distributed is imported late
-        from eigen_core.workers.connection import key_of
-
-        self._client, self._log = client, log
-        self._future = client.submit(
-            _train_on_worker, _with_absolute_folders(run), os.getcwd(), key=key_of(run.name), pure=False
-        )
-
-    def poll(self) -> RunEnd | None:
-        from distributed import KilledWorker
-
-        if self._client.status != "running" or self._future.status in ("cancelled", "lost"):
-            raise Stopped(f"The scheduler cannot be reached any more. {AGAIN}")
-        if not self._future.done():
-            return None
-        try:
-            end: RunEnd = self._future.result()
-        except KilledWorker as error:
-            raise Stopped(f"Workers were lost again and again while they trained a run: {error} {AGAIN}") from error
-        self._log.write_text(end.output, encoding="utf-8")
-        return end
-
-    def stop(self) -> None:
-        # The next process that trains the run waits until this one has ended.
-        self._future.cancel()
-
-
-@contextmanager
-def _runs_of_workers(scheduler: str) -> Iterator[StartRun]:
+def _trainer(scheduler: str | None) -> Iterator[Train]:
+    if scheduler is None:
+        yield train_whole
+        return
     from eigen_core.workers.connection import connected
 
     client = connected(scheduler)
     try:
-        yield lambda run, log: _RunOfWorker(client, run, log)
+        yield partial(_train_by_worker, client)
     finally:
         # The scheduler then cancels the runs.
         client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
+
+
+def _train_by_worker(client: Any, run: WholeRun, log: Path, is_stopped: IsStopped) -> RunEnd:  # noqa: ANN401
+    from distributed import KilledWorker
+
+    from eigen_core.workers.connection import key_of
+
+    arguments = _with_absolute_folders(run), os.getcwd()
+    future = client.submit(_train_on_worker, *arguments, key=key_of(run.name), pure=False)
+    while True:
+        if client.status != "running" or future.status in ("cancelled", "lost"):
+            raise Stopped(f"The scheduler cannot be reached any more. {AGAIN}")
+        if future.done():
+            break
+        if is_stopped():
+            # The next process that trains the run waits until this one has ended.
+            future.cancel()
+            return _STOPPED
+        time.sleep(POLL_SECONDS)
+    try:
+        end: RunEnd = future.result()
+    except KilledWorker as error:
+        raise Stopped(f"Workers were lost again and again while they trained a run: {error} {AGAIN}") from error
+    log.write_text(end.output, encoding="utf-8")
+    return end
 
 
 def _with_absolute_folders(run: WholeRun) -> WholeRun:

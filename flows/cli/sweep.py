@@ -1,10 +1,11 @@
 """The command eigen sweep: trials over settings and seeds, and their table."""
 
-import time
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import count
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,19 +16,9 @@ from rich.console import Console
 from eigen_core.checkpoint.store import check_run_name, is_remote, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import install_command
-from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, run_options
-from flows.cli.printing import PlainTable, output_console, print_json, print_line
-from flows.cli.run_processes import (
-    POLL_SECONDS,
-    REMOTE_POLL_SECONDS,
-    RunningRun,
-    StartRun,
-    WholeRun,
-    refuse_two_schedulers,
-    require_trained,
-    whole_run,
-    whole_runs,
-)
+from flows.cli.common import LARGEST, Json, RunOptions, RunsOn, examples, number, option, run_options
+from flows.cli.printing import PlainTable, attributes, output_console, print_json, print_line
+from flows.cli.run_processes import IsStopped, Train, refuse_two_schedulers, require_trained, whole_run, whole_runs
 from flows.cli.training import is_finished
 
 if TYPE_CHECKING:
@@ -50,8 +41,7 @@ def sweep(
     name: Annotated[str, typer.Argument(help="Name of the sweep; its runs begin with it.", metavar="NAME")],
     *,
     vary: Annotated[
-        list[str] | None,
-        typer.Option(help="A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.", metavar="KEY=VALUES"),
+        list[str] | None, option("KEY=VALUES", "A setting to vary: LOW:HIGH, LOW:HIGH:log or ONE,OTHER.")
     ] = None,
     trials: Annotated[int, number("Most trials.", most=LARGEST)] = 20,
     seeds: Annotated[int, number("Seeds of each trial.", most=1_000)] = 1,
@@ -63,7 +53,7 @@ def sweep(
 ) -> None:
     """Train runs over settings and seeds; run the same command again to continue a sweep that was stopped."""
     settings = options.with_store().settings()
-    given = Sweep(check_run_name(name), options.preset, settings, trials, seeds, jobs)
+    given = Sweep(check_run_name(name), options.preset, settings, trials, seeds)
     refuse_two_schedulers(given.config, runs_on)
     try:
         from eigen_core.judging.sweeps import Definition, Study, space_of
@@ -73,9 +63,10 @@ def sweep(
         ) from error
     definition = Definition(given.config, space_of(vary or (), given.preset, settings), seeds, prune)
     console = output_console()
-    with whole_runs(jobs, runs_on) as start, _locked(given):
+    with whole_runs(jobs, runs_on) as in_threads, _locked(given):
         study = Study(given.folder / f"{name}.db", definition)
-        _train_trials(start, given, study, (lambda _: None) if as_json else partial(print_line, console))
+        training = _Trials(given, study, (lambda _: None) if as_json else partial(print_line, console))
+        in_threads([training.train] * jobs)
         results = _results_of(given, study)
     if as_json:
         print_json(results_document(given, results))
@@ -84,18 +75,19 @@ def sweep(
 
 
 _FOLDER = ".sweeps"
+# A look at a run in a bucket is some requests: it is taken at one of so many polls.
+_REMOTE_POLLS = 20
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """At most `trials` trials, each with `seeds` runs, of a preset with settings; `jobs` are trained at a time."""
+    """At most `trials` trials, each with `seeds` runs, of a preset with settings."""
 
     name: str
     preset: str | None
     settings: Sequence[str]
     trials: int
     seeds: int
-    jobs: int
 
     @cached_property
     def config(self) -> "Config":
@@ -170,82 +162,76 @@ def _locked(sweep: Sweep) -> Iterator[None]:
         lock.release()
 
 
-def _train_trials(start: StartRun, sweep: Sweep, study: "Study", say: Callable[[str], None]) -> None:
-    waiting = study.unfinished()
-    trained: dict[int, _Trial] = {}
-    pause = REMOTE_POLL_SECONDS if is_remote(sweep.config.checkpoint.store) else POLL_SECONDS
-    while True:
-        while len(trained) < sweep.jobs and (waiting or len(study.trials()) < sweep.trials):
-            number = waiting.pop(0) if waiting else study.suggest()
-            if number is None:
-                break
-            values = study.trials()[number].params
-            say(f"trial {number} begins: {_in_words(values)}")
-            trained[number] = _Trial(start, sweep, study, number, values)
-        if not trained:
-            return
-        for number, trial in list(trained.items()):
-            ended = trial.advance()
-            if ended is not None:
-                del trained[number]
-                say(f"trial {number}: {ended}")
-        time.sleep(pause)
+class _Trials:
+    """Trains the trials of a sweep in one or more threads, which use its study one at a time."""
 
-
-class _Trial:
-    """A trial: its runs are trained one after another, each in a process; the study may prune it."""
-
-    def __init__(self, start: StartRun, sweep: Sweep, study: "Study", number: int, values: Mapping[str, Any]) -> None:
-        from eigen_core.judging.sweeps import as_settings
-
-        self._start = start
+    def __init__(self, sweep: Sweep, study: "Study", say: Callable[[str], None]) -> None:
         self._sweep = sweep
         self._study = study
-        self._number = number
-        self._settings = as_settings(values)
-        self._runs: list[WholeRun] = []
-        self._started: tuple[WholeRun, RunningRun] | None = None
+        self._say = say
+        self._lock = threading.Lock()
+        self._waiting = study.unfinished()
 
-    def advance(self) -> str | None:
-        """Do what can be done without waiting; return how the trial ended, None while it has not."""
+    def train(self, train: Train, is_stopped: IsStopped) -> None:
+        """Train one trial after another until there is none left."""
+        while not is_stopped() and (trial := self._next()) is not None:
+            self._say(f"trial {trial.number} begins: {_in_words(trial.params)}")
+            self._say(f"trial {trial.number}: {self._train(trial, train, is_stopped)}")
+
+    def _next(self) -> Any:  # noqa: ANN401 - Optuna's trial
+        with self._lock:
+            if self._waiting:
+                number: int | None = self._waiting.pop(0)
+            else:
+                number = self._study.suggest() if len(self._study.trials()) < self._sweep.trials else None
+            return None if number is None else self._study.trials()[number]
+
+    def _train(self, trial: Any, train: Train, is_stopped: IsStopped) -> str:  # noqa: ANN401 - Optuna's
+        """Train the runs of a trial one after another, and return how it ended; the study may prune it."""
+        from eigen_core.judging.sweeps import as_settings
         from eigen_core.training.runs import Run
 
+        sweep, number = self._sweep, trial.number
+        settings = [*sweep.settings, *as_settings(trial.params)]
         try:
-            runs = self._runs = self._runs or [self._whole_run(seed) for seed in self._sweep.all_seeds]
+            runs = [
+                whole_run(sweep.run_of(number, seed), sweep.preset, [*settings, f"seed={seed}"])
+                for seed in sweep.all_seeds
+            ]
         except InputError as error:
             # These values contradict each other.
-            return self._refused(str(error))
-        end = None if self._started is None else self._started[1].poll()
-        # After its end: then all that it has reached is stored.
-        if self._study.is_behind(self._number, self._sweep.champions_of(runs[0].name)):
-            if self._started is not None:
-                self._started[1].stop()
-            self._study.prune(self._number)
-            return "pruned"
-        if self._started is not None:
-            if end is None:
-                return None
-            (run, _), self._started = self._started, None
-            if end.refused and not Run(run.config.checkpoint, run.name).exists:
-                return self._refused(end.sentence)
-            require_trained(run, end, self._log(run))
-        left = next((run for run in runs if not is_finished(run.config, run.name)), None)
-        if left is not None:
-            self._started = left, self._start(left, self._log(left))
-            return None
-        value = fmean(self._sweep.champions_of(run.name)[-1] for run in runs)
-        self._study.finish(self._number, value)
+            return self._refused(number, str(error))
+
+        def is_behind() -> bool:
+            reached = sweep.champions_of(runs[0].name)
+            with self._lock:
+                return self._study.is_behind(number, reached)
+
+        polls, every = count(1), _REMOTE_POLLS if is_remote(sweep.config.checkpoint.store) else 1
+
+        def is_over() -> bool:
+            return is_stopped() or (next(polls) % every == 0 and is_behind())
+
+        for run in runs:
+            log = sweep.folder / f"{run.name}.log"
+            end = None if is_finished(run.config, run.name) else train(run, log, is_over)
+            # After its end: then all that it has reached is stored.
+            if is_behind():
+                with self._lock:
+                    self._study.prune(number)
+                return "pruned"
+            if end is not None:
+                if end.refused and not Run(run.config.checkpoint, run.name).exists:
+                    return self._refused(number, end.sentence)
+                require_trained(run, end, log)
+        value = fmean(sweep.champions_of(run.name)[-1] for run in runs)
+        with self._lock:
+            self._study.finish(number, value)
         return f"champion validation {value:,.1f}"
 
-    def _whole_run(self, seed: int) -> WholeRun:
-        settings = [*self._sweep.settings, *self._settings, f"seed={seed}"]
-        return whole_run(self._sweep.run_of(self._number, seed), self._sweep.preset, settings)
-
-    def _log(self, run: WholeRun) -> Path:
-        return self._sweep.folder / f"{run.name}.log"
-
-    def _refused(self, reason: str) -> str:
-        self._study.refuse(self._number, reason)
+    def _refused(self, number: int, reason: str) -> str:
+        with self._lock:
+            self._study.refuse(number, reason)
         return f"refused: {reason}"
 
 
@@ -290,8 +276,7 @@ def results_document(sweep: Sweep, results: Sequence[TrialResult]) -> dict[str, 
             }
             for seed, champions in one.champions.items()
         ]
-        numbers = {"number": one.number, "state": one.state, "value": one.value, "spread": one.spread}
-        trials.append({**numbers, "settings": dict(one.settings), "reason": one.reason, "runs": runs})
+        trials.append({**attributes(one, "number", "state", "value", "spread", "settings", "reason"), "runs": runs})
     return {"sweep": sweep.name, "trials": trials}
 
 

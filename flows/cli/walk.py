@@ -12,9 +12,10 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from flows.cli import run_processes, training
-from flows.cli.common import Json, RunOptions, RunsOn, examples, number, run_options
+from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, run_options
 from flows.cli.judging import COMPARED, account_document, accounts_of, print_figures
 from flows.cli.printing import PlainTable, attributes, output_console, print_fact, print_line, print_result
+from flows.cli.run_processes import IsStopped, Train, WholeRun
 from flows.server.environment import Stopped
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ def walk_document(result: "WalkResult", folder: Path) -> dict[str, Any]:
 
 
 def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
-    from eigen_core.reporting.walk_report import fold_row
-
     print_line(console, (result.verdict.sentence, "bold"))
     per = "trade" if result.excess is None else result.excess.per
     table = PlainTable(
@@ -52,18 +51,18 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
         least_important=("trained to", "trades", "seed"),
     )
     for one in result.played:
-        row, excess = fold_row(one), one.played.excess
-        quantile = one.played.matched.quantile_of(one.played.figures.total_return)
+        played, own = one.played, one.played.figures.total_return
+        quantile = played.matched.quantile_of(own)
         table.add_row(
             str(one.fold.number),
             str(one.seed),
             one.fold.train.last,
             str(one.fold.played),
-            percent(one.played.figures.total_return, 2),
-            percent(one.played.figures_of_baselines["equal_weight"].total_return, 2),
+            percent(own, 2),
+            percent(played.figures_of_baselines["equal_weight"].total_return, 2),
             "–" if quantile is None else percent(quantile, 0),
-            "–" if excess is None else excess.short,
-            str(row["trades"]),
+            "–" if played.excess is None else played.excess.short,
+            str(len(played.trades)),
         )
     table.print(console)
     print_figures(console, "account", accounts_of("champions", result))
@@ -99,7 +98,7 @@ def walk(
     jobs: Annotated[int | None, number("Runs trained at a time, each in a process of its own.", most=1_000)] = None,
     runs_on: RunsOn = None,
     train_days: Annotated[
-        str, typer.Option(help="Days that each fold is trained on; growing: all before.", metavar="N|growing")
+        str, option("N|growing", "Days that each fold is trained on; growing: all before.")
     ] = "growing",
     options: RunOptions,
     as_json: Json = False,
@@ -186,13 +185,20 @@ def _train_side_by_side(
 ) -> "Walk":
     """Train the runs of a walk that are not finished, `jobs` at a time, each in a process of its own."""
     walk = planned()
-    from eigen_core.judging.walk_forward import folder_of, remember_walk, require_same_walk
+    from eigen_core.judging.walk_forward import folder_of, remember_walk
 
-    require_same_walk(walk)
     runs = [run_processes.whole_run(run, preset, [*given, *_own_settings(config)]) for run, config in walk.runs()]
-    with run_processes.whole_runs(jobs, runs_on) as trained_by:
+
+    def train_run(run: WholeRun, train: Train, is_stopped: IsStopped) -> None:
+        say(f"{run.name} begins")
+        log = folder_of(walk) / f"{run.name}.log"
+        run_processes.require_trained(run, train(run, log, is_stopped), log)
+        say(f"{run.name} is finished")
+
+    with run_processes.whole_runs(jobs, runs_on) as in_threads:
         remember_walk(walk)
-        run_processes.train_all(runs, trained_by, jobs, folder_of(walk), say)
+        folder_of(walk).mkdir(parents=True, exist_ok=True)
+        in_threads(partial(train_run, run) for run in runs if not training.is_finished(run.config, run.name))
     return walk
 
 

@@ -3,9 +3,11 @@
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import pytest
+from cli_cases import document, refused
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 from gcs_emulator import GcsEmulator
@@ -13,15 +15,20 @@ from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterName
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling
+from pydantic import JsonValue
+from record_cases import record, telemetry
 
 from eigen_core.checkpoint.contents import RunContents
-from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.location import RunLocation, open_store
+from eigen_core.checkpoint.session import create_run, open_session
+from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walk_forward import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run, runs_in, status_of
+from flows.cli.run_processes import IsStopped, RunEnd, WholeRun
 from flows.server.flows import train_flow
 
 pytestmark = pytest.mark.thorough
@@ -71,33 +78,46 @@ def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
     assert "begins" not in table.stdout
 
 
+@pytest.mark.usefixtures("user_folder")
+def test_a_trial_that_falls_behind_is_stopped_and_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("optuna")
+
+    def train(run: WholeRun, _: Path, is_stopped: IsStopped) -> RunEnd:
+        if is_stopped():
+            return RunEnd(-signal.SIGTERM, "")
+        config = run.config.model_dump(mode="json")
+        create_run(RunLocation.of(run.config.checkpoint, run.name), config)
+        documents: dict[str, JsonValue | bytes] = {
+            "history": [record(number).model_dump(mode="json") for number in (1, 2)],
+            "telemetry": [telemetry(number).model_dump(mode="json") for number in (1, 2)],
+        }
+        with open_session(run.config.checkpoint, run.name) as session:
+            session.save(Snapshot(2, {}, documents, 1), config)
+        return RunEnd(0, "")
+
+    monkeypatch.setattr("flows.cli.run_processes.train_whole", train)
+    monkeypatch.setattr("eigen_core.judging.sweeps.Study.is_behind", lambda _, number, __: number == 1)
+    options = ["--trials", "3", "--jobs", "2", "--generations", "2", "--set", "market.holdout_days=0"]
+    found = document("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *options)
+    states = [(trial["number"], trial["state"]) for trial in found["trials"]]
+    assert states == [(0, "finished"), (2, "finished"), (1, "pruned")]
+
+
 def test_what_a_trial_prints_as_it_is_refused_is_shown(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     command = ["sweep", "mine", "--vary", "learner.tau=0.01", "--trials", "1", *small_settings()]
-    refused = run_eigen(
+    ended = run_eigen(
         [*command, "--data", "nowhere.csv"], environment=with_server, folder=tmp_path, timeout=300.0, code=0
     )
-    assert "Trial 0 was refused: " in refused.stdout
-    assert "nowhere.csv" in refused.stdout
+    assert "Trial 0 was refused: " in ended.stdout
+    assert "nowhere.csv" in ended.stdout
     assert runs_in(str(tmp_path / "runs")) == []
 
 
-def test_bad_input_is_refused_in_a_sentence(with_server: dict[str, str], tmp_path: Path) -> None:
-    pytest.importorskip("optuna")
-    hiding = tmp_path / "hiding"
-    (hiding / "optuna").mkdir(parents=True)
-    missing = "raise ModuleNotFoundError(\"No module named 'optuna'\", name='optuna')"
-    (hiding / "optuna" / "__init__.py").write_text(missing)
-    without = {**with_server, "PYTHONPATH": str(hiding)}
-    for arguments, settings, sentence in (
-        (["--vary", "learner.gamma=0.9:1.5"], with_server, "learner.gamma"),
-        (["--trials", "1"], without, "pip install 'eigen-trader[sweep]'"),
-    ):
-        ended = run_eigen(["sweep", "mine", *arguments], environment=settings, folder=tmp_path)
-        assert ended.returncode == 2
-        assert sentence in ended.stderr
-        assert "Traceback" not in ended.stderr
-    assert not (tmp_path / "runs").exists()
+def test_without_its_package_a_sweep_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "eigen_core.judging.sweeps", raising=False)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert "pip install 'eigen-trader[sweep]'" in refused("sweep", "mine", "--vary", "learner.gamma=0.9:0.99")
 
 
 MARKET = {"holdout_days": 60, "first_date": "2018-01-01"}
@@ -218,13 +238,3 @@ def test_a_walk_that_is_cancelled_in_its_page_ends_with_a_sentence(
     assert after is not None
     assert after.is_cancelled()
     assert runs_in(str(store)) == ["long-fold-1-seed-1"]
-
-
-def test_what_cannot_be_walked_is_refused_in_a_sentence(with_server: dict[str, str], tmp_path: Path) -> None:
-    for arguments, sentence in (
-        (["--folds", "900"], "days are enough for 30"),
-        (["--train-days", "some"], "give a number of days, or growing"),
-    ):
-        ended = run_eigen(["walk", "mine", *arguments], environment=with_server, folder=tmp_path, code=2)
-        assert sentence in ended.stderr
-    assert not (tmp_path / "runs").exists()

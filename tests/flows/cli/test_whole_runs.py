@@ -1,7 +1,11 @@
 """Whole runs as processes: what was given, how they ended, and stopping them."""
 
+import os
+import signal
 import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,7 +14,16 @@ from flow_cases import eigen_environment
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
-from flows.cli.run_processes import RunEnd, WholeRun, require_trained, train_whole, whole_run
+from flows.cli.run_processes import (
+    IsStopped,
+    RunEnd,
+    Train,
+    WholeRun,
+    require_trained,
+    train_whole,
+    whole_run,
+    whole_runs,
+)
 from flows.server.environment import Stopped, StoppedByMemory
 
 
@@ -53,11 +66,40 @@ def test_a_run_that_is_stopped_leaves_no_process(
     run: WholeRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.environ", eigen_environment(tmp_path))
-    stopped = threading.Event()
-    stopped.set()
-    end = train_whole(run, tmp_path / "run.log", stopped.is_set)
+    end = train_whole(run, tmp_path / "run.log", lambda: True)
     assert end.code not in (0, None)
     assert not end.refused
+
+
+def interrupted() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def failing() -> None:
+    raise StoppedByMemory("Too large.")
+
+
+@pytest.mark.parametrize(
+    ("ending", "error", "sentence"),
+    [(failing, StoppedByMemory, "Too large."), (interrupted, Stopped, "Stopped. The same command goes on.")],
+)
+def test_what_ends_one_run_stops_the_others(ending: Callable[[], None], error: type[Stopped], sentence: str) -> None:
+    ended, begun = [], threading.Event()
+
+    def other(_: Train, is_stopped: IsStopped) -> None:
+        begun.set()
+        while not is_stopped():
+            time.sleep(0.01)
+        ended.append("other")
+
+    def first(*_: object) -> None:
+        begun.wait()
+        ending()
+
+    with pytest.raises(Stopped) as raised, whole_runs(2, None) as in_threads:
+        in_threads([other, first])
+    assert (type(raised.value), str(raised.value)) == (error, sentence)
+    assert ended == ["other"]
 
 
 def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
