@@ -13,7 +13,7 @@ from training_cases import advance, saved_of, small_state
 from eigen_core.checkpoint.integrity import UnfitSnapshotError
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.config import Config, registry
+from eigen_core.config import registry
 from eigen_core.generation import restore, start_training
 from eigen_core.learning.cem import CemMethod, shares
 from eigen_core.learning.erl import ErlMethod
@@ -162,16 +162,11 @@ def new_agents_with_teacher(weights: torch.Tensor, teacher: Population | None = 
     return Population(weights, {"moment": moment})
 
 
-def method_of(config: Config) -> CemMethod:
-    return CemMethod(config, CRITIC, new_agents_with_teacher)
-
-
-def begun(config: Config) -> tuple[CemMethod, Population, MethodState]:
-    generator = keyed_generator(1, "weights")
-    size = config.population.size
-    weights = torch.tensor(generator.standard_normal((size, CRITIC + ACTOR)), dtype=torch.float32)
-    method = method_of(config)
-    return method, *method.begin(weights)
+def begun(size: int, **evolution: Any) -> tuple[CemMethod, Population, MethodState]:
+    config = small_config(population={"size": size}, evolution={"method": "cem", **evolution})
+    values = keyed_generator(1, "weights").standard_normal((size, CRITIC + ACTOR))
+    method = CemMethod(config, CRITIC, new_agents_with_teacher)
+    return method, *method.begin(torch.tensor(values, dtype=torch.float32))
 
 
 def ended(
@@ -197,8 +192,7 @@ def next_of(
 
 
 def test_the_first_generation_is_drawn_around_one_actor_with_one_critic() -> None:
-    config = small_config(population={"size": 4_000}, evolution={"method": "cem", "distribution_variance": 0.04})
-    _, population, state = begun(config)
+    _, population, state = begun(4_000, distribution_variance=0.04)
     assert (population.weights[:, :CRITIC] == population.weights[0, :CRITIC]).all()
     assert torch.equal(population.weights[0, CRITIC:], state.tensors["mean"])
     actors = population.weights[1:, CRITIC:]
@@ -207,8 +201,7 @@ def test_the_first_generation_is_drawn_around_one_actor_with_one_critic() -> Non
 
 
 def test_agents_are_drawn_in_pairs_on_opposite_sides_of_the_mean() -> None:
-    config = small_config(population={"size": 7}, evolution={"method": "cem", "learning_agents": 2})
-    method, population, state = begun(config)
+    method, population, state = begun(7, learning_agents=2)
     _, bred = next_of(method, population, state, [float(agent) for agent in range(7)])
     for agents, mean, pairs in (
         (population, state.tensors["mean"], ((1, 2), (3, 4), (5, 6))),
@@ -224,8 +217,7 @@ def test_agents_are_drawn_in_pairs_on_opposite_sides_of_the_mean() -> None:
 @pytest.mark.parametrize("size", [4, 5, 6])
 def test_the_fittest_move_the_distribution_by_their_weights_before_learning(size: int) -> None:
     """By hand, in double precision."""
-    config = small_config(population={"size": size}, evolution={"method": "cem"})
-    method, population, state = begun(config)
+    method, population, state = begun(size)
     fitness = [99.0, *(float((7 * agent) % size) for agent in range(1, size))]
     _, bred = next_of(method, population, state, fitness)
     old = state.tensors["mean"].double()
@@ -244,9 +236,8 @@ def test_the_fittest_move_the_distribution_by_their_weights_before_learning(size
 
 
 def test_who_has_learned_is_evaluated_once_more_and_its_critic_lives_on() -> None:
-    config = small_config(population={"size": 6}, evolution={"method": "cem"})
-    method, population, state = begun(config)
-    assert method.learning(config) == slice(4, 6)
+    method, population, state = begun(6)
+    assert method.learning(method._config) == slice(4, 6)
     end, bred = next_of(method, population, state, [9.0, 8.0, 7.0, 3.0, 1.0, 2.0])
     assert torch.equal(bred.population.weights[1:3], end.population.weights[4:])
     for agent in (0, 3, 4, 5):
@@ -268,16 +259,14 @@ def test_who_has_learned_is_evaluated_once_more_and_its_critic_lives_on() -> Non
 
 
 def test_where_half_of_the_agents_learn_the_weakest_of_them_makes_way_for_the_mean() -> None:
-    config = small_config(population={"size": 4}, evolution={"method": "cem", "learning_agents": 2})
-    method, population, state = begun(config)
+    method, population, state = begun(4, learning_agents=2)
     end, bred = next_of(method, population, state, [0.0, 1.0, 2.0, 3.0])
     assert [one.origin for one in bred.lineages] == ["mean", "learner", "sample", "sample"]
     assert torch.equal(bred.population.weights[1], end.population.weights[3])
 
 
 def test_noise_falls_to_its_limit_and_shares_to_one() -> None:
-    config = small_config(evolution={"method": "cem", "learning_agents": 0})
-    method, population, state = begun(config)
+    method, population, state = begun(5, learning_agents=0)
     same = replace(population, weights=state.tensors["mean"].new_zeros(5, CRITIC + ACTOR))
     same.weights[:, CRITIC:] = state.tensors["mean"]
     later = method.breed(ended(same, np.arange(5.0), state, generation=1_000, learned=False))

@@ -59,6 +59,19 @@ def trades_of_one_asset(fill: str) -> tuple[DecidedTrades, Prices, Config]:
     return trades, known, config
 
 
+def return_of(
+    held: DecidedTrades | NDArray[np.float64], known: Prices, dates: NDArray[np.datetime64], config: Config
+) -> float:
+    """The total return of one agent's trades or weights."""
+    if isinstance(held, DecidedTrades):
+        equity = trade_accounts(
+            held, known.last_close[: len(dates)].numpy(), dates, config.trading, config.account
+        ).equity
+    else:
+        equity = weights_accounts(held, known, dates, config.trading, config.account).equity
+    return float(equity[0, -1] / config.account.capital - 1.0)
+
+
 def due_days(trades: DecidedTrades, known: Prices, trading: TradingConfig) -> NDArray[np.int64]:
     """The day of the span on which the sale of each of the agents' trades was due, one after the other."""
     sessions, due = known.session.numpy(), trades.exit_day.copy()
@@ -118,9 +131,7 @@ def test_draws_are_keyed() -> None:
 def test_one_asset_is_the_market_and_all_its_traders_also_where_its_sales_wait(fill: str) -> None:
     trades, known, config = trades_of_one_asset(fill)
     matched = play_matched_traders(trades, known, DATES, config, 3, "champion")
-    closes = known.last_close[: len(SPAN)].numpy()
-    accounts = trade_accounts(trades, closes, DATES, config.trading, config.account)
-    assert matched.total_returns == pytest.approx(accounts.equity[0, -1] / accounts.capital - 1.0, abs=1e-12)
+    assert matched.total_returns == pytest.approx(return_of(trades, known, DATES, config), abs=1e-12)
     excess, _ = excess_of_trades(trades, known, config.trading)
     assert excess is not None
     assert excess.trades > 10
@@ -328,31 +339,26 @@ def test_decisions_that_knew_the_right_days_are_the_best_of_all_times() -> None:
     steps[40] = 0.0
     known, dates = shifted_market(100.0 * np.exp(np.cumsum(steps, axis=0)))
     trades = trades_on([7, 67], known)
-    own = trade_accounts(
-        trades, known.last_close[:SHIFTED_DAYS].numpy(), dates, COSTLESS.trading, COSTLESS.account
-    ).curve(0)
+    own = return_of(trades, known, dates, COSTLESS)
     found = play_shifted_trades(trades, known, dates, COSTLESS, MOST)
-    assert found.quantile_of(own.equity[-1] / own.capital - 1.0) == 1.0
+    assert found.quantile_of(own) == 1.0
     # At most other times nothing happens; shifted by a month, one of both is right.
     assert found.median_return == 0.0
-    assert 0.0 < found.total_returns.max() < own.equity[-1] / own.capital - 1.0
+    assert 0.0 < found.total_returns.max() < own
 
 
 def test_a_steady_market_gives_every_time_as_much() -> None:
     known, dates = shifted_market(100.0 * 1.01 ** np.arange(SHIFTED_DAYS)[:, None])
     trades = trades_on([20, 25, 30, 50], known)
-    own = trade_accounts(
-        trades, known.last_close[:SHIFTED_DAYS].numpy(), dates, COSTLESS.trading, COSTLESS.account
-    ).curve(0)
+    own = return_of(trades, known, dates, COSTLESS)
     found = play_shifted_trades(trades, known, dates, COSTLESS, MOST).total_returns
-    whole = found[np.isclose(found, own.equity[-1] / own.capital - 1.0, rtol=1e-9)]
+    whole = found[np.isclose(found, own, rtol=1e-9)]
     # The end of the days cuts each of the trades off at some of the other times.
     assert len(whole) == len(found) - 4 * HOLDING
-    assert (found <= own.equity[-1] / own.capital - 1.0 + 1e-9).all()
+    assert (found <= own + 1e-9).all()
     weights = np.full((1, SHIFTED_DAYS, 1), 0.5)
-    own = weights_accounts(weights, known, dates, COSTLESS.trading, COSTLESS.account).curve(0)
     found = play_shifted_weights(weights, known, dates, COSTLESS, MOST).total_returns
-    np.testing.assert_allclose(found, own.equity[-1] / own.capital - 1.0)
+    np.testing.assert_allclose(found, return_of(weights, known, dates, COSTLESS))
 
 
 def test_the_wait_of_a_sale_is_not_shifted_with_its_trade() -> None:
@@ -383,5 +389,4 @@ def test_weights_keep_their_exposure_where_an_asset_is_not_tradable() -> None:
     tradable = known.tradable[:SHIFTED_DAYS].numpy()
     found = play_shifted_weights(weights, known, dates, COSTLESS, MOST).total_returns
     spread = np.array([[[0.4, 0.0, 0.4]]]) * ~tradable[None, :, 1:2] + weights * tradable
-    even = weights_accounts(spread, known, dates, COSTLESS.trading, COSTLESS.account).curve(0)
-    np.testing.assert_allclose(found, even.equity[-1] / even.capital - 1.0)
+    np.testing.assert_allclose(found, return_of(spread, known, dates, COSTLESS))
