@@ -228,7 +228,7 @@ class Telemetry(Record):
 
 
 class HoldoutResult(Record):
-    """The champion and agents with random weights on the same holdout episodes."""
+    """Rewards of the champion and of agents with random weights on the same holdout episodes."""
 
     generation: Annotated[int, Field(ge=0)]
     """Newest generation at the time of the evaluation."""

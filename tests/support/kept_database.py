@@ -14,24 +14,22 @@ from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
-from eigen_core.common.files import make_folder, replacing
+from eigen_core.common.files import replacing
 from eigen_core.common.runtime import default_cache_root
 
 
 def main() -> None:
-    kept = kept_file()
     try:
-        make_folder(kept.parent)
-        with replacing(kept) as opened:
-            opened.write(_migrated())
+        with replacing(kept_file()) as file:
+            file.write(_migrated())
     except OSError as error:
         sys.stderr.write(f"No empty database is kept for Prefect; each server of a test makes its own: {error}\n")
 
 
 def begin_with_copy(database: Path, kept: Path) -> None:
-    """Create `database` as a copy of `kept`, if there is one and no database yet."""
+    """Create `database` as a copy of `kept`, unless it exists or nothing is kept."""
     if kept.is_file() and not database.exists():
-        make_folder(database.parent)
+        database.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(kept, database)
 
 
@@ -46,12 +44,8 @@ def kept_file() -> Path:
 
 
 def _migrated() -> bytes:
-    """Return a new database with all tables and no row of a server's.
-
-    Raises:
-        subprocess.CalledProcessError: Prefect cannot migrate it.
-    """
-    # In a process of its own: what Prefect remembers of a database would be taken for that of the other one.
+    """Return a new database with all tables and no row of a server's."""
+    # In a process of its own: Prefect would take what it remembers of another database for that of this one.
     command = [sys.executable, "-P", "-m", "prefect", "server", "database", "upgrade", "--yes"]
     with tempfile.TemporaryDirectory(prefix="eigen-") as folder:
         database = Path(folder) / "prefect.db"
