@@ -52,21 +52,13 @@ def test_a_history_says_what_happened() -> None:
         assert state.history[-1] == record
         assert record.generation == state.generation == generation == len(state.history)
         assert record.fitness == tuple(result.fitness.tolist())
-        assert record.best_fitness == max(record.fitness)
-        assert record.mean_fitness == float(np.mean(record.fitness))
         assert record.validations == tuple(result.validations.tolist())
-        assert record.validation == max(record.validations)
         assert record.learning == statistics
         assert (statistics is None) == (generation == 1)
         assert record.transitions == min(120 * generation, 400)
-        assert record.replay_capacity == 400
         assert record.noise_scale == noise
         noise = max(0.15, noise * 0.99 ** (2 * 12))
         assert record.trading == result.statistics
-        assert 0.0 <= record.trading["win_rate"] <= 1.0
-        assert 0.0 <= record.trading["idle_days"] <= 17.0
-        assert len(record.descent) == 5
-    assert noise == 0.15
     hashes = [record.weights_sha256 for record in state.history]
     assert len(set(hashes)) == 4
     assert len({record.replay_sha256 for record in state.history}) == 4

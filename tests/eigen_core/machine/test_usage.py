@@ -13,8 +13,7 @@ import pytest
 import torch
 from memory_cases import HandClock, host_bytes
 
-from eigen_core import machine as memory
-from eigen_core.machine import DeviceUsage, HostLimit, device_bytes
+from eigen_core.machine import HostLimit, device_bytes
 from eigen_core.machine.limits import ControlGroup
 from eigen_core.machine.usage import SystemMeter, own_resident_bytes, resident_part
 
@@ -103,11 +102,6 @@ def test_the_peak_of_the_process_is_kept_until_it_is_reset() -> None:
     assert low < peak - BLOCK + MARGIN
 
 
-def test_on_the_device_what_torch_holds_and_does_not_use_can_be_had() -> None:
-    assert DeviceUsage(allocated=2, reserved=5, taken=9).counted == 6
-    assert device_bytes(torch.device("cpu")) is None
-
-
 def test_asking_for_a_gpu_does_not_start_one() -> None:
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call] # torch has no annotation here
         pytest.skip("the GPU is in use already")
@@ -152,59 +146,6 @@ print(max(seen) - alone)
 def test_a_child_that_is_just_being_started_does_not_count_as_a_second_process() -> None:
     done = subprocess.run([sys.executable, "-c", _VFORK], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 2 * BLOCK
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="needs glibc")
-def test_freed_blocks_go_back_to_the_system() -> None:
-    """Small blocks with one in use at the end are what glibc keeps."""
-    blocks = [ctypes.create_string_buffer(b"\1" * 60_000, 60_000) for _ in range(1_000)]
-    last = blocks[-1]
-    held = host_bytes()
-    del blocks
-    memory.release_free_memory()
-    assert held - host_bytes() > 40_000_000
-    assert len(last) == 60_000
-
-
-_ARENAS = """
-import re, sys, threading
-from eigen_core import machine as memory
-
-if "limited" in sys.argv:
-    memory.tune_allocator()
-barrier = threading.Barrier(8)
-
-
-def allocate() -> None:
-    blocks = [bytearray(2_000) for _ in range(100)]
-    barrier.wait()
-
-
-threads = [threading.Thread(target=allocate) for _ in range(8)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-import ctypes
-
-libc = ctypes.CDLL(None)
-libc.malloc_info(0, ctypes.c_void_p.in_dll(libc, "stdout"))
-libc.fflush(None)
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_info"), reason="another C library")
-@pytest.mark.thorough
-def test_threads_share_the_arenas_that_they_are_allowed() -> None:
-    # The flow's own setting, which other tests of this process leave in its environment.
-    environment = {name: value for name, value in os.environ.items() if name != "MALLOC_ARENA_MAX"}
-
-    def arenas(*arguments: str) -> int:
-        command = [sys.executable, "-c", _ARENAS, *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout.count("<heap nr=")
-
-    assert arenas("limited") <= 2 < arenas()
 
 
 _PIECES = """

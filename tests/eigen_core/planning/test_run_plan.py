@@ -72,20 +72,6 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
     assert planned(f"memory.limit_gb={short}", "memory.hard=0.95").fits
 
 
-def test_the_sentence_names_peak_phase_limit_and_what_would_make_it_fit() -> None:
-    fits, lacks = planned("memory.limit_gb=8"), planned("memory.limit_gb=0.75")
-    assert fits.sentence().startswith("The run fits: it takes ")
-    assert f"in phase {fits.plan.peak_phase()}" in fits.sentence()
-    assert "93% of 8.00 GB, memory.limit_gb" in fits.sentence()
-    sentence = lacks.sentence()
-    assert sentence.startswith("The run does not fit: it takes ")
-    assert "are missing" in sentence
-    assert "memory.limit_gb" in sentence
-    best = next(suggestion for suggestion in lacks.suggestions if suggestion.fits)
-    assert str(best) in sentence
-    assert "and makes it fit" in sentence
-
-
 def test_where_no_setting_is_enough_it_says_so() -> None:
     lacks = planned("memory.limit_gb=0.5")
     assert not any(suggestion.fits for suggestion in lacks.suggestions)

@@ -14,7 +14,7 @@ from training_cases import advance, content_of
 from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_for, wait_until_listed
 
 from eigen_core.common.errors import WorkerLostError
-from eigen_core.generation import evaluate, evolve, train
+from eigen_core.generation import evaluate
 from eigen_core.workers import LocalWorkers
 from eigen_core.workers.connection import WorkerClient, connected
 
@@ -160,42 +160,6 @@ def test_a_phase_waits_for_the_first_worker_that_is_free(
         assert time.monotonic() - began > 2.5
     assert warnings
     assert all(warning.endswith("The phase waits until one is free.") for warning in warnings)
-
-
-def test_no_step_of_a_beginning_holds_a_phase_up(
-    workers: LocalWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    patience = "eigen_core.workers.executor._PATIENCE_SECONDS"
-    config, free = small_config(), tmp_path / "free"
-    slow, path = str(tmp_path / "slow"), str(free)
-
-    def wait_in_one(self: Any, *arguments: Any) -> Any:
-        import pathlib
-        import time
-
-        try:
-            pathlib.Path(slow).touch(exist_ok=False)
-        except FileExistsError:
-            pass
-        else:
-            end = time.monotonic() + 60.0
-            while not pathlib.Path(path).exists():
-                assert time.monotonic() < end, "a phase is held up"
-                time.sleep(0.02)
-        return self.real_open(*arguments)
-
-    with led(config, workers) as (state, executor):
-        wait_for(executor, 2)
-        monkeypatch.setattr(patience, 1.0)
-        with replaced(workers, "open", wait_in_one):
-            evaluate(state)
-            first = executor.workers
-            free.touch()
-            monkeypatch.setattr(patience, 60.0)
-            train(state)
-            assert (len(first), len(executor.workers)) == (1, 2)
-        evolve(state)
-        assert content_of(advance(state, 1)) == content_of(alone(config, 2))
 
 
 def test_only_arrays_of_the_host_are_sent(workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
