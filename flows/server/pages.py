@@ -20,7 +20,7 @@ from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import pages, tables
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
-from flows.server.reporter import Pages, Reporter, artifact_key, server_is_there, show_memory
+from flows.server.reporter import Pages, Reporter, artifact_key, server_asked, server_is_there
 
 # The rest is expected to take as long as these last generations.
 _RECENT = 5
@@ -113,7 +113,9 @@ class RunPages(Listener):
     def memory_reported(self, report: MemoryReport) -> None:
         """Show a memory report at once: the training may be about to end."""
         if server_is_there():
-            show_memory(Pages(), self._run, report_markdown(report), report.headline)
+            with server_asked("The memory report could not be shown", get_run_logger()):
+                description = f"Memory of run {self._run}: {report.headline}"
+                Pages().show(artifact_key(self._run, "memory"), report_markdown(report), description)
 
     def _renew(self, training: Training, *, is_complete: bool = False) -> None:
         assert self._overview is not None

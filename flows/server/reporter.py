@@ -84,11 +84,6 @@ def _renewed(artifact: UUID, markdown: str, description: str) -> bool:
     return True
 
 
-def show_memory(pages: Pages, run: str, markdown: str, headline: str) -> None:
-    with server_asked("The memory report could not be shown", get_run_logger()):
-        pages.show(artifact_key(run, "memory"), markdown, f"Memory of run {run}: {headline}")
-
-
 def publish_cleaning(store: str, rows: list[Row]) -> None:
     with server_asked("The table of the cleaning could not be shown", get_run_logger()):
         create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}")

@@ -29,7 +29,6 @@ from flows.server.reporter import (
     artifact_key,
     publish_cleaning,
     retry_once,
-    show_memory,
 )
 
 
@@ -170,23 +169,15 @@ def test_a_page_that_was_removed_is_made_again() -> None:
 
 
 @pytest.mark.usefixtures("prefect_api")
-def test_what_a_server_does_not_take_is_logged_where_nothing_else_is_to_be_told(
+def test_a_table_that_a_server_does_not_take_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def failing(**options: object) -> None:  # noqa: ARG001
         raise httpx.ConnectError("no server")
 
-    monkeypatch.setattr(flows.server.reporter, "create_markdown_artifact", failing)
     monkeypatch.setattr(flows.server.reporter, "create_table_artifact", failing)
-
-    def act() -> None:
-        show_memory(Pages(), "lost", "# Memory", "93 %")
-        publish_cleaning("runs", [])
-
-    in_a_flow_run(act)
-    assert "The memory report could not be shown: ConnectError: no server" in caplog.text
+    in_a_flow_run(lambda: publish_cleaning("runs", []))
     assert "The table of the cleaning could not be shown: ConnectError: no server" in caplog.text
-    assert versions("lost-memory") == []
 
 
 @pytest.mark.usefixtures("prefect_api")
