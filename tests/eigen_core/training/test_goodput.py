@@ -143,6 +143,19 @@ def test_a_run_that_was_interrupted_shows_what_it_cost(tmp_path: Path, monkeypat
     assert not sign.exists()
 
 
+@pytest.mark.parametrize("content", [b"{}", b"[]", b"not json"])
+def test_a_journal_that_cannot_be_read_counts_as_empty(
+    location: RunLocation, caplog: pytest.LogCaptureFixture, content: bytes
+) -> None:
+    journals.remember_stop(location)
+    assert journals.is_stopped(location)
+    location.stored.store.put("run/stops.json", content)
+    assert not journals.is_stopped(location)
+    assert "stops.json" in caplog.text
+    journals.remember_stop(location)
+    assert journals.is_stopped(location)
+
+
 def test_only_the_newest_memory_reports_stay(location: RunLocation) -> None:
     written = [journals.write_memory_report(location, bare_report(), generation, "train") for generation in range(30)]
     left = journals.memory_reports(location.root / "run")
