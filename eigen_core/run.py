@@ -439,7 +439,7 @@ def _evaluate(state: TrainingState) -> list[str]:
         f"best {fitness.max():.2f} (agent {fitness.argmax()})",
         f"best validation {validations.max():.2f} (agent {validations.argmax()})",
         in_words(result.statistics),
-        f"{state.transitions:,} transitions in the replay",
+        f"{state.replay.size:,} transitions in the replay",
     ]
 
 
@@ -450,7 +450,7 @@ def _train(state: TrainingState) -> list[str]:
         least = f"{state.config.replay.minimum:,}"
         return [
             "nothing to learn from yet",
-            f"{state.transitions:,} transitions of the {least} that learning begins with",
+            f"{state.replay.size:,} transitions of the {least} that learning begins with",
         ]
     return [
         f"{statistics['gradient_steps']:.0f} gradient steps an agent",

@@ -120,8 +120,3 @@ class TrainingState:
             "population": (self.population, self.method_state, self.champion),
             "data and task": self.task,
         }
-
-    @property
-    def transitions(self) -> int:
-        """Transitions in the replay."""
-        return self.replay.size

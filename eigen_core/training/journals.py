@@ -259,7 +259,7 @@ class Start(Record):
     """Training after that (seconds); None: it was not interrupted."""
 
 
-_STARTS = Journal("starts.json", Start, kept=2_000)
+STARTS = Journal("starts.json", Start, kept=2_000)
 
 
 @dataclass(frozen=True)
@@ -293,11 +293,6 @@ class Goodput:
             f"goodput {self.share:.1%}: {times}, {self.lost_seconds:.1f} s of work lost, "
             f"{self.recovery_seconds:.1f} s to recover on average"
         )
-
-
-def starts_of(location: RunLocation) -> list[Start]:
-    """Return all starts of a run."""
-    return _STARTS.read(location)
 
 
 def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodput | None:
@@ -337,7 +332,7 @@ def work_recorded(
         stop_requests: exceptions by which a user stops the block; all others are interruptions.
     """
     sign = location.root / location.name / SIGN_OF_LIFE
-    starts = _STARTS.append(location, _start(sign, _STARTS.read(location), last_checkpoint))
+    starts = STARTS.append(location, _start(sign, STARTS.read(location), last_checkpoint))
     sign.touch()
     try:
         with checked_by(_touching(sign)):

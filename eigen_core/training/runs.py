@@ -35,6 +35,7 @@ from eigen_core.config.market import absolute_data, own_path
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored, current_values, stored_values
 from eigen_core.training.journals import (
+    STARTS,
     Goodput,
     OwnSettings,
     goodput,
@@ -43,7 +44,6 @@ from eigen_core.training.journals import (
     remember_own_settings,
     remember_request,
     requested_config,
-    starts_of,
 )
 
 logger = logging.getLogger(__name__)
@@ -356,7 +356,7 @@ class Run:
             holdout=self.holdout_of(generation),
             computed_by=None if manifest is None else manifest.computed_by,
             goodput=goodput(
-                starts_of(location), None if manifest is None else datetime.fromisoformat(manifest.created)
+                STARTS.read(location), None if manifest is None else datetime.fromisoformat(manifest.created)
             ),
             uploads=read_status(folder) if is_remote(self._settings.store) else None,
         )

@@ -164,7 +164,7 @@ def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
     del stored["replay"]["settlement_days"]
     assert config_from_stored(stored) == config
     state = advance(start_training(config, random_panel(config)), 1)
-    assert state.transitions == 5 * 2 * config.trading.episode_days
+    assert state.replay.size == 5 * 2 * config.trading.episode_days
     resumed = restored_from(saved_of(state), config_from_stored(stored))
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
 

@@ -59,12 +59,12 @@ def interrupted_at(location: RunLocation, moment: datetime) -> None:
 def test_an_interruption_is_known_by_the_last_sign_of_life(location: RunLocation, checkpoint: float | None) -> None:
     with pytest.raises(MemoryError), journals.work_recorded(location, None, (AskedToEndError,)):
         raise MemoryError
-    [first] = journals.starts_of(location)
+    [first] = journals.STARTS.read(location)
     moment = first.moment + timedelta(minutes=10)
     interrupted_at(location, moment)
     written = None if checkpoint is None else first.moment + timedelta(minutes=checkpoint)
     with journals.work_recorded(location, written, (AskedToEndError,)) as starts:
-        assert starts == journals.starts_of(location)
+        assert starts == journals.STARTS.read(location)
     second = starts[1]
     assert second.kept_seconds == pytest.approx(60 * (checkpoint or 0.0))
     assert second.lost_seconds == pytest.approx(600 - second.kept_seconds, abs=1e-3)
