@@ -77,6 +77,7 @@ def test_elites_share_the_capital_and_an_ensemble_has_one_account(stores: dict[s
     alone = [played(stores[task], agent=str(agent)).curve.equity for agent in range(2)]
     np.testing.assert_allclose(elites.curve.equity, np.mean(alone, axis=0))
     assert set(ensemble.trades["agent"]) <= {0}
+    assert played(stores[task], agent="population").agents == 4
 
 
 @pytest.mark.thorough

@@ -8,7 +8,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config.loading import load_config
 
 pytest.importorskip("optuna")
-from eigen_core.judging.sweeps import Definition, Study, space_of
+from eigen_core.judging.sweeps import Definition, Study, as_settings, space_of
 
 GIVEN = ["generations=4"]
 
@@ -66,7 +66,10 @@ def test_each_combination_of_choices_comes_once(tmp_path: Path) -> None:
     while (number := study.suggest()) is not None:
         numbers.append(number)
     assert numbers == list(range(6))
-    assert len({tuple(trial.params.items()) for trial in study.trials()}) == 6
+    found = sorted(tuple(as_settings(trial.params)) for trial in study.trials())
+    assert found == sorted(
+        (f"learner.batch_size={batch}", f"learner.gradient_steps={steps}") for batch in (32, 64) for steps in (1, 2, 3)
+    )
     seeds = Study(tmp_path / "b.db", definition(seeds=3))
     assert (seeds.suggest(), seeds.suggest()) == (0, None)
 

@@ -14,6 +14,7 @@ from eigen_core.reporting.pages import (
     SHOWN_GENERATIONS,
     Overview,
     Progress,
+    data_page,
     link_to_run,
     plan_page,
     summary_page,
@@ -35,6 +36,7 @@ def test_progress_says_how_long_and_until_when_in_utc() -> None:
     assert PROGRESS.line() == "14 of 25, about 37 min left, until 04:12 UTC"
     late = replace(PROGRESS, now=NOW + timedelta(hours=20))
     assert late.line() == "14 of 25, about 37 min left, until 22 Nov 00:12 UTC"
+    assert replace(PROGRESS, ended="No memory.").line() == "14 of 25, ended 03:36 UTC"
     elsewhere = datetime.fromisoformat("2026-11-21T05:12:00+01:00")
     assert (clock(elsewhere, NOW), exact_clock(elsewhere)) == ("04:12 UTC", "21 Nov 2026, 04:12:00 UTC")
     told = [rough_duration(seconds) for seconds in (40.2, 62, 2_199, 18_720, 273_600)]
@@ -106,6 +108,13 @@ def test_wide_facts_stand_below_the_table_and_plots_after_it() -> None:
     assert f"| **Store** | {linked} |" in page
     assert page.index("| **Kept in** |") < page.index("![fitness](data:)") < page.index("## Champion")
     assert page.endswith(plots)
+
+
+def test_the_data_page_has_facts_and_splits() -> None:
+    parts = [{"part": "train", "days": 1_200, "first": "2019-01-02", "last": "2023-10-06"}]
+    page = data_page("mine", "4 columns", ["Read 10 rows from prices.csv (long)."], parts)
+    assert page.startswith("# Data of run mine\n\n- Read 10 rows from prices.csv (long).\n- Size: 4 columns.\n")
+    assert "| train | 1,200 | 2019-01-02 | 2023-10-06 |" in page
 
 
 def test_the_plan_page_is_narrow_and_merges_what_is_small() -> None:

@@ -230,6 +230,7 @@ def test_one_disaster_is_compressed_and_the_recent_values_stay_linear() -> None:
     core = [-10_000.0, -2_000.0, 300.0, 500.0, 700.0, 800.0]
     axes = _drawn(core)
     assert compress_outliers(axes, [core], core) == "logarithmic beyond ±800"
+    assert scale_losses(_drawn(core), np.array([core])) == "logarithmic beyond ±800"
     zero, half, whole, disaster = _heights(axes, [0.0, 400.0, 800.0, -10_000.0])
     assert whole - half == pytest.approx(half - zero)
     assert whole - zero > 0.3

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import httpx
@@ -41,6 +42,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     trained(folder, OTHER, of=1, seed=7, learner={"batch_size": 8})
     trained(folder, LONGER, of=1, market={"holdout_days": 61})
     return str(folder)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is configured, and which no request reaches."""
+    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
+    monkeypatch.setattr(reporter, "get_client", lambda **_: nullcontext())
 
 
 @pytest.fixture
@@ -175,9 +183,9 @@ def test_a_file_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
         write_report("runs", ONE, span=None, agent="champion", file=tmp_path / "file" / "report.html")
 
 
+@pytest.mark.usefixtures("server")
 def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     created: list[dict[str, str]] = []
-    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
     monkeypatch.setattr(reporter, "require_server", lambda: None)
     monkeypatch.setattr(reporter, "create_markdown_artifact", lambda **given: created.append(given))
     report = report_of()
@@ -188,13 +196,13 @@ def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatc
     assert str(tmp_path / "report.html") in artifact["markdown"]
 
 
+@pytest.mark.usefixtures("server")
 def test_a_server_that_does_not_answer_costs_no_report(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refuse() -> None:
         raise httpx.ConnectError("Prefect's server does not answer")
 
-    monkeypatch.setattr(reporter, "configured_api", lambda _: "http://server/api")
     monkeypatch.setattr(reporter, "require_server", refuse)
     assert reporter.publish(report_of(), tmp_path / "report.html") is None
     assert "Prefect has no page of the report: ConnectError" in caplog.text
