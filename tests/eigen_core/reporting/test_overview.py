@@ -111,7 +111,7 @@ def test_wide_facts_stand_below_the_table_and_plots_after_it() -> None:
 
 
 def test_the_data_page_has_facts_and_splits() -> None:
-    parts = [{"part": "train", "days": 1_200, "first": "2019-01-02", "last": "2023-10-06"}]
+    parts: list[dict[str, str | int]] = [{"part": "train", "days": 1_200, "first": "2019-01-02", "last": "2023-10-06"}]
     page = data_page("mine", "4 columns", ["Read 10 rows from prices.csv (long)."], parts)
     assert page.startswith("# Data of run mine\n\n- Read 10 rows from prices.csv (long).\n- Size: 4 columns.\n")
     assert "| train | 1,200 | 2019-01-02 | 2023-10-06 |" in page
