@@ -1,5 +1,6 @@
 """The content of a run in a store: its generations, their verification and retention."""
 
+import hashlib
 import heapq
 import logging
 import math
@@ -12,13 +13,14 @@ from itertools import groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import JsonValue
+from pydantic import BaseModel, JsonValue
 
 from eigen_core.checkpoint.integrity import (
     BLOBS,
     CONFIG_NAME,
     DELETED_MARK,
     HOLDOUT,
+    LIST_NAME,
     MANIFESTS,
     BytesDone,
     Damage,
@@ -32,8 +34,11 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.manifest import (
+    FORMAT_VERSION,
     MANIFEST_LIMIT,
     Manifest,
+    Natural,
+    Sha256,
     manifest_bytes,
     parse_manifest,
     reading_part,
@@ -79,6 +84,19 @@ class _Summary(NamedTuple):
     champion_generation: int
     age: tuple[int, str, str]
     blobs: dict[str, int]
+
+
+class _ListedFile(BaseModel):
+    name: str
+    bytes: Natural
+    sha256: Sha256
+
+
+class _FileList(BaseModel):
+    """The list of the holdout results, which shows one that is missing or another's."""
+
+    format_version: int = FORMAT_VERSION
+    files: tuple[_ListedFile, ...]
 
 
 class RunContents:
@@ -149,6 +167,32 @@ class RunContents:
     def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
         """Write a JSON document with a checksum, in place of that of this name."""
         self.store.put(self.object_name(relative), checksummed(fields))
+
+    def read_holdout(self, name: str) -> dict[str, JsonValue]:
+        """Return a result of the holdout, by its name relative to the run's folder.
+
+        Raises:
+            MissingObjectError: there is none.
+            DamagedFileError: it is damaged, or not the one that is listed.
+        """
+        fields, listed = self.read_json(name), self._listed().get(name)
+        if listed is not None and listed.sha256 != _listed_file(name, fields).sha256:
+            raise DamagedFileError(f"is not the file that {LIST_NAME} lists")
+        return fields
+
+    def write_holdout(self, name: str, fields: Mapping[str, JsonValue]) -> None:
+        """Write a result of the holdout, and then list it."""
+        self.write_json(name, fields)
+        listed = {**self._listed(), name: _listed_file(name, fields)}
+        files = tuple(listed[other] for other in sorted(listed) if other.startswith(HOLDOUT))
+        self.write_json(LIST_NAME, _FileList(files=files).model_dump(mode="json"))
+
+    def _listed(self) -> dict[str, _ListedFile]:
+        """Return the list by name, empty if it is missing or damaged."""
+        try:
+            return {entry.name: entry for entry in _FileList.model_validate(self.read_json(LIST_NAME)).files}
+        except (MissingObjectError, ValueError):
+            return {}
 
     def _read(self, relative: str, limit: int) -> bytes:
         """Return the content of a small object; `DamagedFileError` if it is too large."""
@@ -322,10 +366,14 @@ class RunContents:
 
     def _holdout_damages(self) -> list[Damage]:
         damages = []
-        for stored in self.store.objects(self.object_name(HOLDOUT)):
-            name = self._relative(stored)
+        stored = {self._relative(found) for found in self.store.objects(self.object_name(HOLDOUT))}
+        listed = {name for name in self._listed() if name.startswith(HOLDOUT)}
+        for name in (LIST_NAME, *sorted(stored | listed)):
             try:
-                self.read_json(name)
+                self.read_holdout(name)
+            except MissingObjectError:
+                if name in listed:
+                    damages.append(Damage(None, name, _MISSING, name))
             except DamagedFileError as error:
                 damages.append(Damage(None, name, str(error), name))
         return damages
@@ -435,6 +483,11 @@ class RunContents:
                 found.name, found.generation, found.champion_generation, _age_of(found), found.blobs
             )
         return self._known[stored]
+
+
+def _listed_file(name: str, fields: Mapping[str, JsonValue]) -> _ListedFile:
+    content = checksummed(fields)
+    return _ListedFile(name=name, bytes=len(content), sha256=hashlib.sha256(content).hexdigest())
 
 
 def age_key(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:

@@ -21,6 +21,9 @@ from eigen_core.common.files import HIDDEN, make_folder, sync_folder, temporary_
 from eigen_core.common.progress import report_progress
 
 CONFIG_NAME = "config.json"
+LISTS = "attachments/"
+LIST_NAME = f"{LISTS}list.json"
+"""List of the holdout results; runs of earlier versions list plots too."""
 LOCK_NAME = "lock"
 ATTEMPTS_NAME = "attempts.json"
 BLOBS = "blobs/"

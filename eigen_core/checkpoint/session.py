@@ -9,12 +9,7 @@ from pathlib import Path
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.integrity import (
-    CONFIG_NAME,
-    HOLDOUT,
-    PLOTS,
-    holdout_name,
-)
+from eigen_core.checkpoint.integrity import CONFIG_NAME, HOLDOUT, LIST_NAME, LISTS, PLOTS, holdout_name
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory, Saved, config_content
@@ -93,8 +88,8 @@ class RunSession:
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
         """Store the champion's holdout result after a generation."""
         name = holdout_name(generation)
-        self.directory.contents.write_json(name, result)
-        self.upload_files([self.directory.path / name])
+        self.directory.contents.write_holdout(name, result)
+        self.upload_files([self.directory.path / name, self.directory.path / LIST_NAME])
 
     def upload_files(self, paths: Iterable[Path]) -> None:
         """Queue small files of the run directory for upload."""
@@ -182,7 +177,7 @@ def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
 def _upload_newer_files(location: RunLocation, uploader: Uploader) -> None:
     """Upload plots and holdout results that are newer here: a process that was killed may have left them behind."""
     here, there = location.local, location.stored
-    for prefix in (PLOTS, HOLDOUT):
+    for prefix in (PLOTS, HOLDOUT, LISTS):
         stored = {found.name: found.modified for found in there.store.objects(there.object_name(prefix))}
         for found in here.store.objects(here.object_name(prefix)):
             uploaded = stored.get(found.name)

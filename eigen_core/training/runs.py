@@ -297,7 +297,7 @@ class Run:
         name = holdout_name(generation)
         for contents in self.location.contents():
             try:
-                result = HoldoutResult.model_validate(contents.read_json(name))
+                result = HoldoutResult.model_validate(contents.read_holdout(name))
                 if result.generation != generation:
                     raise ValueError(f"is of generation {result.generation}")
             except MissingObjectError:

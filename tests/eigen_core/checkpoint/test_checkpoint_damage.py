@@ -26,8 +26,10 @@ from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     CONFIG_NAME,
+    LIST_NAME,
     DamagedFileError,
     DamagedGenerationError,
+    checksummed,
     generation_of,
     holdout_name,
 )
@@ -169,7 +171,7 @@ def test_damage_of_any_file_is_found_and_gone_around(
     run: RunDirectory, cases: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A flipped byte, a truncation or a deletion anywhere in a run; the newest generation that is whole is used."""
-    run.contents.write_json(holdout_name(3), {"generation": 3, "champion_rewards": [1.0, 2.5]})
+    run.contents.write_holdout(holdout_name(3), {"generation": 3, "champion_rewards": [1.0, 2.5]})
     names = sorted(files_of(run) - {"lock"})
     expected = {name: newest_whole(run, run.path / name) for name in names}
     # What all three need, beside the first generation's own shard, is the configuration alone.
@@ -182,8 +184,8 @@ def test_damage_of_any_file_is_found_and_gone_around(
         caplog.clear()
         message = f"case {case}: {name} {what}"
         found = RunContents(LocalStore(run.root), "run").verify()
-        # A generation exists when its manifest does; a holdout that is not there has not been played.
-        is_gone = what == "deleted" and name.startswith(("manifests/", "holdout/"))
+        # A generation exists when its manifest does; nothing says that there must be a list.
+        is_gone = what == "deleted" and name.startswith(("manifests/", LIST_NAME))
         assert {damage.path for damage in found} == (set() if is_gone else {name}), message
         if is_gone:
             _check_deleted(run, name, message)
@@ -329,14 +331,25 @@ def test_a_lock_that_is_no_file_is_refused_at_once(run: RunDirectory, obstacle: 
         FileLock(run.path / "lock").is_taken()
 
 
-def test_a_damaged_result_of_the_holdout_is_named_and_not_used(run: RunDirectory) -> None:
-    name = holdout_name(3)
-    run.contents.write_json(name, {"generation": 3})
-    assert run.contents.verify() == []
-    _flip(run.path / name, 5, 1)
-    assert [damage.path for damage in run.contents.verify()] == [name]
-    with pytest.raises(DamagedFileError):
-        run.contents.read_json(name)
+def test_a_result_of_the_holdout_that_is_damaged_missing_or_another_is_named_and_not_used(run: RunDirectory) -> None:
+    name, contents = holdout_name(3), run.contents
+    contents.write_holdout(name, {"generation": 3})
+    whole = (run.path / name).read_bytes()
+    assert contents.read_holdout(name) == {"generation": 3}
+    assert contents.verify() == []
+    for content in (whole[:-1], whole + b"\n", checksummed({"generation": 3, "champion_rewards": [9.0]})):
+        (run.path / name).write_bytes(content)
+        assert [damage.path for damage in contents.verify()] == [name]
+        with pytest.raises(DamagedFileError):
+            contents.read_holdout(name)
+    (run.path / name).unlink()
+    assert [str(damage) for damage in contents.verify()] == [f"{name} is missing"]
+    contents.write_holdout(name, {"generation": 3})
+    assert contents.verify() == []
+    # Of a run whose list is damaged, a result's own checksum counts.
+    (run.path / LIST_NAME).write_bytes(b"{")
+    assert [damage.path for damage in contents.verify()] == [LIST_NAME]
+    assert contents.read_holdout(name) == {"generation": 3}
 
 
 def test_a_store_has_no_object_where_there_is_no_file(tmp_path: Path) -> None:

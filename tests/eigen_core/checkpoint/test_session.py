@@ -18,6 +18,7 @@ from upload_cases import snapshot_of, whole_generations
 
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.file_lock import RunLockedError
+from eigen_core.checkpoint.integrity import LIST_NAME
 from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
@@ -145,7 +146,8 @@ def test_plots_and_holdout_lie_where_the_run_is_kept(settings: CheckpointConfig)
         session.finish()
     assert location.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
     for contents in location.contents():
-        assert contents.read_json("holdout/000003.json") == {"generation": 3}
+        assert contents.read_holdout("holdout/000003.json") == {"generation": 3}
+        assert contents.read_json(LIST_NAME)["files"]
 
 
 def test_a_run_that_is_nowhere_cannot_be_opened(settings: CheckpointConfig, tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def shown(arguments: list[str]) -> str:
 
 FEW_GENERATIONS = 4
 FILES = {
-    *("config.json", "starts.json", "lock", "holdout/000004.json"),
+    *("config.json", "starts.json", "lock", "attachments/list.json", "holdout/000004.json"),
     *(f"manifests/{generation:06d}-*.json" for generation in (2, 3, 4)),
     *(f"plots/{name}.png" for name in ("diversity", "fitness", "learning", "lineage", "memory", "replay", "resources")),
 }
