@@ -137,7 +137,10 @@ def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None 
     Raises:
         InputError: a newer version stored it, or it is invalid.
     """
-    values = merge(run_values(current_values(stored)), {} if own is None else own)
+    values = current_values(stored)
+    # Settings of the other machine are left out without a word; those that nobody knows are refused below.
+    unknown = {name: value for name, value in values.items() if name not in Config.model_fields}
+    values = merge(run_values(values) | unknown, {} if own is None else own)
     if values.get("scheduler") is not None:
         # The scheduler's workers replace the processes that the run was trained with.
         values["workers"] = 0

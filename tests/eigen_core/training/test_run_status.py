@@ -284,6 +284,7 @@ def test_a_run_with_settings_that_its_learner_never_read_goes_on(store: Path, tm
     ("change", "sentence"),
     [
         ({"format_version": 99, "unheard_of": 1}, "was written by a newer version of Eigen"),
+        ({"unheard_of": 1}, "unheard_of: unknown setting"),
         ({"population": {"unheard_of": 1}}, "population.unheard_of: unknown setting"),
         ({"learner": 7}, "learner: '7' cannot be used"),
     ],
