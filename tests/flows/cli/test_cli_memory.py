@@ -248,7 +248,7 @@ def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
     monkeypatch.chdir(tmp_path)
     shown = document("memory", "run")
     assert shown["report"]["parts"][0]["name"] == "tensors of no known owner"
-    assert len(shown["files"]) == 3
+    assert len(shown["files"]) == 2
     eigen("verify", "run", "--deep", code=0)
     status = status_of("runs", "run")
     assert status.generation >= 2
