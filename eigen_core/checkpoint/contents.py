@@ -437,8 +437,8 @@ class RunContents:
             keep_every: generations whose number is a multiple of this stay; 0: none.
             champion_generation: stays; None: what the newest whole manifest says.
             protected: generations that stay in any case.
-            grace_seconds: younger blobs that no manifest names, removed ones included, stay, by the store's clock
-                (seconds).
+            grace_seconds: a blob younger than this (seconds, by the store's clock) stays if no manifest names it, not
+                even one that is removed here: another process may be about to name it.
             dry_run: remove nothing.
             confirm: called before anything is removed; what it raises keeps everything.
         """

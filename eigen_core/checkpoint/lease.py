@@ -276,7 +276,7 @@ class Lease:
                 logger.warning("Run '%s': the lease could not be renewed: %s", self._run, error)
 
     def _expires(self) -> str:
-        return f"it expires within {self._record.lease_seconds:.0f} s."
+        return f"until it expires, within {self._record.lease_seconds:.0f} s, no other machine can continue the run."
 
 
 def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:

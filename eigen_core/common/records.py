@@ -106,7 +106,7 @@ class Excess(Record):
 
     @property
     def short(self) -> str:
-        """Mean and half the interval: "+0.12 ± 0.31 %"."""
+        """In few characters: mean ± half of the 95 % interval, a trade or a year (`per`), as in "+0.12 ± 0.31 %"."""
         return f"{change(self.mean)} ± {self.interval[1] - self.mean:.2f} %"
 
     @property

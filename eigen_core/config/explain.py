@@ -73,7 +73,7 @@ class ExplainedSetting:
 
 
 def explain(config: Config) -> list[ExplainedSetting]:
-    """Return all settings of `config` in the model's order."""
+    """Return all settings of `config`, each with its value and that value's source, in the order of `Config`."""
     values = flatten(config.model_dump(mode="json"))
     chosen = {f"{section}.{one.key}": values[f"{section}.{one.key}"] for section, one in VARIANTS.items()}
     of_preset = flatten(with_variants_of(config).model_dump(mode="json"))

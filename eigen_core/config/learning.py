@@ -12,7 +12,7 @@ Scales = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail
 
 
 class NetworkConfig(Section):
-    """The networks of an agent: encoder, pooling over columns, heads."""
+    """The networks of an agent: encoder of each symbol, pooling over all symbols, heads of actor and critic."""
 
     encoder: EncoderName = "filter_bank"
     """`filter_bank`: a fixed bank of causal linear filters and a small MLP (fast); `tcn`: learned dilated causal
@@ -22,15 +22,15 @@ class NetworkConfig(Section):
     channels: Width = 32
     """Width of the encoder's hidden layers."""
     embedding: Width = 16
-    """Width of the encoder's output per column and day."""
+    """Width of the encoder's output per symbol and day."""
     queries: Width = 4
-    """Learned queries that pool all columns into the market context."""
+    """Learned queries that pool all symbols into the market context."""
     head_width: Width = 32
     """Width of the hidden layers of actor and critic."""
     head_layers: Annotated[int, Field(ge=1, le=64)] = 2
     """Hidden layers of actor and critic for vector observations (`gym:...`)."""
     column_chunk: CountOrZero = 0
-    """Columns that `tcn` encodes at a time; changes memory, speed and rounding. 0: as many as fit the CPU's cache."""
+    """Symbols that `tcn` encodes at a time; changes memory, speed and rounding. 0: as many as fit the CPU's cache."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Precision of matrix products with weights. `bfloat16` rounds factors, products and gradients of weights to 8 bits
     of precision; sums and all stored values stay in float32. For GPUs; a CPU takes longer."""

@@ -212,8 +212,8 @@ def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
     elites = [descent.agent for descent in history[-1].descent if descent.origin in _SURVIVORS]
     if not elites:
         raise InputError(
-            f"No agent of run '{contents.name}' has survived generation {manifest.generation} as an elite: choose "
-            "champion, or an agent by its number."
+            f"No agent of run '{contents.name}' has survived generation {manifest.generation} as an elite: give "
+            "--agent champion, population or an agent's number."
         )
     return elites
 

@@ -30,7 +30,8 @@ from eigen_core.market.layouts import BAR
 from eigen_core.market.panel import Panel, Splits, normalise
 from eigen_core.market.reading import read_source
 from eigen_core.market.report import DataReport
-from eigen_core.market.trading_days import PriceRows, distorting, rows_of_days, sentences
+from eigen_core.market.suspicious import distorting, sentences
+from eigen_core.market.trading_days import PriceRows, rows_of_days
 
 logger = logging.getLogger(__name__)
 

@@ -53,7 +53,9 @@ def episode_starts(split: range, window: int, episode_days: int) -> range:
 
 @dataclass(frozen=True)
 class Panel:
-    """A market.
+    """Prices and features of a market, day by day; a column is a symbol.
+
+    The first columns can be traded: the assets. Agents only observe the others (`market.context`).
 
     Attributes:
         features: float32 `[days, columns, features]`, normalised; zero where unknown.

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from eigen_core.common.text import count
 from eigen_core.config import TradingConfig
 from eigen_core.market.dates import SATURDAY, Days, weekdays_of
-from eigen_core.market.trading_days import SuspiciousRow, sentences
+from eigen_core.market.suspicious import SuspiciousRow, sentences
 
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 

@@ -128,7 +128,7 @@ class Plan:
         return _sum(self.parts, phase).device
 
     def held_on_device(self, phase: Phase, holder: Holder) -> int:
-        """Share of one holder (`Part.device_holder`) in the peak of a phase on the device (bytes)."""
+        """Bytes that one holder (`Part.device_holder`) has on the device at the peak of a phase."""
         return _sum([part for part in self.parts if part.device_holder == holder], phase).device
 
     def peak_phase(self, where: str = "host") -> Phase:

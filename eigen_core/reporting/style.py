@@ -171,7 +171,7 @@ def draw_curves(
 
 
 def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
-    """Write quantity and remarks (unit, scale) above the axes and draw the grid; set the limits of y before."""
+    """Write quantity and remarks (unit, scale) above the axes and draw the grid; the caller has set the limits of y."""
     axes.set_title(quantity)
     axes.set_title(", ".join(remark for remark in remarks if remark), loc="right", color=MUTED, fontsize=8.5)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))

@@ -57,7 +57,7 @@ def connected(scheduler: str) -> Client:
     except (OSError, ValueError) as error:
         raise InputError(
             f"scheduler {scheduler} cannot be reached ({error}): start it (`dask scheduler`), correct the address, "
-            "or use workers of this machine (setting workers)."
+            "or leave the scheduler out, so that this machine computes."
         ) from error
 
 

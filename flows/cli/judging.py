@@ -380,13 +380,14 @@ def print_act(console: Console, found: "Act") -> None:
 
 def _print_reconciliation(console: Console, found: "Reconciliation") -> None:
     differing = len(found.differences) + len({one.date for one in found.sizes})
-    print_line(console, f"Earlier days that agree with the replay: {found.agreeing}, that differ: {differing}.")
+    same = f"the same on {count(found.agreeing, 'day')}, different on {differing}"
+    print_line(console, f"Orders of earlier days, computed again from the prices as they are now: {same}.")
     for day in found.differences:
         issued = "no orders were asked for" if day.missed else f"ordered {day.issued or 'nothing'}"
-        print_line(console, f"  {day.date}: {issued}, the replay orders {day.replayed or 'nothing'}")
+        print_line(console, f"  {day.date}: {issued}, now it would be {day.replayed or 'nothing'}")
     for size in found.sizes:
         issued, replayed = f"{size.issued:,.2f}", f"{size.replayed:,.2f}"
-        print_line(console, f"  {size.date}: {size.symbol} was ordered for {issued}, the replay makes it {replayed}")
+        print_line(console, f"  {size.date}: {size.symbol} was ordered for {issued}, now it would be {replayed}")
     for one in found.corrections:
         days = f"on {count(len(one.dates), 'day')} from {one.dates[0]} to {one.dates[-1]}"
         alike = "" if one.factor is None else f"; all by the factor {one.factor:.6g}, as after a split"

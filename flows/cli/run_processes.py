@@ -43,7 +43,7 @@ class WholeRun:
 
 
 def whole_run(name: str, preset: str | None, settings: Sequence[str]) -> WholeRun:
-    """Return the run of a preset with settings, given as `key=value`; of a key that is given twice the last counts.
+    """Describe a run for a process of its own, by preset and settings `key=value`; of equal keys the last counts.
 
     Raises:
         InputError: they contradict each other.

@@ -60,7 +60,7 @@ def print_down(
     if removed_from is not None:
         _print_fact(console, "removed", f"deployments, schedules, automations and work pool, from {removed_from}")
     if stopped.worker is None and stopped.server is None:
-        print_line(console, f"Nothing runs that was started here ({home.path}).")
+        print_line(console, f"No server or worker of `eigen up` runs, by the records in {home.path}.")
         return
     for component, record in (("worker", stopped.worker), ("server", stopped.server)):
         if record is not None:

@@ -20,7 +20,7 @@ from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import pages, tables
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
-from flows.server.reporter import Pages, Reporter, artifact_key, server_asked, server_is_there
+from flows.server.reporter import Artifacts, Reporter, artifact_key, server_asked, server_is_there
 
 # The rest is expected to take as long as these last generations.
 _RECENT = 5
@@ -37,7 +37,7 @@ class RunPages(Listener):
         self._config = config
         self._run = run
         self._reporter = reporter
-        self._pages = Pages()
+        self._pages = Artifacts()
         self._overview: pages.Overview | None = None
         self._starts: Sequence[Start] = ()
 
@@ -115,7 +115,7 @@ class RunPages(Listener):
         if server_is_there():
             with server_asked("The memory report could not be shown", get_run_logger()):
                 description = f"Memory of run {self._run}: {report.headline}"
-                Pages().show(artifact_key(self._run, "memory"), report_markdown(report), description)
+                Artifacts().show(artifact_key(self._run, "memory"), report_markdown(report), description)
 
     def _renew(self, training: Training, *, is_complete: bool = False) -> None:
         assert self._overview is not None

@@ -52,7 +52,7 @@ def artifact_key(run: str, kind: str = "") -> str:
     return f"{slug}-{kind}" if kind else slug
 
 
-class Pages:
+class Artifacts:
     """The artifacts of one flow run: one of each key, updated in place; methods may raise one of `REFUSALS`."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from market_cases import cleaned, random_bars, write_csv
 from eigen_core.config.market import BUNDLED, path_of_data
 from eigen_core.market.layouts import Role
 from eigen_core.market.report import DataReport, UniverseAudit
-from eigen_core.market.trading_days import distorting, suspicious_prices
+from eigen_core.market.suspicious import distorting, suspicious_prices
 
 DAYS = 300
 

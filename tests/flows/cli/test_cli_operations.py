@@ -153,7 +153,7 @@ def test_a_worker_that_has_ended_is_not_stopped_again(home: StateDirectory) -> N
         home.write("worker", record_of(home, process.pid))
         process.kill()
         process.wait()
-    assert eigen("down").stdout.startswith("Nothing runs that was started here")
+    assert eigen("down").stdout.startswith("No server or worker of `eigen up` runs")
     assert home.read("worker") is None
 
 

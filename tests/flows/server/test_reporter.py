@@ -24,7 +24,7 @@ from flows.server import reporter as reporter_module
 from flows.server.reporter import (
     KINDS,
     REFUSALS,
-    Pages,
+    Artifacts,
     Reporter,
     artifact_key,
     publish_cleaning,
@@ -131,7 +131,7 @@ def in_a_flow_run(act: Callable[[], None]) -> None:
 
 @pytest.mark.usefixtures("prefect_api")
 def test_a_page_is_created_once_and_then_renewed() -> None:
-    pages = Pages()
+    pages = Artifacts()
     seen: list[UUID] = []
 
     def act() -> None:
@@ -147,8 +147,8 @@ def test_a_page_is_created_once_and_then_renewed() -> None:
 
 @pytest.mark.usefixtures("prefect_api")
 def test_another_flow_run_makes_a_new_version_and_leaves_the_old_one() -> None:
-    in_a_flow_run(lambda: Pages().show("resumed", "before", "first"))
-    in_a_flow_run(lambda: Pages().show("resumed", "after", "second"))
+    in_a_flow_run(lambda: Artifacts().show("resumed", "before", "first"))
+    in_a_flow_run(lambda: Artifacts().show("resumed", "after", "second"))
     found = versions("resumed")
     assert sorted(str(version.data) for version in found) == ["after", "before"]
     assert len({version.flow_run_id for version in found}) == 2
@@ -156,7 +156,7 @@ def test_another_flow_run_makes_a_new_version_and_leaves_the_old_one() -> None:
 
 @pytest.mark.usefixtures("prefect_api")
 def test_a_page_that_was_removed_is_made_again() -> None:
-    pages = Pages()
+    pages = Artifacts()
 
     def act() -> None:
         pages.show("removed", "before", "first")
@@ -214,7 +214,7 @@ def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch
     api = f"http://127.0.0.1:{server.server_port}/api"
     settings = {PREFECT_API_URL: api, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
     with temporary_settings(settings), retry_once(), pytest.raises(REFUSALS):
-        Pages().show("key", "text", "description")
+        Artifacts().show("key", "text", "description")
     assert 0.5 <= time.monotonic() - began < 50.0
     server.shutdown()
     server.server_close()
