@@ -49,7 +49,11 @@ class ControlGroup:
         return self.folder / _LIMIT_FILES[self.version]
 
     def limit(self) -> int | None:
-        """Return the limit (bytes); None if the group has none, or if it cannot be read, which is logged."""
+        """Return the limit (bytes); None if the group has none.
+
+        Raises:
+            InputError: the file is there and cannot be read or understood.
+        """
         path = self.limit_file
         try:
             text = path.read_text().strip()
@@ -59,11 +63,10 @@ class ControlGroup:
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
-            warn_once(
-                f"The memory limit of control group {self.name} does not count, since {path} cannot be read ({error}). "
-                "Set memory.limit_gb to what the run may take."
-            )
-            return None
+            raise InputError(
+                f"the memory limit of control group {self.name} cannot be read from {path} ({error}): set "
+                "memory.limit_gb to what the run may take."
+            ) from error
         # -1 sets no limit in version 1.
         return None if value == -1 or value >= _UNLIMITED else value
 
@@ -227,7 +230,7 @@ def host_limits(
         physical: in place of the memory of the machine (bytes).
 
     Raises:
-        InputError: a limit is zero or negative.
+        InputError: a limit is zero or negative, or a control group's cannot be read while `memory.limit_gb` gives none.
     """
     total = int(psutil.virtual_memory().total) if physical is None else physical
     found = [HostLimit(total, "physical memory", "machine")]
@@ -235,9 +238,17 @@ def host_limits(
     if addresses != resource.RLIM_INFINITY:
         found.append(HostLimit(addresses, "address space of the process, RLIMIT_AS, ulimit -v", "address_space"))
     for group in control_groups(root):
-        if (size_of_group := group.limit()) is not None:
+        try:
+            limit_of_group = group.limit()
+        except InputError as error:
+            # Without a limit to keep, the kernel would end the run.
+            if memory.limit_gb is None:
+                raise
+            warn_once(str(error))
+            continue
+        if limit_of_group is not None:
             origin = f"control group {group.name}, {group.limit_file.name}"
-            found.append(HostLimit(size_of_group, origin, "group", group))
+            found.append(HostLimit(limit_of_group, origin, "group", group))
     for limit in found:
         if limit.bytes <= 0:
             raise InputError(

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import resource
 from pathlib import Path
 
@@ -105,16 +104,18 @@ def test_an_own_limit_above_the_machine_is_a_warning(tmp_path: Path, caplog: pyt
 
 
 @pytest.mark.parametrize("text", ["rubbish", "", "0x10", "1e9", "12 GB", None])
-def test_a_group_whose_limit_cannot_be_read_does_not_count_and_is_named(
+def test_a_group_whose_limit_cannot_be_read_is_refused_unless_there_is_an_own_one(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str | None
 ) -> None:
     root = system(tmp_path, "0::/\n", VERSION_2, {} if text is None else {"memory.max": text})
     if text is None:
         # A folder in its place fails for everybody; root may read whatever its mode says.
         root.joinpath("sys/fs/cgroup/memory.max").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"control group / cannot be read from .*memory\.max.*: set memory\.limit_gb"):
+        _found(root)
     with caplog.at_level(logging.WARNING):
-        assert _found(root)[0].origin == "physical memory"
-    assert re.search(r"control group / does not count, since .*memory\.max cannot be read .*limit_gb", caplog.text)
+        assert _found(root, limit_gb=1)[0].origin == "memory.limit_gb"
+    assert "cannot be read" in caplog.messages[0]
 
 
 @pytest.mark.parametrize("value", [0, -5])
