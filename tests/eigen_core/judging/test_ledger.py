@@ -321,6 +321,23 @@ def test_a_run_without_a_holdout_or_market_is_refused(tmp_path: Path) -> None:
         assert "Trials need a market with holdout days" in ended.stderr
 
 
+def test_claims_of_skill_are_counted_by_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def made(_: TrustTrials, edge: float | None, seed: int) -> Trial:
+        claims_skill = seed % 2 == 0 if edge is None else edge > 0.1
+        found = {"edge": edge, "seed": seed, "claim": "skill" if claims_skill else "none", "matched_pvalue": 0.5}
+        return Trial.model_validate({**found, "trades": 3, "excess": None, "excess_pvalue": None})
+
+    monkeypatch.setattr(TrustTrials, "_made", made)
+    arguments = ("--trials", "4", "--edges", "0.2,0.1", "--out", str(tmp_path))
+    document = json.loads(trust(*arguments, "--json").stdout)
+    shares = [document["false_alarms"], *document["power"]]
+    assert [(share["trials"], share["claimed"]) for share in shares] == [(4, 2), (4, 0), (4, 4)]
+    assert document["smallest_edge"] == 0.2
+    printed = trust(*arguments)
+    assert "2 of 4" in printed.stdout
+    assert "trial" not in printed.stderr, "kept trials are made again"
+
+
 @pytest.mark.thorough
 def test_trials_are_made_with_portfolios(tmp_path: Path) -> None:
     trust("--preset", "portfolio", "--edges", "0.3", "--out", str(tmp_path), code=0)
