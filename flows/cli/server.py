@@ -234,8 +234,10 @@ def up(
         listening = servers.ListenOptions(host, port, without_password)
         brought = bring_up(home, environment, listening, _Progress(), only=only)
     try:
-        # What was stopped with its worker goes on with it: a crash just before a server's end may trigger nothing.
-        page = launching.resume(brought.api, always=resume) if resume or "worker" in brought.began else None
+        # What was stopped with its worker goes on with it: a crash that is reported just before a server's end, or
+        # before its triggers listen, may trigger nothing.
+        goes_on = resume or (brought.worker is not None and brought.began)
+        page = launching.resume(brought.api, always=resume, worker=home.worker_name) if goes_on else None
         print_up(output_console(), home, brought, page)
         if stopping is not None:
             watch(home, brought.components, stopping.is_set)

@@ -122,6 +122,15 @@ def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: s
             client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
 
 
+def has_lost_process(client: SyncPrefectClient, worker: str | None) -> bool:
+    """Return whether the server takes a flow run of the worker of this name, on this machine, for running in vain."""
+    return any(
+        found.labels.get(_WORKER_LABEL) == worker and not _has_process(found.id)
+        for found in _active_flow_runs(client)
+        if worker is not None and found.state_type == StateType.RUNNING
+    )
+
+
 def _has_process(flow_run_id: UUID) -> bool:
     """Return whether a process of this user, and this machine, works for a flow run."""
     for process in psutil.process_iter():

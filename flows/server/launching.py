@@ -15,7 +15,16 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
 from flows.server.environment import SCHEDULED_TAG, VARIABLE, ui_of
-from flows.server.flow_runs import RESUME, is_choosing, next_flow_run, running_flow_run, trained_run, waiting_flow_run
+from flows.server.flow_runs import (
+    RESUME,
+    has_lost_process,
+    is_choosing,
+    next_flow_run,
+    running_flow_run,
+    trained_run,
+    waiting_flow_run,
+)
+from flows.server.state_directory import wait_until
 
 _SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
@@ -48,11 +57,14 @@ def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_config
     return page_of(api, str(flow_run.id))
 
 
-def resume(api: str, *, always: bool = True) -> str | None:
+def resume(api: str, *, always: bool = True, worker: str | None = None) -> str | None:
     """Train the run that was launched last, now and until it is finished.
 
-    `always`: even if the schedule that resumes is off; if the last run is complete or was stopped: train the newest
-    unfinished run of the worker's store that was not stopped.
+    Args:
+        api: URL of Prefect's API.
+        always: even if the schedule that resumes is off; if the last run is complete or was stopped: train the newest
+            unfinished run of the worker's store that was not stopped.
+        worker: name of this machine's worker: a flow run whose process was killed is waited for until it reports that.
 
     Returns the page of the flow run; None if one runs or is due already, or there is nothing to resume.
     """
@@ -63,6 +75,7 @@ def resume(api: str, *, always: bool = True) -> str | None:
             schedule = resume_schedule(client)
             if schedule is None or not schedule.active:
                 return None
+        wait_until(lambda: not has_lost_process(client, worker), _ENDING_TIMEOUT_SECONDS, _POLL_SECONDS)
         following = next_flow_run(client)
         due = None if following is None else following.next_scheduled_start_time
         is_soon = due is not None and due.timestamp() - time.time() < _SOON_SECONDS

@@ -1,5 +1,6 @@
 """Pool, deployments and automations reach a server, as often as they are brought there; runs are launched on it."""
 
+import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,7 +20,7 @@ from prefect.server.events.schemas import automations as server_automations
 from prefect.server.events.schemas import events as server_events
 from prefect.server.events.schemas.events import ReceivedEvent
 from prefect.settings import PREFECT_API_URL
-from prefect.states import Cancelled, Cancelling, Pending, Running
+from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
@@ -348,6 +349,29 @@ def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefec
     client.set_flow_run_state(found.id, Cancelled(), force=True)
     assert resume(deployed, always=False) is not None
     assert resume(deployed, always=False) is None
+
+
+def test_what_was_killed_with_its_server_goes_on_once_its_worker_has_reported_it(
+    client: SyncPrefectClient, deployed: str
+) -> None:
+    deploying.set_resuming(client, True)
+    killed = create(client, {"resume": True}, state=Running())
+    client.update_flow_run_labels(killed.id, {"prefect.worker.name": "mine"})
+    assert resume(deployed, always=False) is None
+
+    def report() -> None:
+        with deploying.client_of(deployed) as of_worker:
+            of_worker.set_flow_run_state(killed.id, Crashed(), force=True)
+
+    reporting = threading.Timer(2.0, report)
+    reporting.start()
+    page = resume(deployed, always=False, worker="mine")
+    reporting.join()
+    state = client.read_flow_run(killed.id).state
+    assert state is not None
+    assert state.is_crashed()
+    # The trigger may have been as quick.
+    assert page is not None or next_flow_run(client) is not None or running_flow_run(client) is not None
 
 
 def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
