@@ -40,7 +40,7 @@ def has_ended(process: psutil.Process) -> bool:
 
 def assert_down(operated: Operated, run: str) -> None:
     """Nothing runs, and what was trained is told all the same."""
-    assert operated.down().startswith("Nothing runs")
+    assert operated.down().startswith("No server or worker of `eigen up` runs")
     ended = operated.try_eigen("status", "--json")
     status = json.loads(ended.stdout)
     assert (ended.returncode, status["up"], status["server"], status["worker"]["running"]) == (1, False, None, False)
