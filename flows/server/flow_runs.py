@@ -116,19 +116,21 @@ def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: s
     """
     if worker is None or not worker.process.has_ended():
         return
+    for found in _without_process(client, name):
+        ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
+        client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
+
+
+def has_lost_process(client: SyncPrefectClient, worker: str) -> bool:
+    """Return whether a flow run of this machine's worker is running for the server, though its process has ended."""
+    return any(found.state_type == StateType.RUNNING for found in _without_process(client, worker))
+
+
+def _without_process(client: SyncPrefectClient, worker: str) -> Iterator[FlowRun]:
+    """Yield the active flow runs of this machine's worker that have no process."""
     for found in _active_flow_runs(client):
-        if found.labels.get(_WORKER_LABEL) == name and not _has_process(found.id):
-            ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
-            client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
-
-
-def has_lost_process(client: SyncPrefectClient, worker: str | None) -> bool:
-    """Return whether the server takes a flow run of the worker of this name, on this machine, for running in vain."""
-    return any(
-        found.labels.get(_WORKER_LABEL) == worker and not _has_process(found.id)
-        for found in _active_flow_runs(client)
-        if worker is not None and found.state_type == StateType.RUNNING
-    )
+        if found.labels.get(_WORKER_LABEL) == worker and not _has_process(found.id):
+            yield found
 
 
 def _has_process(flow_run_id: UUID) -> bool:

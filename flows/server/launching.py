@@ -75,7 +75,8 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
             schedule = resume_schedule(client)
             if schedule is None or not schedule.active:
                 return None
-        wait_until(lambda: not has_lost_process(client, worker), _ENDING_TIMEOUT_SECONDS, _POLL_SECONDS)
+        if worker is not None:
+            wait_until(lambda: not has_lost_process(client, worker), _ENDING_TIMEOUT_SECONDS, _POLL_SECONDS)
         following = next_flow_run(client)
         due = None if following is None else following.next_scheduled_start_time
         is_soon = due is not None and due.timestamp() - time.time() < _SOON_SECONDS
