@@ -17,8 +17,8 @@ from eigen_core.market import Panel, build_panel
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
-from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.trading.matched_traders import MatchedTraders, matched_traders
+from eigen_core.trading.order_costs import OrderCosts
 from eigen_core.trading.prices import prices_of_span
 
 _DAYS = 251
@@ -152,7 +152,7 @@ def _trade(year: _Year, config: Config, signal: Values, threshold: float | None)
             "asset": asset,
             "exit_day": day + trading.holding_days,
             "entry": year.entries[day, asset],
-            "exit": year.closes[sold, asset] * (1.0 - trading.slippage_bps / BASIS_POINTS),
+            "exit": OrderCosts.of(trading).sale_price(year.closes[sold, asset]),
             "coefficient": trading.max_coefficient,
             "at_open": True,
         }

@@ -19,8 +19,8 @@ from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
-from eigen_core.trading.fills import BASIS_POINTS
 from eigen_core.trading.matched_traders import play_shifted_trades
+from eigen_core.trading.order_costs import OrderCosts
 from eigen_core.trading.portfolio import target_weights
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.synthetic import coming_returns, persistent_noise, unpredictable_prices
@@ -111,7 +111,7 @@ def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: s
         free_from = day + trading.holding_days
         trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = 0, free_from, True
         trades.entry[0, day], trades.coefficient[0, day] = entries[day, 0], trading.max_coefficient
-        trades.exit[0, day] = closes[free_from, 0] * (1.0 - trading.slippage_bps / BASIS_POINTS)
+        trades.exit[0, day] = OrderCosts.of(trading).sale_price(closes[free_from, 0])
     if (trades.asset >= 0).sum() < 2:
         return None
     year = periods_per_year(panel.dates, config.account, span)

@@ -26,7 +26,6 @@ from eigen_core.trading import DecidedTrades, EquityCurve, Prices, episode_times
 from eigen_core.trading.baselines import baseline_curves
 from eigen_core.trading.equity import Values, periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
-from eigen_core.trading.fills import fill_offset
 from eigen_core.trading.matched_traders import (
     MatchedTraders,
     active_share,
@@ -38,9 +37,11 @@ from eigen_core.trading.matched_traders import (
     share_of_capital,
 )
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.portfolio import equal_weights_like, target_weights
 from eigen_core.trading.prices import prices_of_span
-from eigen_core.trading.trades import ROUNDING, Fees, TradedAccounts, trade_day_by_day
+from eigen_core.trading.trades import ROUNDING, TradedAccounts, trade_day_by_day
 from eigen_core.trading.weights import WeightsAccounts, changes_to_weights, weights_accounts
 
 Decided = TypeVar("Decided")
@@ -587,14 +588,14 @@ def orders_of_days(
         symbols: of the assets.
         config: trading rules, account.
     """
-    equity, fees = accounts.equity[0], Fees.of(config.trading)
+    equity, costs = accounts.equity[0], OrderCosts.of(config.trading)
     cash = equity * (1.0 - accounts.exposure[0])
     stays = ~(closes > 0.0)
     changes, _ = changes_to_weights(
         weights, cash, accounts.shares[0], accounts.worth, stays, config.trading, config.account
     )
     days = zip(changes, closes, equity, strict=True)
-    orders = [_orders(change, close, float(known), symbols, fees) for change, close, known in days]
+    orders = [_orders(change, close, float(known), symbols, costs) for change, close, known in days]
     last, shares = len(equity) - 1, accounts.shares[0, -1]
     worth = shares * accounts.worth[-1]
     positions = [
@@ -612,13 +613,15 @@ def orders_of_days(
     )
 
 
-def _orders(changes: Values, closes: Values, equity: float, symbols: tuple[str, ...], fees: Fees) -> tuple[Order, ...]:
+def _orders(
+    changes: Values, closes: Values, equity: float, symbols: tuple[str, ...], costs: OrderCosts
+) -> tuple[Order, ...]:
     """Return the orders of a day, sales first; rounding alone makes no order."""
     orders = []
     for asset in np.flatnonzero(np.abs(changes) * np.nan_to_num(closes) > ROUNDING * equity):
         size, buys = float(abs(changes[asset])), bool(changes[asset] > 0.0)
-        price = float(closes[asset] * (1.0 + fees.slippage if buys else 1.0 - fees.slippage))
-        money = size * price * (1.0 + fees.cost if buys else 1.0 - fees.cost)
+        price = float(costs.purchase_price(closes[asset]) if buys else costs.sale_price(closes[asset]))
+        money = costs.paid(size * price) if buys else costs.received(size * price)
         orders.append(Order(symbols[asset], "buy" if buys else "sell", size, money, price, None, None))
     return tuple(sorted(orders, key=lambda order: order.side, reverse=True))
 

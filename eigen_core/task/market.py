@@ -31,7 +31,8 @@ from eigen_core.trading import (
     mean_excess,
     trade_whole_episodes,
 )
-from eigen_core.trading.orders import net_gain, resolve_orders, sum_of_day, trade_value
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class OutcomeTable:
         days = torch.arange(rows.start, rows.stop, device=device)[:, None, None] + self.first_day
         assets = torch.arange(prices.assets, device=device)[:, None]
         trades = resolve_orders(prices, trading, days.expand(shape), assets.expand(shape), targets.expand(shape))
-        gain = net_gain(trading, trades.entry, trades.exit)
+        gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
         bought = trades.filled & prices.tradable[days[:, 0, 0]][..., None]
         rewards = trade_value(trading, torch.ones_like(gain), gain)
         self.rewards[rows] = torch.where(bought, rewards, torch.nan).float()

@@ -19,7 +19,7 @@ from eigen_core.task.panel import EncodedEpisodes, PanelTask
 from eigen_core.task.transitions import EpisodeBatch, rows_of
 from eigen_core.trading import Prices, mean_excess, newey_west_lags
 from eigen_core.trading.equity import periods_per_year
-from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.portfolio import Rebalancing, equal_weights_like, move_scores, smooth_scores, target_weights
 

@@ -11,7 +11,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.machine.gpu import on_device
 from eigen_core.trading.episodes import EpisodeSummary, book_episodes
-from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import (
     Orders,
     batch_slices,

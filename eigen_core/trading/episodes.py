@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.fills import BASIS_POINTS, fill_offset
-from eigen_core.trading.orders import PERCENT, Orders, gain_at_close, sum_of_day, trade_value
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.orders import PERCENT, Orders, sum_of_day, trade_value
 from eigen_core.trading.prices import Prices
 
 
@@ -62,7 +63,7 @@ def book_episodes(
     reward = rewards.sum(dim=1)
     _require_finite(orders, reward)
     # In percent of the entry's value times the coefficient: the unit of the reward before `loss_multiplier`.
-    fees = orders.coefficient * PERCENT * (trading.cost_bps / BASIS_POINTS) * (1.0 + orders.exit / orders.entry)
+    fees = orders.coefficient * PERCENT * OrderCosts.of(trading).cost * (1.0 + orders.exit / orders.entry)
     wins = orders.gain >= 0.0 if trading.bookkeeping == "classic" else orders.gain > 0.0
     return rewards, EpisodeSummary(
         trades=bought.sum(dim=(1, 2)),
@@ -106,7 +107,7 @@ def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders:
         worth = booked
         if trading.credit == "marked":
             close = prices.last_close.take((cell + offset * prices.assets).clamp_(max=last_cell))
-            worth = trade_value(trading, orders.coefficient, gain_at_close(trading, orders.entry, close))
+            worth = trade_value(trading, orders.coefficient, OrderCosts.of(trading).gain_at_market(orders.entry, close))
         worth = torch.where(orders.exit_offset == offset, orders.value, worth)
         counts = bought & (orders.exit_offset >= offset)
         rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))

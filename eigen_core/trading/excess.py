@@ -8,8 +8,9 @@ from torch import Tensor
 from eigen_core.common.records import Excess
 from eigen_core.config import TradingConfig
 from eigen_core.trading.equity import Values
-from eigen_core.trading.fills import fill_offset
-from eigen_core.trading.orders import PERCENT, gain_at_close, net_gain
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades
 
@@ -34,7 +35,7 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
         row = torch.minimum(day + offset, last)
         # A sale that is due later is none: what is held counts at the last close, also of an asset that has ended.
         sale = torch.where((day + offset > last)[:, None], prices.last_close[row], fills.sale[row])
-        gains[:, offset] = gain_at_close(trading, fills.entry, sale).nanmean(dim=1)
+        gains[:, offset] = OrderCosts.of(trading).gain_at_market(fills.entry, sale).nanmean(dim=1)
     return gains
 
 
@@ -119,7 +120,7 @@ def excess_of_trades(
         known_gains = ~np.isnan(of_day)
         of_day[:] = np.where(known_gains, of_day, 0.0).sum(axis=0) / np.maximum(known_gains.sum(axis=0), 1)
     market = of_day[day, np.where(made, trades.due_day(known.fills(trading)) - day, 0)]
-    gains = net_gain(trading, torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
+    gains = OrderCosts.of(trading).net_gain(torch.tensor(trades.entry), torch.tensor(trades.exit)).numpy()
     excess = np.where(made, gains - market, 0.0)
     gained, number = excess.sum(axis=2), made.sum(axis=2).astype(np.float64)
     decided = np.broadcast_to(day, made.shape)[made]

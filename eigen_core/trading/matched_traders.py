@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.trading.equity import Values
-from eigen_core.trading.fills import BASIS_POINTS, fill_offset
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import batch_slices
 from eigen_core.trading.portfolio import equal_weights_like
 from eigen_core.trading.prices import Prices
@@ -166,7 +167,7 @@ def _trades_at_close(
         "asset": asset,
         "exit_day": np.where(due_day < 0, -1, sale_days[due, column]),
         "entry": entries[decided, column],
-        "exit": sales[due, column] * (1.0 - trading.slippage_bps / BASIS_POINTS),
+        "exit": OrderCosts.of(trading).sale_price(sales[due, column]),
         "target": np.full(shape, np.nan),
         "coefficient": np.broadcast_to(coefficient, shape),
         "at_target": np.zeros(shape, dtype=np.bool_),

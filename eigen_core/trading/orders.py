@@ -1,4 +1,4 @@
-"""The rules of a trade: its order, its fill, its exit, its gain and its reward."""
+"""Orders and their exits: which assets are bought, when they are sold, and the reward of a trade."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.fills import BASIS_POINTS
+from eigen_core.trading.order_costs import OrderCosts
 from eigen_core.trading.prices import CLAIMS, PLACES, Prices
 
 PERCENT = 100.0
@@ -147,7 +147,7 @@ def orders_of(
     """Return the orders of decisions, `[..., K]` on `days`, int64 `[...]`; the caller leaves out assets it holds."""
     days = days.unsqueeze(-1)
     trades = resolve_orders(prices, trading, days, asset, target)
-    gain = net_gain(trading, trades.entry, trades.exit)
+    gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
     wanted = (coefficient >= trading.buy_threshold) & prices.tradable.take(days * prices.assets + asset)
     return Orders(
         asset=asset,
@@ -199,16 +199,16 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     # The days that are left from the first day reached; 0 if none is.
     left = (reached * days_left).amax(dim=0)
     first_reached = longest + 1 - left.to(torch.int64)
-    after_slippage = 1.0 - trading.slippage_bps / BASIS_POINTS
+    costs = OrderCosts.of(trading)
     if trading.bookkeeping == "exact":
         latest = fills.exit_offset.take(cell)
         at_target = (left > 0) & (first_reached <= fills.target_offset.take(cell))
-        last_price = fills.exit.take(cell) * after_slippage
+        last_price = costs.sale_price(fills.exit.take(cell))
     else:
         latest = torch.where(prices.missing.take(cell + cells_later), offsets, trading.holding_days).amin(dim=0)
         at_target = first_reached <= latest
         close = prices.close.take(cell + latest * columns)
-        last_price = torch.where(close.isnan(), entry, close * after_slippage)
+        last_price = torch.where(close.isnan(), entry, costs.sale_price(close))
     return Trades(
         filled=~entry.isnan(),
         exit_offset=torch.where(at_target, first_reached, latest),
@@ -232,17 +232,6 @@ def _days_held(holding: int, columns: int, dimensions: int, device: torch.device
 def target_price(trading: TradingConfig, entry: Tensor, targets: Tensor) -> Tensor:
     """Return the price of a sale before the last day; `targets` as in `resolve_orders`."""
     return entry * (1.0 + targets.clamp(trading.min_target, trading.max_target))
-
-
-def net_gain(trading: TradingConfig, entry: Tensor, exit_price: Tensor) -> Tensor:
-    """Return the gain of a trade after the costs of both sides, as a fraction of what was paid; float64, any shape."""
-    cost = trading.cost_bps / BASIS_POINTS
-    return (exit_price * (1.0 - cost)) / (entry * (1.0 + cost)) - 1.0
-
-
-def gain_at_close(trading: TradingConfig, entry: Tensor, last_close: Tensor) -> Tensor:
-    """Return the net gain of a position sold at the market at `last_close`, slippage and costs paid."""
-    return net_gain(trading, entry, last_close * (1.0 - trading.slippage_bps / BASIS_POINTS))
 
 
 def trade_value(trading: TradingConfig, coefficient: Tensor, gain: Tensor) -> Tensor:

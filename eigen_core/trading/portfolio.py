@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.fills import BASIS_POINTS, fill_offset
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 
@@ -73,12 +74,6 @@ def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
     return powers / (powers.sum(-1, keepdim=True) + torch.exp(-highest))
 
 
-def order_costs(trading: TradingConfig) -> tuple[float, float]:
-    """Return the costs of buying and of selling, slippage included, as a share of the value at the fill's price."""
-    slippage, cost = trading.slippage_bps / BASIS_POINTS, trading.cost_bps / BASIS_POINTS
-    return (1.0 + slippage) * (1.0 + cost) - 1.0, 1.0 - (1.0 - slippage) * (1.0 - cost)
-
-
 def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
     """Return the worth of a share at the fill of each day's decision, float64 `[days - fill_offset, assets]`.
 
@@ -91,9 +86,7 @@ def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
     return torch.where(fills.ended[: len(price)], fills.end_price[: len(price)], worth)
 
 
-def rebalance(
-    held: Tensor, wanted: Tensor, stays: Tensor | None, costs: tuple[float, float]
-) -> tuple[Tensor, Tensor, Tensor]:
+def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCosts) -> tuple[Tensor, Tensor, Tensor]:
     """Bring positions to target weights at one fill: the rule of rewards, accounts and orders alike.
 
     Weights are shares of the equity at the prices of the fill. Sales come first, and purchases shrink together where
@@ -105,16 +98,14 @@ def rebalance(
         held: `[..., assets]`, weights before the fill.
         wanted: `[..., assets]`, weights to have after it; differentiable.
         stays: bool `[..., assets]`, the order is not filled; None: all are.
-        costs: see `order_costs`.
 
     Returns:
         Weights after the fill, as shares of the equity after costs; purchases (below 0: sales) and their costs, as
         shares of the equity before; all `[..., assets]`.
     """
-    buying, selling = costs
     weights = wanted if stays is None else _affordable(held, wanted, stays)
     change = weights - held
-    paid = torch.where(change > 0.0, change * buying, change * -selling)
+    paid = torch.where(change > 0.0, change * costs.buying, change * -costs.selling)
     return weights if stays is None else _without_costs(weights, stays, paid), change, paid
 
 
@@ -149,14 +140,13 @@ class Rebalancing:
         stays: bool, the day's order is not filled: the position stays as it is. Not before the asset's first close.
         ended: bool, the asset counts as ended on the day of the decision (`Fills`): the position is paid out.
         halted: bool `[days]` on the host: days on which some position stays or is paid out, or more days than these.
-        costs: see `order_costs`.
     """
 
     returns: Tensor
     stays: Tensor
     ended: Tensor
     halted: NDArray[np.bool_]
-    costs: tuple[float, float]
+    costs: OrderCosts
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> Self:
@@ -166,7 +156,7 @@ class Rebalancing:
         # Before its first close an asset is not held, and has no weight.
         unfilled = fills.entry.isnan() & ~prices.last_close.isnan() & ~fills.ended
         stays, ended = (values[: len(returns)] for values in (unfilled, fills.ended))
-        return cls(returns, stays, ended, (stays | ended).any(-1).cpu().numpy(), order_costs(trading))
+        return cls(returns, stays, ended, (stays | ended).any(-1).cpu().numpy(), OrderCosts.of(trading))
 
     def on(self, days: Tensor | slice, dtype: torch.dtype = torch.float64) -> "Rebalancing":
         """Return the table of some days; an index of any shape `[..., days]`, or a slice."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.market.panel import Panel
-from eigen_core.trading.fills import Fills
+from eigen_core.trading.order_fills import Fills
 
 PLACES = 2**16
 """Most assets that a day can have."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -13,33 +12,9 @@ from torch import Tensor
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
-from eigen_core.trading.fills import BASIS_POINTS, Fills, fill_offset
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import Fills, fill_offset
 from eigen_core.trading.prices import Prices
-
-
-@dataclass(frozen=True)
-class Fees:
-    """Transaction cost of each side, and slippage of an order at the market, as fractions of a price."""
-
-    cost: float
-    slippage: float
-
-    @classmethod
-    def of(cls, trading: TradingConfig) -> Self:
-        return cls(trading.cost_bps / BASIS_POINTS, trading.slippage_bps / BASIS_POINTS)
-
-    def of_purchase(self, entry: Values) -> Values:
-        """Return cost and slippage of buying one share at `entry`, slippage included (money)."""
-        return entry * (self.cost + self.slippage / (1.0 + self.slippage))
-
-    def of_sale(self, exit_price: Values, at_target: NDArray[np.bool_]) -> Values:
-        """Return cost and slippage of selling one share at `exit_price`, slippage included (money).
-
-        A sale at a target has no slippage.
-        """
-        slippage = np.where(at_target, 0.0, self.slippage / (1.0 - self.slippage) if self.slippage < 1.0 else 0.0)
-        return exit_price * (self.cost + slippage)
-
 
 # Cash below this share of the capital is what rounding has left: it buys nothing.
 ROUNDING = 1e-10
@@ -207,7 +182,7 @@ class _Keeper:
     ) -> None:
         self._accounts, self._trades = accounts, accounts.trades
         self._last_close, self._settings = last_close, settings
-        self._fees = Fees.of(trading)
+        self._costs = OrderCosts.of(trading)
         self._rates = daily_rates(settings.interest, accounts.dates)
         self._cash = np.full(len(accounts.equity), settings.capital)
         self._decision_equity = np.zeros_like(accounts.equity)
@@ -246,7 +221,7 @@ class _Keeper:
             if settings.sizing == "fixed":
                 wanted = np.where(self._share_of_equity[order] > 0.0, settings.fixed_amount, 0.0)
             entry = self._trades.entry[order]
-            price = entry * (1.0 + self._fees.cost)
+            price = self._costs.paid(entry)
             buys = at_this_time[:, purchase] & (wanted > 0.0) & (self._cash > ROUNDING * settings.capital)
             shares = np.zeros_like(wanted)
             np.divide(np.minimum(wanted, self._cash), price, out=shares, where=buys)
@@ -255,7 +230,7 @@ class _Keeper:
             bought = shares > 0.0
             shares, entry, price = (np.where(bought, values, 0.0) for values in (shares, entry, price))
             paid = shares * price
-            costs = shares * self._fees.of_purchase(entry)
+            costs = shares * self._costs.of_purchase(entry)
             self._cash = self._cash - paid
             accounts.shares[order] += shares
             accounts.paid[order] += paid
@@ -273,8 +248,8 @@ class _Keeper:
         sold = (self._trades.exit_day[:, decided] == day) & (shares > 0.0) & (received == 0.0)
         exit_price = np.where(sold, self._trades.exit[:, decided], 0.0)
         value = np.where(sold, shares, 0.0) * exit_price
-        costs = shares * self._fees.of_sale(exit_price, self._trades.at_target[:, decided])
-        gained = value * (1.0 - self._fees.cost)
+        costs = shares * self._costs.of_sale(exit_price, self._trades.at_target[:, decided])
+        gained = self._costs.received(value)
         received += gained
         accounts.trade_costs[:, decided] += costs
         self._cash = self._cash + self._of_trader(gained)

@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
-from eigen_core.trading.fills import BASIS_POINTS, fill_offset
-from eigen_core.trading.portfolio import order_costs, rebalance, worth_at_fills
+from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.portfolio import rebalance, worth_at_fills
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import ROUNDING
 
@@ -94,7 +95,7 @@ def weights_accounts(
         for values in (worth_at_fills(known, trading), fills.ended, fills.entry.isnan())
     )
     at_close = torch.where(fills.ended, fills.end_price, known.last_close)[:days].cpu().numpy()
-    slippage = trading.slippage_bps / BASIS_POINTS
+    slippage = OrderCosts.of(trading).slippage
     cash, shares, interest = np.full(traders, settings.capital), np.zeros((traders, assets)), np.zeros(traders)
     daily = {name: np.zeros((traders, days)) for name in ("equity", "exposure", "traded", "costs")}
     held = {name: np.zeros((traders, days, assets)) for name in ("shares", "paid", "order_costs")}
@@ -166,9 +167,9 @@ def changes_to_weights(
     equity = cash[:, None] + values.sum(axis=1, keepdims=True)
     stays = stays | (equity <= 0.0)
     equity = np.where(equity > 0.0, equity, 1.0)
-    buying, selling = order_costs(trading)
+    order = OrderCosts.of(trading)
     held, wanted, unfilled = map(torch.tensor, (values / equity, np.nan_to_num(weights), stays))
-    after, _, paid = (part.numpy() for part in rebalance(held, wanted, unfilled, (buying, selling)))
+    after, _, paid = (part.numpy() for part in rebalance(held, wanted, unfilled, order))
     costs = paid * equity
     left = equity - costs.sum(axis=1, keepdims=True)
     price = np.where(stays | ~(price > 0.0), 1.0, price)
@@ -179,8 +180,9 @@ def changes_to_weights(
     bought, sold = np.maximum(changes, 0.0) * price, np.maximum(-changes, 0.0) * price
     # Whole shares may need more sales than planned, which cost more.
     borrowed = np.maximum((left * (after.sum(axis=1, keepdims=True) - 1.0))[:, 0], 0.0)
-    needed, available = bought.sum(axis=1) * (1.0 + buying), cash + borrowed + sold.sum(axis=1) * (1.0 - selling)
+    needed = bought.sum(axis=1) * (1.0 + order.buying)
+    available = cash + borrowed + sold.sum(axis=1) * (1.0 - order.selling)
     short_of_cash = ((needed > 0.0) & (needed > available * (1.0 + ROUNDING)))[:, None]
     smaller = np.maximum(available, 0.0) / np.where(needed > 0.0, needed, 1.0)
     changes = np.where(short_of_cash & (changes > 0.0), np.floor(changes * smaller[:, None]), changes)
-    return changes, np.where(changes > 0.0, changes * buying, changes * -selling) * price
+    return changes, np.where(changes > 0.0, changes * order.buying, changes * -order.selling) * price

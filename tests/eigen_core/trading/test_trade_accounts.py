@@ -10,7 +10,7 @@ import torch
 from trading_cases import panel_of, prices_of, random_panel
 
 from eigen_core.config import AccountConfig, TradingConfig
-from eigen_core.trading.fills import fill_offset
+from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import resolve_orders
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.trades import ROUNDING, DecidedTrades, trade_accounts, trade_day_by_day

@@ -1,4 +1,4 @@
-"""Fills of orders at the market: the day and the price, for rewards, accounts and orders alike."""
+"""Fills of orders: their day and price, in rewards and accounts alike; sales wait where a symbol does not trade."""
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
@@ -9,8 +9,7 @@ from torch import Tensor
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
-
-BASIS_POINTS = 10_000.0
+from eigen_core.trading.order_costs import OrderCosts
 
 
 @dataclass(frozen=True)
@@ -112,7 +111,7 @@ class Fills:
         exit_price = torch.where(beyond, at_the_end, sale.gather(0, row))
         fill_row = (day[:, 0] + offset).clamp(max=days - 1)
         can_buy = closes & filled[fill_row] & (day + offset < days)
-        entry = torch.where(can_buy, price[fill_row] * (1.0 + trading.slippage_bps / BASIS_POINTS), torch.nan)
+        entry = torch.where(can_buy, OrderCosts.of(trading).purchase_price(price[fill_row]), torch.nan)
         return cls(
             price=price,
             end_price=end_price,
