@@ -22,10 +22,8 @@ __all__ = [
 
 
 def learner_class(config: LearnerConfig) -> type[Learner]:
-    """Return the class of the learner that a configuration names."""
     return cast("type[Learner]", load_class(LEARNERS, config.algorithm))
 
 
 def method_class(config: EvolutionConfig) -> type[PopulationMethod]:
-    """Return the class of the population method that a configuration names."""
     return cast("type[PopulationMethod]", load_class(METHODS, config.method))

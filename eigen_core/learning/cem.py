@@ -61,12 +61,10 @@ class CemMethod(PopulationMethod):
 
     @property
     def bounds(self) -> Mapping[str, tuple[float, float]]:
-        """Bounds of the variance."""
         return {"variance": (0.0, math.inf)}
 
     @staticmethod
     def learning(config: Config) -> slice:
-        """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
         size, wanted = config.population.size, method_settings(config, CemConfig).learning_agents
         if wanted is not None and wanted > size // 2:
             raise InputError(

@@ -42,11 +42,6 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
 
     @staticmethod
     def heads(config: Config) -> Heads:
-        """Return an actor that expects outcomes, without a critic.
-
-        Raises:
-            InputError: the task does not offer outcomes of what was not played.
-        """
         if not issubclass(task_class(config), KnownOutcomes):
             raise InputError(
                 f"learner.algorithm {config.learner.algorithm} learns from outcomes of what was not played, "

@@ -48,12 +48,10 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
 
     @staticmethod
     def heads(config: Config) -> Heads:
-        """Return critics of actions, one or two, and a deterministic actor."""
         learner = learner_settings(config, DdpgConfig)
         return Heads(critics=2 if learner.twin_critics else 1, return_steps=learner.n_step)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return agents whose targets are their weights, without moments; see `Learner.new_agents`."""
         new = super().new_agents(weights).state
         state = {
             "targets": weights.clone(),
@@ -68,7 +66,6 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
         return Population(weights, state)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return the bounds of moments and counts of steps after a number of generations."""
         bounds = super().bounds(generation)
         steps = bounds.pop("steps")
         return {**bounds, "critic_steps": steps, "actor_steps": steps}
@@ -139,7 +136,6 @@ class Td3Learner(DdpgLearner[Observed, Encoded]):
 
     @staticmethod
     def heads(config: Config) -> Heads:
-        """Return two critics of actions and a deterministic actor."""
         return Heads(critics=2, return_steps=learner_settings(config, Td3Config).n_step)
 
     def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:

@@ -40,11 +40,9 @@ class StretchPlan:
 
     @property
     def gradient_steps(self) -> int:
-        """Optimizer steps of each agent."""
         return len(self.starts)
 
     def rows(self, agents: slice) -> "StretchPlan":  # noqa: ARG002 - they are the same for all
-        """The plan of consecutive agents."""
         return self
 
 
@@ -79,7 +77,6 @@ class DirectLearner(BaseLearner[Any, Any]):
 
     @staticmethod
     def heads(config: Config) -> Heads:  # noqa: ARG004 - it has no choice
-        """Return a deterministic actor, and no critic."""
         return Heads(critics=0)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> StretchPlan | None:  # noqa: ARG002
@@ -99,7 +96,6 @@ class DirectLearner(BaseLearner[Any, Any]):
         replay: Replay,  # noqa: ARG002 - nothing of it is read
         between_steps: Callable[[], None],
     ) -> LearningResult:
-        """Take the optimizer steps of `plan`; see `Learner.learn`."""
         every_step = [True] * plan.gradient_steps
         rows: list[list[Tensor]] = []
         for starts, corrections in zip(plan.starts.tolist(), count_steps(group, "steps", every_step), strict=True):

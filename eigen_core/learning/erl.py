@@ -27,7 +27,6 @@ class ErlMethod(GeneticMethod):
 
     @staticmethod
     def learning(config: Config) -> slice:
-        """Return the last `evolution.learning_agents`; see `PopulationMethod.learning`."""
         size, wanted = config.population.size, method_settings(config, ErlConfig).learning_agents
         learning = 1 if wanted is None else wanted
         if not 1 <= learning < size:

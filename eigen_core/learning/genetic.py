@@ -39,7 +39,6 @@ class MutationState(Record):
 
     @classmethod
     def initial(cls, config: BreedingConfig) -> "MutationState":
-        """The configured strength."""
         return cls(rate=config.mutation_rate, std=config.mutation_std)
 
     def after(self, score: float, config: BreedingConfig) -> "MutationState":
@@ -75,11 +74,9 @@ class GeneticMethod(PopulationMethod):
         self._evolving = slice(0, config.population.size)
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return agents with the drawn weights, and the configured strength of mutation."""
         return self._new_agents(weights), MethodState(MutationState.initial(self._evolution).model_dump())
 
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:
-        """Return the strength of mutation after these generations."""
         mutation = MutationState.initial(self._evolution)
         for record in history:
             fitness = np.array(record.fitness[self._evolving])

@@ -20,19 +20,17 @@ class LearningPlan(Protocol):
 
     @property
     def gradient_steps(self) -> int:
-        """Optimizer steps of each agent."""
+        """Optimizer steps of an agent, at most."""
 
     def rows(self, agents: slice) -> Self:
-        """The plan of consecutive agents."""
+        """Return the plan of consecutive agents."""
 
 
 @dataclass(frozen=True)
 class LearningResult:
     """Agents after learning.
 
-    Attributes:
-        group: the agents.
-        curves: each of the learner's curves, float64 `[agents, gradient steps]` on the host; NaN: no value.
+    Curves are float64 `[agents, gradient steps]` on the host, NaN where a step has no value.
     """
 
     group: Population
@@ -81,7 +79,7 @@ class Learner(Protocol):
         Args:
             group: agents; the learner may write to their tensors.
             plan: of exactly these agents.
-            replay: what they learn from.
+            replay: the transitions that the plan names.
             between_steps: called after each optimizer step.
         """
 

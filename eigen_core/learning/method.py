@@ -24,9 +24,8 @@ class Champion:
     Attributes:
         weights: float32 `[parameters]`, as validated.
         validation: its validation fitness.
-        score: its score (`EvaluationConfig.champion_validation_share`).
-        generation: the generation in which it was found.
-        agent: its index there.
+        score: see `EvaluationConfig.champion_validation_share`.
+        generation, agent: the generation in which it was found, and its index there.
         task_state: the task's state in that generation (`Task.state`).
     """
 
@@ -51,7 +50,6 @@ class GenerationResult:
     """A generation at its end.
 
     Attributes:
-        generation: its number.
         population: the agents after learning; not changed.
         fitness: of their weights before learning, float64 `[agents]`.
         learned: whether any agent has learned.
@@ -74,14 +72,7 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class NextPopulation:
-    """The population of the next generation.
-
-    Attributes:
-        population: its agents.
-        lineages: parents of each agent.
-        state: the method's state.
-        facts: metrics of the method for the record of the generation.
-    """
+    """The next generation; `facts` are metrics of the method for the record of this one."""
 
     population: Population
     lineages: tuple[Lineage, ...]
@@ -108,10 +99,7 @@ class NewAgents(Protocol):
 class PopulationMethod(Protocol):
     """Decides which agents there are, which of them learn, and what they inherit.
 
-    Args:
-        config: the run.
-        critic: number of weights of the critic, the first of an agent; the rest are its actor's.
-        new_agents: returns agents that have not learned yet.
+    `critic` is the number of weights of the critic, the first of an agent; the rest are its actor's.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None: ...
@@ -131,18 +119,13 @@ class PopulationMethod(Protocol):
         return {}
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:
-        """Return the first generation and the method's state.
-
-        Args:
-            weights: initial weights, float32 `[agents, parameters]`, which the method may overwrite.
-        """
+        """Return the first generation and the method's state; the method may overwrite the initial weights."""
 
     def numbers(self, history: Sequence[GenerationRecord]) -> Mapping[str, Number]:  # noqa: ARG002
         """Return `MethodState.numbers` after the generations of a history."""
         return {}
 
-    def breed(self, ended: GenerationResult) -> NextPopulation:
-        """Return the next generation."""
+    def breed(self, ended: GenerationResult) -> NextPopulation: ...
 
 
 def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.float64]:

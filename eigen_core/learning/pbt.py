@@ -51,7 +51,6 @@ class PbtMethod(PopulationMethod):
 
     @property
     def bounds(self) -> Mapping[str, tuple[float, float]]:
-        """Bounds of genes."""
         return {Population.gene_key(name): (0.0, 1.0 if name == "gamma" else math.inf) for name in GENES}
 
     def begin(self, weights: Tensor) -> tuple[Population, MethodState]:

@@ -54,16 +54,13 @@ class EpisodePlan:
 
     @property
     def gradient_steps(self) -> int:
-        """Optimizer steps of an agent that does not stop early."""
         return self.epochs * self.minibatches
 
     @property
     def agents(self) -> slice:
-        """The agents' indices in the population."""
         return slice(self.first_agent, self.first_agent + len(self.starts))
 
     def rows(self, agents: slice) -> "EpisodePlan":
-        """The plan of consecutive agents."""
         first = self.first_agent + agents.start
         return replace(self, starts=self.starts[agents], lengths=self.lengths[agents], first_agent=first)
 
@@ -86,12 +83,7 @@ class _Minibatch(Generic[Observed]):
 
 
 class PpoLearner(BaseLearner[Observed, Encoded]):
-    """Implements `Learner`.
-
-    Args:
-        config: learner settings.
-        task: the environment.
-    """
+    """Implements `Learner`."""
 
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("value_loss", "Mean squared error of the values against the returns, in scaled rewards."),
@@ -112,7 +104,6 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
 
     @staticmethod
     def heads(config: Config) -> Heads:
-        """Return one critic of observations and an actor whose spread is a parameter."""
         if config.exploration.random_steps:
             raise InputError(
                 f"exploration.random_steps {config.exploration.random_steps}: PPO learns from what its own policy "
@@ -142,10 +133,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     def learn(
         self, group: Population, plan: EpisodePlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
-        """Take the optimizer steps of `plan`; see `Learner.learn`.
-
-        An agent whose policy has moved too far, by `kl_limit`, takes no further step in this generation.
-        """
+        """An agent whose policy has moved too far, by `kl_limit`, takes no further step in this generation."""
         buffer = self._filled(group, plan, replay)
         agents = range(plan.agents.start, plan.agents.stop)
         generators = [

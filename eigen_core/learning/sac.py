@@ -56,7 +56,6 @@ class SacLearner(BatchLearner[Observed, Encoded]):
 
     @staticmethod
     def heads(config: Config) -> Heads:
-        """Return two critics of actions and an actor whose spread depends on what it observes."""
         return Heads(critics=2, spread="observed", return_steps=learner_settings(config, SacConfig).n_step)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
@@ -77,7 +76,6 @@ class SacLearner(BatchLearner[Observed, Encoded]):
         return Population(weights, {**new.state, **state})
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return the bounds of moments and counts of steps after a number of generations."""
         return {**super().bounds(generation), "temperature_second_moment": (0.0, math.inf)}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:

@@ -35,10 +35,7 @@ _PIECE = 1_024
 class BaseLearner(Generic[Observed, Encoded]):
     """One Adam optimizer for critic and actor, whose steps are counted; subclasses implement the rest of `Learner`.
 
-    Args:
-        config: the run.
-        task: the environment.
-        most_steps: optimizer steps of a generation, at most.
+    A generation has at most `most_steps` optimizer steps.
     """
 
     curves: ClassVar[tuple[Curve, ...]]
@@ -49,7 +46,6 @@ class BaseLearner(Generic[Observed, Encoded]):
         self._critic, self._actor = slice(0, critic), slice(critic, critic + actor)
 
     def new_agents(self, weights: Tensor, teacher: Population | None = None) -> Population:
-        """Return agents without moments, or with those of a teacher."""
         if teacher is not None:
             return teacher.heirs(weights)
         state = {
@@ -60,7 +56,6 @@ class BaseLearner(Generic[Observed, Encoded]):
         return Population(weights, state)
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return the bounds of moments and counts of steps after a number of generations."""
         return {"second_moment": (0.0, math.inf), "steps": (0.0, float(generation * self._most_steps))}
 
 
@@ -84,11 +79,9 @@ class BatchPlan:
 
     @property
     def gradient_steps(self) -> int:
-        """Optimizer steps of each agent."""
         return int(self.slots.shape[1])
 
     def rows(self, agents: slice) -> "BatchPlan":
-        """The plan of consecutive agents."""
         return replace(self, slots=self.slots[agents], first_agent=self.first_agent + agents.start)
 
     def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Callable[[int], Tensor]:
@@ -135,12 +128,7 @@ class Step(NamedTuple):
 
 
 class BatchLearner(BaseLearner[Observed, Encoded]):
-    """Takes a gradient step for each sampled batch; subclasses say what a step is.
-
-    Args:
-        config: learner and replay settings.
-        task: the environment.
-    """
+    """Takes a gradient step for each sampled batch; subclasses implement a step."""
 
     noises: ClassVar[tuple[str, ...]] = ()
     """Purposes of the noise that a step gets."""
@@ -175,7 +163,6 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
     def learn(
         self, group: Population, plan: BatchPlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
-        """Take all optimizer steps of `plan`; see `Learner.learn`."""
         device, config = group.weights.device, self._config
         slots = plan.slots.to(device)
         blocks: Sequence[Sequence[FirstDay]] = plan.blocks
@@ -310,7 +297,7 @@ def adam_update(
     (arXiv:1711.05101), algorithm 2.
 
     Args:
-        weights, first, second, gradients: weights, moments and gradients.
+        first, second: the moments.
         corrections: `bias_corrections` of each agent's steps, float32 `[agents, 2]`.
         learning_rate: step size, or each agent's own, float32 `[agents, 1]`.
         decay: decoupled weight decay, times the learning rate.
@@ -387,7 +374,7 @@ def fit_critics(
     """Take one optimizer step of all critics towards the temporal-difference targets of batches.
 
     Args:
-        task: the environment.
+        task: the task.
         group: agents; their critics' weights and moments are changed in place.
         batches: whose gradients are averaged.
         td_target: returns what the values of a batch should be, float32 `[agents, batch]`, without a gradient.

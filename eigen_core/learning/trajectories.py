@@ -51,11 +51,8 @@ class TrajectoryBuffer:
     (`write`, then `finish`), or copy whole trajectories in pieces of bounded size (`update`).
 
     Args:
-        steps: most steps of a trajectory.
-        agents: number of agents.
-        trajectories: trajectories of an agent.
+        steps, trajectories: most steps of a trajectory, and trajectories of an agent.
         columns: of a step: `reward`, float32; `terminal`, bool; and any others.
-        device: where the tensors live.
         final: columns with a value after the last step too: the observations, if a trajectory can be truncated.
         computed: columns that a learner writes, beside `value`, `advantage` and `return`.
 
@@ -91,7 +88,7 @@ class TrajectoryBuffer:
 
     @property
     def device(self) -> torch.device:
-        """Where the tensors live, with its index."""
+        """The device with its index."""
         return self._device_lengths.device
 
     def column(self, name: str, agents: slice = ALL_AGENTS) -> Tensor:

@@ -45,7 +45,6 @@ class AssetActions:
 
     @property
     def values(self) -> int:
-        """Values of an asset's action."""
         return self.box.values
 
     def scaled(self, actions: Tensor) -> Tensor:

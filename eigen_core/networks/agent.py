@@ -48,7 +48,6 @@ class MarketEmbedding:
     tradable: Tensor
 
     def detach(self) -> "MarketEmbedding":
-        """Return the embedding without a gradient."""
         return MarketEmbedding(self.assets.detach(), self.context.detach(), self.tradable)
 
     def _parts(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -73,12 +72,7 @@ class MarketEmbedding:
 class AgentNetwork:
     """Forward passes for a group of agents whose weights are rows of the bank.
 
-    Args:
-        panel: the market; its features are moved to `device` once.
-        config: networks, trading rules, windows.
-        device: where everything is computed.
-        heads: networks that the learner needs.
-        actions: decisions for each asset; None: those of the task `market`.
+    Without `actions` they are those of the task `market`.
     """
 
     def __init__(
@@ -167,7 +161,6 @@ class AgentNetwork:
         return MarketEmbedding(embeddings[:, :, : self.assets], context.flatten(2), tradable)
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> MarketEmbedding:
-        """Encode `days` consecutive days."""
         embeddings = self._encoder.encode_block(parameters, first_day, days)
         return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
 
@@ -199,7 +192,6 @@ class AgentNetwork:
 
     @property
     def prepared_width(self) -> int:
-        """Values of an asset in the result of `prepare_actor`."""
         return self._network.head_width
 
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
@@ -227,7 +219,6 @@ class AgentNetwork:
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def expected(self, parameters: Parameters, prepared: Tensor) -> ExpectedOutcomes:
-        """Return the outcomes that an actor predicts, given the result of `prepare_actor`."""
         hidden = linear(parameters, "actor.hidden", torch.relu(prepared), rectified=True)
         return expected_outcomes(parameters, hidden)
 

@@ -36,17 +36,13 @@ class Encoder(Protocol):
         """Parameters of one agent's encoder."""
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """Embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
+        """Return the embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
-        """Embeddings of each agent's days, int64 `[agents, batch]` inside the block that starts at `first_day`.
-
-        Returns float32 `[agents, batch, columns, embedding]`.
-        """
+        """Return those of each agent's days, int64 `[agents, batch]` inside the block that starts at `first_day`."""
 
 
 def encoder_class(config: NetworkConfig) -> type[Encoder]:
-    """Return the class of the encoder that a configuration names."""
     return cast("type[Encoder]", load_class(ENCODERS, config.encoder))
 
 
@@ -93,7 +89,6 @@ class FilterBankEncoder:
 
     @property
     def shapes(self) -> list[ParameterShape]:
-        """See `Encoder.shapes`."""
         config = self._config
         return [
             *linear_shapes("encoder.hidden", self.bank.shape[2], config.channels),
@@ -104,13 +99,11 @@ class FilterBankEncoder:
         return linear(parameters, "encoder.output", linear(parameters, "encoder.hidden", filtered, rectified=True))
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """See `Encoder.encode_block`."""
         agents = parameters["encoder.hidden.bias"].shape[0]
         filtered = self.bank[first_day : first_day + days]
         return self._embed(parameters, filtered.expand(agents, *filtered.shape))
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
-        """See `Encoder.encode_days`."""
         # Copies whole days, which an index by a tensor of several dimensions does value by value.
         rows = self.bank.index_select(0, days.flatten())
         return self._embed(parameters, rows.view(*days.shape, *self.bank.shape[1:]))

@@ -34,7 +34,6 @@ class ParameterShape:
 
     @property
     def size(self) -> int:
-        """Number of values."""
         return prod(self.shape)
 
     @property
@@ -43,14 +42,13 @@ class ParameterShape:
         return len(self.shape) == 2 and self.shape[1] > 1
 
     def initial_values(self, generator: np.random.Generator) -> NDArray[np.float64]:
-        """Draw the initial values of an agent, `[size]`."""
         bound = 1.0 / sqrt(self.fan_in) if self.fan_in else 0.0
         values = generator.uniform(-1.0, 1.0, self.size) * bound
         return values + self.start if self.start else values
 
 
 def linear_shapes(name: str, inputs: int, outputs: int) -> list[ParameterShape]:
-    """Weight `[inputs, outputs]` and bias `[outputs]` of a linear layer."""
+    """Return weight `[inputs, outputs]` and bias `[outputs]` of a linear layer."""
     return [
         ParameterShape(f"{name}.weight", (inputs, outputs), inputs),
         ParameterShape(f"{name}.bias", (outputs,), inputs),
@@ -71,12 +69,10 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, shapes: Sequence[ParameterShape], network: NetworkConfig) -> "ParameterLayout":
-        """Return a layout with the precision of a configuration."""
         return cls(tuple(shapes), torch.bfloat16 if network.precision == "bfloat16" else None)
 
     @property
     def size(self) -> int:
-        """Values of one agent."""
         return sum(shape.size for shape in self.shapes)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:

@@ -9,14 +9,7 @@ from eigen_core.networks.policies import Box, Categorical, Choices, Heads, Polic
 
 
 class MlpNetwork:
-    """Forward passes for a group of agents whose weights are rows of the bank.
-
-    Args:
-        observation_values: length of an observation.
-        box: the actions.
-        network: width and number of the hidden layers, each of which is followed by a ReLU.
-        heads: critics and spread.
-    """
+    """Forward passes for a group of agents whose weights are rows of the bank; a ReLU follows each hidden layer."""
 
     def __init__(self, observation_values: int, box: Box, network: NetworkConfig, heads: Heads) -> None:
         self._layers, width = network.head_layers, network.head_width
@@ -44,7 +37,7 @@ class MlpNetwork:
         return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
 
     def values(self, parameters: Parameters, observations: Tensor, actions: Tensor | None) -> Tensor:
-        """Values of actions in natural units, or of observations alone, by each critic: `[critics, agents, batch]`."""
+        """Return the values of actions in natural units, or of observations alone, `[critics, agents, batch]`."""
         inputs = observations
         if actions is not None:
             inputs = torch.cat([observations, (actions - self._middle) * self._per_half_range], dim=-1)

@@ -70,7 +70,7 @@ class Policy(Protocol):
 
     @property
     def entropy(self) -> Tensor:
-        """The policy's entropy, float32 `[agents, batch]`."""
+        """Float32 `[agents, batch]`."""
 
 
 class Box:
@@ -87,7 +87,6 @@ class Box:
         initial: action of zero weights, as a fraction of each value's range; None: the middle.
 
     Attributes:
-        values: number of values of an action.
         low, high, initial: float32 `[values]`.
         offset: added to an actor's outputs before squashing, float32 `[values]`; None: nothing.
     """
@@ -170,7 +169,6 @@ class SquashedGaussian:
 
     @property
     def mode(self) -> Tensor:
-        """The squashed mean."""
         return self.box.actions(self.mean)
 
     def play(self, noise: Tensor | None) -> SampledActions:
@@ -188,7 +186,6 @@ class SquashedGaussian:
         return SampledActions(self.box.actions(raw), raw)
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return mean + std * noise, before squashing."""
         return self.mean + torch.exp(self._spread) * noise
 
     def log_prob(self, stored: Tensor) -> Tensor:
@@ -222,7 +219,6 @@ class Categorical:
 
     @property
     def mode(self) -> Tensor:
-        """The most probable choice."""
         return _one_hot(self.logits)
 
     def play(self, noise: Tensor | None) -> SampledActions:
@@ -242,12 +238,10 @@ class Categorical:
         return _one_hot(self.logits + gumbel)
 
     def log_prob(self, stored: Tensor) -> Tensor:
-        """Logarithm of the choices' probabilities."""
         return (stored * self._log_probabilities).flatten(2).sum(-1)
 
     @property
     def entropy(self) -> Tensor:
-        """The choice's entropy."""
         logarithms = self._log_probabilities
         return -(torch.exp(logarithms) * logarithms).flatten(2).sum(-1)
 

@@ -27,21 +27,17 @@ class Population:
 
     @property
     def size(self) -> int:
-        """Number of agents."""
         return int(self.weights.shape[0])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors().values())
 
     def tensors(self) -> dict[str, Tensor]:
-        """All tensors by name."""
         return {"weights": self.weights, **self.state}
 
     @staticmethod
     def gene_key(name: str) -> str:
-        """Return the name in `state` of a gene."""
         return f"{_GENE}{name}"
 
     @property
@@ -56,12 +52,10 @@ class Population:
         return cls(copied.pop("weights"), copied)
 
     def clone(self) -> "Population":
-        """A copy that shares nothing."""
         return self.from_tensors(self.tensors(), self.weights.device)
 
     @classmethod
     def joined(cls, parts: "Sequence[Population]") -> "Population":
-        """Return the agents of all parts, in order; tensors are copied."""
         state = {name: torch.cat([part.state[name] for part in parts]) for name in parts[0].state}
         return cls(torch.cat([part.weights for part in parts]), state)
 
@@ -71,13 +65,11 @@ class Population:
         return Population(weights, repeated)
 
     def rows(self, agents: slice) -> "Population":
-        """Copies of consecutive agents."""
         return Population(
             self.weights[agents].clone(), {name: held[agents].clone() for name, held in self.state.items()}
         )
 
     def put(self, agents: slice, others: "Population") -> None:
-        """Overwrite consecutive agents with `others`."""
         for name, tensor in self.tensors().items():
             tensor[agents] = others.tensors()[name]
 

@@ -61,7 +61,6 @@ class Schedule:
 
     @cached_property
     def dilations(self) -> tuple[int, ...]:
-        """Dilation of each layer."""
         return receptive_dilations(self.window)
 
     @cached_property
@@ -104,7 +103,6 @@ class Schedule:
         return places
 
     def columns_at_once(self, chosen: int, columns: int, channels: int, device: str) -> int:
-        """Return how many columns are computed at a time; see `eigen_core.machine.chunk_sizes.columns_at_once`."""
         return columns_at_once(chosen, columns, SINGLE * self.full[0] * filled_outputs(channels), device)
 
     def filled(self, columns: int) -> int:
@@ -135,7 +133,6 @@ class Block:
 
     @property
     def chunks(self) -> list[slice]:
-        """The columns of each chunk."""
         columns = self.features.shape[1]
         return [slice(start, min(start + self.chunk, columns)) for start in range(0, columns, self.chunk)]
 
@@ -384,7 +381,6 @@ class TcnEncoder:
 
     @property
     def shapes(self) -> list[ParameterShape]:
-        """See `Encoder.shapes`."""
         config = self._config
         shapes = linear_shapes("encoder.input", self._features.shape[2], config.channels)
         for index in range(len(self._dilations)):
@@ -402,10 +398,9 @@ class TcnEncoder:
         return embeddings
 
     def encode_block(self, parameters: Parameters, first_day: int, days: int) -> Tensor:
-        """See `Encoder.encode_block`."""
         return self._convolve(parameters, first_day, Schedule(self._window, days), None)
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
-        """See `Encoder.encode_days`. The days of an agent differ, so that no gradient is a sum in unknown order."""
+        # The days of an agent differ, so that no gradient is a sum in unknown order.
         schedule = Schedule(self._window, block_days, days.shape[1])
         return self._convolve(parameters, first_day, schedule, schedule.gathered(days - first_day))

@@ -34,14 +34,9 @@ __all__ = [
 
 
 def task_class(config: Config) -> type[Task[Any, Any]]:
-    """Return the class of the task that a configuration names."""
     return cast("type[Task[Any, Any]]", load_class(TASKS, task_choice(config.task)))
 
 
 def open_data(config: Config) -> TaskData:
-    """Open the data of the task that a configuration names.
-
-    Raises:
-        InputError: they cannot be used, or do not fit the configuration.
-    """
+    """Open the data of the task that a configuration names; see `Task.open_data`."""
     return task_class(config).open_data(config)

@@ -25,14 +25,7 @@ Environment = gymnasium.Env[Any, Any]
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """The size of an environment.
-
-    Attributes:
-        observation_values, action_values: lengths of a flattened observation and action; of a discrete action, the
-            choices.
-        episode_steps: most steps of an episode.
-        discrete: an action is one of several choices.
-    """
+    """Lengths of a flattened observation and action (the choices, if it is discrete), and most steps of an episode."""
 
     observation_values: int
     action_values: int
@@ -54,11 +47,7 @@ class OpenedEnvironment:
 
     Attributes:
         name: as the configuration has it, without `gym:`.
-        make: returns a new one.
-        facts: its size.
-        action_shape: shape of an action.
         low, high: bounds of a flattened action, float32 `[values]`; of a discrete action, of each choice.
-        first_choice: number of the first choice.
     """
 
     name: str

@@ -126,7 +126,6 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         record: bool = False,
         fixed: int = 0,
     ) -> Rollout:
-        """Play one episode for each agent and seed of a reset; see `Task.roll_out`."""
         if fixed:
             # One after the other: together they would need more environments.
             first = self.roll_out(weights, starts[:, :-fixed], noise, record)
@@ -159,7 +158,6 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         return state
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Return means over the episodes: reward, steps, share that terminated."""
         return {name: float(counts.mean()) for name, counts in joined_counts(rollouts).items()}
 
     def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
@@ -244,10 +242,7 @@ Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np
 
 
 def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, Column]:
-    """Return the columns of the replay.
-
-    An episode's last step has `ends`, and `terminal` too unless the limit of steps ended it.
-    """
+    """An episode's last step has `ends`, and `terminal` too unless the limit of steps ended it."""
     return {
         "observation": Column(torch.float32, (observation_values,)),
         "next_observation": Column(torch.float32, (observation_values,)),
@@ -299,11 +294,7 @@ class EnvironmentPool:
         self._environments: list[Environment] = []
 
     def play(self, seeds: NDArray[np.int64], act: Act) -> Episodes:
-        """Play one episode for each seed of a reset, int64 `[episodes]`.
-
-        Raises:
-            FloatingPointError: an observation or a reward is not finite.
-        """
+        """Play one episode for each seed of a reset; FloatingPointError if an observation or reward is not finite."""
         opened, count = self._opened, len(seeds)
         while len(self._environments) < count:
             self._environments.append(opened.make())

@@ -27,9 +27,8 @@ class TaskData:
 
     Attributes:
         content: argument `data` of the task; None: it needs no data.
-        size: its size in words.
+        size, facts: its size in words and, if there are any, in numbers, a dataclass.
         lines: findings in the data, sentences for users.
-        facts: its size in numbers, a dataclass; None: there are none.
         parts: the parts for training, validation and holdout: rows of a table.
     """
 
@@ -84,15 +83,11 @@ class Rollout:
 
 
 def joined_counts(rollouts: Sequence[Rollout]) -> dict[str, NDArray[np.float64]]:
-    """Return the counts of the episodes of all rollouts, one after the other."""
     return {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in rollouts[0].counts}
 
 
 class Encoding(Protocol):
-    """Encoded observations of a task."""
-
-    def detach(self) -> Self:
-        """Return the same, without a gradient."""
+    def detach(self) -> Self: ...
 
 
 Observed = TypeVar("Observed")
@@ -138,8 +133,7 @@ class Task(Protocol[Observed, Encoded]):
         critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
         box: the actions.
         columns: the values of a stored transition.
-        episode_steps: most steps of an episode.
-        min_episode_steps: fewest steps of an episode.
+        episode_steps, min_episode_steps: most and fewest steps of an episode.
         episode_end: the column, bool, of an episode's last step; whether the step is terminal or not.
         fingerprint: hash of the data.
         block_bytes: size of the largest array that learning from a batch makes for one agent; it decides how many

@@ -37,13 +37,7 @@ from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
 
 @dataclass(frozen=True)
 class MarketRollout:
-    """Results of the slices of a group of agents; an episode is (agent, slice), agents first.
-
-    Attributes:
-        rewards: reward of each episode, float64 `[agents, slices]`, on the host.
-        summary: counts of each episode.
-        episodes: the transitions, only if they were recorded.
-    """
+    """Results of episodes: their rewards, float64 `[agents, slices]` on the host, counts, and recorded transitions."""
 
     rewards: NDArray[np.float64]
     summary: EpisodeSummary
@@ -178,7 +172,7 @@ class MarketTask(PanelTask):
         record: bool = False,
         fixed: int = 0,
     ) -> MarketRollout:
-        """Play one episode for each agent and slice; the arguments are those of `Task.roll_out`."""
+        """Play as `roll_out` does."""
         recorded = starts.shape[1] - fixed if record else 0
         encoded = EncodedEpisodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
         if self.network.portfolio_values:
@@ -252,14 +246,12 @@ class MarketTask(PanelTask):
         return MarketRollout(rewards.cpu().numpy().sum(axis=1).reshape(agents, -1), summary, batch)
 
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        """Return the assets of each decision, with equal shares; see `PanelTask.decisions`."""
         summary = self.play(weights, starts).summary
         bought = summary.asset[..., None] == torch.arange(self.panel.assets, device=summary.asset.device)
         shares = bought.sum(dim=2) / self._config.trading.purchases_per_day
         return shares, self._excess_of(self.counts(starts, summary))
 
     def counts(self, starts: NDArray[np.int64], summary: EpisodeSummary) -> dict[str, NDArray[np.float64]]:
-        """Return the counts of episodes that start on days, `[agents, episodes]`: see `Rollout`."""
         days = torch.tensor(starts, device=self._market_gains.device).reshape(-1, 1) + self._decisions
         day, fills = days.unsqueeze(-1), self.prices.fills(self._config.trading)
         market = self._market_gains[day, fills.due_after(day, summary.asset.clamp(min=0), summary.exit_offset)]
@@ -269,7 +261,6 @@ class MarketTask(PanelTask):
         return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Return means over the episodes: trades, share of winning trades, days without a position, fees."""
         counts = joined_counts(rollouts)
         return {
             "trades": float(counts["trades"].mean()),
@@ -293,7 +284,6 @@ class MarketTask(PanelTask):
         return OutcomeTable.of(self.prices, trading, days, targets)
 
     def outcome_sampler(self, batch_size: int) -> BlockSampler | None:
-        """Return a sampler of rows of the table of outcomes."""
         assert self._outcomes is not None
         days = self._outcomes.days
         return self.day_sampler(np.asarray(days, dtype=np.int32), days.stop, batch_size)

@@ -56,14 +56,10 @@ def normalise(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
 
 
 def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:
-    """Return the discounted sum of the rewards of each step and those before it in its episode, float64 `[rows]`.
+    """Return the discounted sum of the rewards of each step and those before it in its episode, `[rows]`.
 
-    Their standard deviation scales rewards (Engstrom et al. 2020, arXiv:2005.12729, section 3).
-
-    Args:
-        rewards: float64 `[rows]`, whole episodes one after another.
-        ends: bool `[rows]`, the last step of an episode.
-        gamma: discount of a step.
+    Their standard deviation scales rewards (Engstrom et al. 2020, arXiv:2005.12729, section 3). The rows are whole
+    episodes one after another, whose last steps `ends` marks.
     """
     returns = np.empty_like(rewards)
     total = 0.0

@@ -57,8 +57,6 @@ class MarketObservation:
 
 @dataclass(frozen=True)
 class MarketEncoding:
-    """Observations whose market is encoded."""
-
     market: MarketEmbedding
     portfolio: Tensor | None
     episode_time: Tensor
@@ -125,19 +123,14 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @abstractmethod
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        """Return the decisions of agents without noise in episodes, and their excess over the market.
+        """Return the share of each asset in each decision of agents without noise, and their excess over the market.
 
-        Args:
-            weights: float32 `[agents, parameters]`.
-            starts: int64 `[agents, episodes]`.
-
-        Returns:
-            Share of each asset in each decision, `[agents * episodes, days, assets]`; and the excess.
+        The shares are `[agents * episodes, days, assets]`; the arguments are those of `Task.roll_out`.
         """
 
     @abstractmethod
     def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
-        """Return the excess of episodes with these counts; see `Rollout`."""
+        """Return the excess of episodes with these `Rollout.counts`."""
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
         return self._excess_of(joined_counts(rollouts))
@@ -154,7 +147,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @staticmethod
     def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
-        """Return warnings to users about rules that do not suit the data."""
+        """Return warnings about rules that do not suit the data."""
         needed, holdout = fewest_days(config.trading), config.market.holdout_days
         if facts.assets > 1 or not holdout:
             return ()
@@ -263,7 +256,6 @@ def _require_encoder(config: Config, heads: Heads) -> None:
 
 
 def days_of(panel: Panel) -> list[dict[str, str | int]]:
-    """Return the days for training, validation and holdout, as rows of a table."""
     splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
     return [
         {"days": name, "number": len(days), "first": str(panel.dates[days[0]]), "last": str(panel.dates[days[-1]])}
@@ -303,13 +295,8 @@ def require_scale(config: Config, days: int, steps: int) -> None:
 def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[range]:
     """Return the runs of consecutive days to encode for episodes.
 
-    Days between two episodes are encoded too where they are at most `days_before`, the days that each run needs before
-    it.
-
-    Args:
-        starts: first day of each episode, int64 `[episodes]`.
-        steps: of an episode.
-        days_before: days before a run that are computed with it.
+    Days between two episodes are encoded too where they are at most `days_before`, the days that are computed with each
+    run before it. The starts are the first days of the episodes, int64 `[episodes]`.
     """
     runs: list[range] = []
     for start in np.unique(starts).tolist():
@@ -328,9 +315,6 @@ class EncodedEpisodes:
         weights: float32 `[agents, parameters]`.
         starts: first day of each episode, int64 `[agents, episodes]`.
         times: time in the episode of each of its steps, float32 `[steps, values]`.
-
-    Attributes:
-        actor: the parameters of the agents' actors.
     """
 
     def __init__(self, network: AgentNetwork, weights: Tensor, starts: NDArray[np.int64], times: Tensor) -> None:
@@ -350,7 +334,6 @@ class EncodedEpisodes:
         self._rows = torch.tensor(rows[..., None] + np.arange(len(times)), device=weights.device)
 
     def _encode(self, weights: Tensor, runs: list[range], days: MarketEmbedding) -> None:
-        """Encode the days of agents that play the same episodes."""
         network, done = self._network, 0
         for run in runs:
             agents_at_once, days_at_once = network.encoded_at_once(len(weights), len(run), len(self._times))

@@ -51,12 +51,11 @@ def decide_scores(
     """Let agents decide after a day.
 
     Args:
-        network: forward passes.
-        actor: parameters of the agents.
-        prepared: what `AgentNetwork.prepare_actor` returns for the day, float32 `[agents, ..., assets, width]`.
+        network, actor: forward passes, and parameters of the agents.
+        prepared: result of `AgentNetwork.prepare_actor` for the day, float32 `[agents, ..., assets, width]`.
         scores: float32 `[agents, ..., assets]`, before the decision; None on the first day: 0, and the decision moves
             them all the way.
-        noise: what the policies play with; None: none.
+        noise: see `Policy.play`.
         ensemble: the agents decide together, by the means of their actions, on scores that they share.
     """
     before = prepared.new_zeros(prepared.shape[:-1]) if scores is None else scores.expand(prepared.shape[:-1])
@@ -74,14 +73,7 @@ def decide_scores(
 def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> DecidedScores:
     """Let agents decide on all days of episodes; differentiable.
 
-    Args:
-        network: forward passes.
-        actor: parameters of the agents.
-        prepared: float32 `[agents, episodes, days, assets, width]`.
-        noise: float32 `[agents, episodes, days, assets, values]`; None: none.
-
-    Returns:
-        `[agents, episodes, days, assets, ...]`.
+    `prepared` is float32 `[agents, episodes, days, assets, width]`; noise and result differ in the last dimension.
     """
     if not network.portfolio_values:
         policy = network.policy(actor, prepared.flatten(1, 2), None)
@@ -170,14 +162,12 @@ class PortfolioTask(PanelTask):
 
     @torch.no_grad()
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
-        """Return the target weights of each day; see `PanelTask.decisions`."""
         _, days, targets = self._decided(weights, starts, None)
         counts = self._excess_counts(self._rebalancing.on(days).growth(targets)[0], targets, days)
         of_episodes = {name: values.flatten(0, 1).cpu().numpy() for name, values in counts.items()}
         return targets.flatten(0, 1), self._excess_of(of_episodes)
 
     def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        """Return means over the episodes: turnover as a multiple of the equity, exposure, the largest weight."""
         counts = joined_counts(rollouts)
         return {name: float(counts[name].mean()) for name in _COUNTED}
 

@@ -83,11 +83,7 @@ class Replay:
         return self.nbytes / self.capacity
 
     def append(self, rows: Mapping[str, Tensor]) -> None:
-        """Store transitions `[rows, ...]` in their order, overwriting the oldest.
-
-        Raises:
-            InputError: they are more than the ring can hold.
-        """
+        """Store transitions `[rows, ...]` in their order, overwriting the oldest; InputError if they are too many."""
         total = len(next(iter(rows.values())))
         if total > self.capacity:
             raise InputError(
@@ -107,9 +103,6 @@ class Replay:
 
         Storing can so be committed together with other things: until the returned object replaces this one, the same
         rows can be stored again, with the same result.
-
-        Raises:
-            InputError: the rows are more than the ring can hold.
         """
         further = copy(self)
         further.append(rows)
@@ -125,11 +118,11 @@ class Replay:
         self.append(other.newest(other.written - self.written))
 
     def on_host(self, name: str) -> Tensor:
-        """Return the host's copy of a column: `[size, ...]`."""
+        """Return the host's copy of a column `Column.on_host`: `[size, ...]`."""
         return self._host[name][: self.size]
 
     def pick(self, slots: Tensor, *names: str) -> dict[str, Tensor]:
-        """Return the named columns, or all, of the transitions in `slots`, int64 of any shape: `[*slots, ...]` each."""
+        """Return the named columns, or all, of the transitions in `slots`, of any shape: `[*slots, ...]` each."""
         return {name: self._columns[name][slots] for name in names or self._columns}
 
     def newest(self, count: int) -> dict[str, Tensor]:

@@ -24,7 +24,6 @@ _ROWS_AT_A_TIME = 1 << 18
 def market_columns(
     assets: int, portfolio_values: int, action_values: int = 2, actions: torch.dtype = torch.float32
 ) -> dict[str, Column]:
-    """Return the columns of the replay; values of portfolios and actions are those of an asset."""
     return {
         "day": Column(torch.int32, on_host=True),
         "step": Column(torch.int16),
@@ -58,12 +57,7 @@ def stored_steps(config: Config) -> int:
 
 
 def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
-    """Return the rewards of the first steps, float32 `[episodes, steps]`; the last includes those of all later days.
-
-    Args:
-        rewards: of all days, float64 `[episodes, days]`.
-        steps: number of stored steps.
-    """
+    """Return the rewards of the first steps, float32 `[episodes, steps]`; the last includes those of all later days."""
     stored = rewards[:, :steps].clone()
     # One after the other: the order of a sum over days would depend on the number of episodes.
     for later in rewards[:, steps:].unbind(1):
@@ -94,12 +88,8 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
 def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
     """Return why the rows of a ring cannot be whole episodes, as the rest of a sentence; None if they can.
 
-    Episodes begin with row 0: a row's number determines its step.
-
-    Args:
-        ring: columns `day`, `step` and `terminal`, on the CPU.
-        starts: days on which an episode may begin.
-        episode_days: days of an episode.
+    Episodes begin with row 0: a row's number determines its step. They may begin on the days `starts`. The ring's
+    columns are on the CPU.
     """
     began_before: Tensor | None = None
     oldest = ring.written - ring.size
@@ -156,11 +146,7 @@ class BlockSampler:
         return self.block_starts[generator.integers(0, len(self.block_starts), shape)]
 
     def draw(self, generator: np.random.Generator, block: int) -> NDArray[np.int64]:
-        """Draw rows of different days from the block that begins on a day: int64 `[batch]`.
-
-        Raises:
-            ValueError: fewer different days are stored there.
-        """
+        """Draw rows of different days from the block that begins on a day; ValueError if there are too few of them."""
         low, high = (int(place) for place in self._places(np.int64(block)))  # type: ignore[arg-type] # one block
         chosen = low + generator.choice(high - low, size=self._batch_size, replace=False)
         within = generator.integers(0, self._counts[chosen])

@@ -23,13 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from eigen_core.config import Config, TradingConfig
-from eigen_core.trading.equity import EquityCurve, periods_per_year
+from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
 from eigen_core.trading.order_fills import ended_by
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
 from eigen_core.trading.weights import weights_accounts
-
-Values = NDArray[np.float64]
 
 MONTHS, INDICATOR = 12, 120
 
@@ -39,13 +37,8 @@ def baseline_curves(
 ) -> Mapping[str, EquityCurve]:
     """Return the equity of each baseline over a span, by its name; `cash` earns interest alone.
 
-    Args:
-        prices: of all days; those after the span are not used.
-        dates: datetime64[D] of all days.
-        config: trading rules and account.
-        span: the days.
-
-    An asset without the prices that a rule needs is left out of it; without any, the money stays cash.
+    Prices and dates, datetime64[D], are of all days; those after the span are not used. An asset without the prices
+    that a rule needs is left out of it; without any, the money stays cash.
     """
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)

@@ -12,14 +12,7 @@ from eigen_core.config import TradingConfig
 from eigen_core.machine.gpu import on_device
 from eigen_core.trading.episodes import EpisodeSummary, book_episodes
 from eigen_core.trading.order_fills import fill_offset
-from eigen_core.trading.orders import (
-    Orders,
-    batch_slices,
-    choose_assets,
-    combine_orders,
-    orders_of,
-    target_price,
-)
+from eigen_core.trading.orders import Orders, batch_slices, choose_assets, concat_orders, orders_of, target_price
 from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices, Positions
 from eigen_core.trading.prices import Prices
 
@@ -86,13 +79,7 @@ class DecisionInputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The K assets of highest rank on a day, in each of E episodes: each `[E, K]`.
-
-    Attributes:
-        asset: int64, index of the asset.
-        coefficient, target: of its action.
-        held: whether the asset is held already.
-    """
+    """The K assets of highest rank on a day, int64, their actions, and which are held already: each `[E, K]`."""
 
     asset: Tensor
     coefficient: Tensor
@@ -118,13 +105,8 @@ class TradingEnvironment:
     `trading.credit`, up to rounding.
 
     Nothing is read back from the device except at the last step, and at `reset` the first days if they are there.
-    Only the rewards and the summary of an episode are kept, unless `record_trades`.
-
-    Args:
-        prices: prices of all days.
-        trading: the rules.
-        record_trades: make `trades` available.
-        held_prices: `HeldPrices.of` these prices and rules; None: it is computed.
+    Only the rewards and the summary of an episode are kept, unless `record_trades`. Without `held_prices`,
+    `HeldPrices.of` the prices and rules is computed.
     """
 
     def __init__(
@@ -144,12 +126,7 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def reset(self, first_days: Tensor) -> None:
-        """Start episodes at `first_days`, int64 `[E]` on any device.
-
-        Raises:
-            InputError: an episode would leave the prices.
-            ValueError: `first_days` is not a vector of at least one day.
-        """
+        """Start episodes at `first_days`, int64 `[E]` on any device; see `check_first_days`."""
         self._first_days = check_first_days(self.prices, self.trading, first_days)
         self._step_index = 0
         self._summary = None
@@ -163,7 +140,6 @@ class TradingEnvironment:
 
     @property
     def step_index(self) -> int:
-        """Steps done since `reset`."""
         return self._step_index
 
     @property
@@ -196,7 +172,6 @@ class TradingEnvironment:
 
         Raises:
             RuntimeError: the episodes are over.
-            ValueError: an action has the wrong shape.
             FloatingPointError: at the last step, if an action that counted or a reward of the episode is not finite.
         """
         inputs = self.decision_inputs()
@@ -208,9 +183,6 @@ class TradingEnvironment:
         """Return the inputs of the coming decision; None on days on which nothing is bought any more.
 
         `step` is this, `decide` and `end_day`, one after the other; a CUDA graph can capture `decide`.
-
-        Raises:
-            RuntimeError: the episodes are over.
         """
         if self._positions is None:
             raise RuntimeError("The episodes are over: call reset before the next step.")
@@ -230,11 +202,7 @@ class TradingEnvironment:
         return Decision(asset, coefficient, target, self._positions.open(*inputs, asset, coefficient, target))
 
     def end_day(self, decision: Decision | None) -> None:
-        """Keep the decision of the day, if there was one, and move to the next.
-
-        Raises:
-            FloatingPointError: see `step`.
-        """
+        """Keep the decision of the day, if there was one, and move to the next."""
         assert self._positions is not None
         if decision is not None:
             self._decisions.append(decision)
@@ -245,21 +213,13 @@ class TradingEnvironment:
             self._finish()
 
     def rewards(self) -> Tensor:
-        """Return the rewards of the episodes, float64 `[E, T]`.
-
-        Raises:
-            RuntimeError: the episodes are not over.
-        """
+        """Return the rewards of the episodes, float64 `[E, T]`; raise RuntimeError before their end."""
         if self._summary is None:
             raise RuntimeError("The episodes are not over: rewards are known after their last step.")
         return self._rewards
 
     def summary(self) -> EpisodeSummary:
-        """Return the account of the episodes.
-
-        Raises:
-            RuntimeError: the episodes are not over.
-        """
+        """Return the account of the episodes; raise RuntimeError before their end."""
         if self._summary is None:
             raise RuntimeError("The episodes are not over: the account is made after their last step.")
         return self._summary
@@ -311,11 +271,10 @@ class TradingEnvironment:
             orders_of(self.prices, self.trading, days[part], asset[part], coefficient[part], target[part])
             for part in batch_slices(len(days), asset[0].numel() * self.prices.fills(self.trading).longest)
         ]
-        combined = combine_orders(orders, torch.cat)
+        combined = concat_orders(orders)
         return combined, combined.placed & ~held
 
     def _decided_days(self) -> Tensor:
-        """Day of each decision, int64 `[E, decisions]`."""
         return self._first_days.unsqueeze(1) + torch.arange(len(self._decisions), device=self._first_days.device)
 
     @torch.no_grad()
@@ -341,9 +300,8 @@ def trade_whole_episodes(
     the assets held are followed from step to step.
 
     Args:
-        prices: prices of all days.
-        trading: the rules.
-        first_days: int64 `[E]`, on any device.
+        prices, trading: prices of all days, and the rules.
+        first_days: int64 `[E]`, on any device; see `check_first_days`.
         coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; those of later days do not count.
         targets, ranks: the same; ranks as in `TradingEnvironment.step`.
 
@@ -351,8 +309,6 @@ def trade_whole_episodes(
         Rewards, float64 `[E, T]`, and the account of the episodes.
 
     Raises:
-        InputError: an episode would leave the prices.
-        ValueError: `first_days` or an action has the wrong shape.
         FloatingPointError: an action that counted or a reward is not finite.
     """
     first_days = check_first_days(prices, trading, first_days)
@@ -368,7 +324,7 @@ def trade_whole_episodes(
         asset, coefficient = choose_assets(prices, trading, days[part], wanted, ranked)
         target = targets[part, :decisions].gather(-1, asset).to(torch.float64)
         orders.append(orders_of(prices, trading, days[part], asset, coefficient, target))
-    combined = combine_orders(orders, torch.cat)
+    combined = concat_orders(orders)
     return book_episodes(prices, trading, days, combined, _leave_out_held(combined, steps, prices.assets))
 
 

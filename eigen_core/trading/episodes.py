@@ -46,8 +46,7 @@ def book_episodes(
     """Return the rewards of whole episodes, float64 `[episodes, steps]`, and their account.
 
     Args:
-        prices: prices of all days.
-        trading: the rules.
+        prices, trading: prices of all days, and the rules.
         days: int64 `[episodes, decisions]`, consecutive days of decisions, the first on the first day of the episode.
         orders: `[episodes, decisions, K]`.
         bought: bool `[episodes, decisions, K]`, orders that became trades.

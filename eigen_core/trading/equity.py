@@ -86,10 +86,7 @@ def concat_curves(curves: Sequence[EquityCurve]) -> EquityCurve:
     """Return the account that trades span after span, each with all money of the one before it.
 
     Positions at the end of a span become cash at their last known close, without costs. Whole shares are those of each
-    curve's own capital.
-
-    Raises:
-        ValueError: the spans are not in the order of their days.
+    curve's own capital. Spans that are not in the order of their days raise ValueError.
     """
     dates = np.concatenate([curve.dates for curve in curves])
     if not np.all(dates[1:] > dates[:-1]):

@@ -109,8 +109,7 @@ def excess_of_trades(
 
     Args:
         trades: of one or more agents, `[agents, days, K]`.
-        known: prices of the span, as `prices_of_span` returns them.
-        trading: the rules.
+        known, trading: prices of the span, as `prices_of_span` returns them, and the rules.
         any_day: the excess over buying on any day of the span instead.
     """
     days = trades.asset.shape[1]

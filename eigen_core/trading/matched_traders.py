@@ -77,7 +77,7 @@ def _play(
 
 
 def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
-    """Return the settings of one of several accounts that share the capital equally."""
+    """Return the settings of one of several accounts with equal shares of the capital."""
     return settings.model_copy(update={"capital": settings.capital / agents})
 
 
@@ -92,11 +92,8 @@ def play_matched_traders(
 
     Args:
         trades: of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
-        known: prices of the span, as `prices_of_span` returns them.
-        dates: datetime64[D] `[days]`.
-        config: trading rules, account, seed.
-        draws: traders to draw.
-        key: names the agents in the random numbers.
+        known, dates: prices of the span, as `prices_of_span` returns them, and its days, datetime64[D].
+        config, draws, key: the run, how many traders to draw, and the agents' name in the random numbers.
     """
     groups = matched_traders(trades, known, config.trading, draws, config.seed, key)
     return _play(groups, len(trades.asset), known, dates, config, _TRADERS)
@@ -154,8 +151,7 @@ def _trades_at_close(
     Args:
         asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
         due_day, coefficient: of each, or of each agent's; -1: none.
-        known: prices of the span.
-        trading: the rules.
+        known, trading: prices of the span, and the rules.
     """
     fills = known.fills(trading)
     entries, sales, sale_days = (values.cpu().numpy() for values in (fills.entry, fills.sale, fills.sale_day))
@@ -183,11 +179,8 @@ def play_permuted_weights(
     """Return the earnings of an agent's weights in other assets, with the accounts of the agents.
 
     A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of
-    prices; only which assets have which weights is random.
-
-    Args:
-        weights: of the agents, float64 `[agents, days, assets]`; each agent has an equal share of the capital.
-        known, dates, config, draws, key: as in `play_matched_traders`.
+    prices; only which assets have which weights is random. Weights are float64 `[agents, days, assets]`; the rest is as
+    in `play_matched_traders`.
     """
     groups = permuted_weights(weights, known.tradable[: len(dates)].cpu().numpy(), draws, config.seed, key)
     return _play(groups, len(weights), known, dates, config, _PORTFOLIOS)
@@ -203,7 +196,7 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
     Args:
         weights: of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
         tradable: bool `[days, assets]`.
-        draws, seed, key: of the random numbers.
+        draws, seed, key: how many to draw, and what names them in the random numbers.
     """
     sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
     assets = np.arange(weights.shape[2])
@@ -232,7 +225,7 @@ def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
 
 
 def has_choice(tradable: NDArray[np.bool_]) -> bool:
-    """Return whether there is a day with two assets or more to choose from: bool `[days, assets]`."""
+    """Return whether on some day there are two assets to choose from; bool `[days, assets]`."""
     return bool((tradable.sum(axis=1) > 1).any())
 
 
@@ -242,12 +235,9 @@ def fewest_days(trading: TradingConfig) -> int:
 
 
 def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]:
-    """Return the shifts of decisions in days: more than the holding time, forward, and back around the end.
+    """Return the shifts of decisions in a span: by more days than the holding time, forward, and back around the end.
 
-    Args:
-        days: of the span.
-        trading: the rules.
-        most: with more shifts than these, this many at equal distances.
+    If there are more than `most`, they are so many at equal distances.
     """
     every = np.arange(trading.holding_days + 1, days - trading.holding_days)
     if len(every) <= most:
@@ -272,12 +262,7 @@ def play_shifted_trades(
     method for hypothesis testing", section 2). Sales are due at the close after as many days as the agent's; a trade
     whose order is not filled at the other time is not made.
 
-    Args:
-        trades: of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
-        known: prices of the span, as `prices_of_span` returns them.
-        dates: datetime64[D] `[days]`.
-        config: trading rules, account.
-        most: shifts.
+    The arguments are those of `play_matched_traders`, and of `shifts_of`.
     """
     fills, decided = known.fills(config.trading), np.arange(len(dates))[:, None]
     entries, held = fills.entry.cpu().numpy(), trades.due_day(fills) - decided
@@ -297,13 +282,9 @@ def play_shifted_trades(
 def play_shifted_weights(
     weights: Values, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
 ) -> MatchedTraders:
-    """Return the earnings of the agents' weights at other times, as `play_shifted_trades` does.
+    """Return the earnings of the agents' weights, float64 `[agents, days, assets]`, as `play_shifted_trades` does.
 
     The weights of assets that are not tradable at the other time go to those that are, in equal parts.
-
-    Args:
-        weights: of the agents, float64 `[agents, days, assets]`; each agent has an equal share of the capital.
-        known, dates, config, most: as in `play_shifted_trades`.
     """
     tradable = known.tradable[: len(dates)].cpu().numpy()
     shifts = shifts_of(len(dates), config.trading, most)

@@ -10,9 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from skfolio.measures import probabilistic_sharpe_ratio
 
-from eigen_core.trading.equity import EquityCurve, daily_rates, share_of
-
-Values = NDArray[np.float64]
+from eigen_core.trading.equity import EquityCurve, Values, daily_rates, share_of
 
 TAIL = 0.05
 """Share of the days that the expected shortfall is the mean of."""
@@ -81,8 +79,7 @@ def compute_metrics(
     """Return the metrics of an account.
 
     Args:
-        curve: its equity.
-        benchmark: on the same days; None: beta, alpha and information ratio are undefined.
+        curve, benchmark: on the same days; without a benchmark beta, alpha and information ratio are undefined.
         periods_per_year: days of trading a year.
         risk_free: annual rate (a fraction).
 

@@ -1,6 +1,5 @@
 """Orders and their exits: which assets are bought, when they are sold, and the reward of a trade."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import cache, reduce
 
@@ -65,9 +64,8 @@ class Orders:
     value: Tensor
 
 
-def combine_orders(parts: list[Orders], combine: Callable[[list[Tensor]], Tensor]) -> Orders:
-    """Join orders by applying `combine` (a stack, a concatenation) to each of their tensors."""
-    return Orders(**{field.name: combine([getattr(part, field.name) for part in parts]) for field in fields(Orders)})
+def concat_orders(parts: list[Orders]) -> Orders:
+    return Orders(**{field.name: torch.cat([getattr(part, field.name) for part in parts]) for field in fields(Orders)})
 
 
 def batch_slices(count: int, cells: int) -> list[slice]:
@@ -91,8 +89,7 @@ def choose_assets(
     part.
 
     Args:
-        prices: prices of all days.
-        trading: the rules.
+        prices, trading: prices of all days, and the rules.
         days: int64 `[...]`, day of the decision, made after its close.
         coefficients: any float dtype `[..., assets]`, clipped to 0 and `trading.max_coefficient`.
         ranks: any float dtype `[..., assets]`, clipped to 0 and 1; None: the coefficients are. Not with classic
@@ -167,8 +164,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     """Resolve orders from fill to exit; the market does not react, so all of it is known from the prices.
 
     Args:
-        prices: prices of all days.
-        trading: the rules.
+        prices, trading: prices of all days, and the rules.
         days: int64, day t of the decision; `t + trading.holding_days` must lie inside the prices.
         assets: int64 `[...]`, asset ordered, with a close on day t; `days` has the same shape or is broadcast to it.
         targets: float64 `[...]`, sale target as a fraction of the entry price, clipped to

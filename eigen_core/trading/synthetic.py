@@ -12,6 +12,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import TradingConfig
 from eigen_core.market import Panel
 from eigen_core.market.cleaning import CleanPrices, Grid
+from eigen_core.trading.equity import Values
 from eigen_core.trading.prices import Prices
 
 MEAN_BLOCK_DAYS = 60
@@ -83,7 +84,6 @@ def _days_taken(drawn: NDArray[np.int64], priced: NDArray[np.int64]) -> NDArray[
 
 
 def _mean_growth(close: Grid) -> float:
-    """Return the mean of all returns, as a fraction."""
     returns = [np.expm1(np.diff(np.log(column[~np.isnan(column)]))) for column in close.T]
     return float(np.concatenate(returns).mean()) if sum(map(len, returns)) else 0.0
 
@@ -114,18 +114,12 @@ def _bars(
     return *(np.exp(values) for values in (opened, high, low, close)), prices.volume[taken, column]
 
 
-Values = NDArray[np.float64]
-
 FEATURE = "planted_edge"
 _FEWEST_ASSETS = 3
 
 
 def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Panel:
-    """Return a panel with one more feature: `planted_signal` of its assets, 0 of its context columns.
-
-    Raises:
-        InputError: there are too few tradable columns to choose from.
-    """
+    """Return a panel with one more feature: `planted_signal` of its assets, 0 of its context columns."""
     signal = planted_signal(panel, trading, strength, seed)
     values = np.zeros((panel.days, panel.columns))
     values[:, : panel.assets] = signal

@@ -154,8 +154,7 @@ def trade_accounts(
         trades: their decisions.
         last_close: float64 `[days, assets]`, the last known close at the end of each day.
         dates: datetime64[D] `[days]`.
-        trading: the rules: when an order is filled, what it costs.
-        settings: capital, sizes, shares, interest.
+        trading, settings: the rules, and those of the account.
     """
     shape = trades.asset.shape
     accounts = TradedAccounts(
@@ -168,15 +167,13 @@ def trade_accounts(
         **{name: np.zeros(shape[:2]) for name in ("equity", "exposure", "traded", "costs")},
         **{name: np.zeros(shape) for name in ("shares", "paid", "received", "trade_costs")},
     )
-    keeper = _Keeper(accounts, last_close, trading, settings)
+    keeper = _AccountKeeper(accounts, last_close, trading, settings)
     for day in range(len(dates)):
         keeper.keep_day(day)
     return accounts
 
 
-class _Keeper:
-    """Writes accounts day after day."""
-
+class _AccountKeeper:
     def __init__(
         self, accounts: TradedAccounts, last_close: Values, trading: TradingConfig, settings: AccountConfig
     ) -> None:
@@ -281,12 +278,7 @@ Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:
     """Let traders decide after the close of each day, by the rules of `TradingEnvironment`, without a settlement.
 
-    Args:
-        known: prices of the span, as `prices_of_span` returns them with `trading.holding_days` days after it.
-        trading: the rules.
-        days: days of the span.
-        traders: number of traders.
-        decide: returns the actions of a day.
+    The prices of the span are as `prices_of_span` returns them, with `trading.holding_days` days after it.
     """
     as_one = {"trading_days": days, "settlement_days": trading.holding_days, "credit": "decision"}
     environment = TradingEnvironment(known, trading.model_copy(update=as_one), record_trades=True)
