@@ -16,7 +16,7 @@ from eigen_core.market import build_panel
 from eigen_core.task import open_data
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.equity import concat_curves, mean_curve, periods_per_year
-from eigen_core.trading.metrics import compute_metrics, drawdowns
+from eigen_core.trading.metrics import compute_metrics
 
 P = 252
 RISK_FREE = 0.02
@@ -83,15 +83,6 @@ def test_figures_are_those_of_quantstats_where_definitions_agree(quantstats: Any
         assert found.longest_drawdown_days == details["days"].max()
 
 
-def test_an_account_that_only_loses_is_in_one_drawdown_from_the_first_day_on() -> None:
-    curve = curve_of(pd.Series(SERIES["falling"], index=DAYS))
-    found = compute_metrics(curve, periods_per_year=P)
-    assert found.longest_drawdown_days == (DAYS[-1] - DAYS[0]).days + 1
-    assert found.max_drawdown == pytest.approx(found.total_return)
-    assert found.win_days == 0.0
-    np.testing.assert_allclose(drawdowns(curve), curve.equity / curve.capital - 1.0)
-
-
 def test_alpha_is_in_excess_of_the_risk_free_rate() -> None:
     returns, market = (pd.Series(SERIES[name], index=DAYS) for name in ("normal", "fat tails"))
     found = compute_metrics(curve_of(returns), curve_of(market), periods_per_year=P, risk_free=RISK_FREE)
@@ -113,27 +104,15 @@ def test_what_is_undefined_is_none() -> None:
     idle = curve_of(pd.Series(np.zeros(10), index=DAYS[:10]))
     found = compute_metrics(idle, idle, periods_per_year=P)
     undefined = {key for key, value in asdict(found).items() if value is None}
-    assert undefined == {
-        *("sharpe", "probabilistic_sharpe", "sortino", "calmar", "win_days"),
-        *("beta", "alpha", "information_ratio"),
-    }
+    ratios = {"sharpe", "probabilistic_sharpe", "sortino", "calmar", "win_days", "beta", "alpha", "information_ratio"}
+    assert undefined == ratios
     assert found.volatility == 0.0
-
-
-def test_interest_alone_has_no_sharpe_ratio() -> None:
-    cash = curve_of(pd.Series(np.full(300, 0.02 / P), index=DAYS[:300]))
-    found = compute_metrics(cash, periods_per_year=P)
-    assert found.sharpe is None
-    assert found.cagr == pytest.approx((1.0 + 0.02 / P) ** P - 1.0)
+    single = compute_metrics(curve_of(pd.Series([0.01], index=DAYS[:1])), periods_per_year=P)
+    assert (single.total_return, single.volatility, single.sharpe) == (pytest.approx(0.01), None, None)
+    # Interest alone, of each day or by calendar time.
     weekdays = pd.Series(np.expm1(np.diff(DAYS, prepend=DAYS[:1]) / pd.Timedelta(days=1) * 1e-4), index=DAYS)
-    assert compute_metrics(curve_of(weekdays), periods_per_year=P).sharpe is None
-
-
-def test_a_single_day_has_a_return_and_no_volatility() -> None:
-    found = compute_metrics(curve_of(pd.Series([0.01], index=DAYS[:1])), periods_per_year=P)
-    assert found.total_return == pytest.approx(0.01)
-    assert found.volatility is None
-    assert found.sharpe is None
+    for interest in (pd.Series(np.full(600, 0.02 / P), index=DAYS), weekdays):
+        assert compute_metrics(curve_of(interest), periods_per_year=P).sharpe is None
 
 
 def test_no_day_no_equity_and_other_days_are_refused() -> None:
@@ -198,8 +177,8 @@ EVERY_DAY = pd.date_range("2016-01-01", "2023-12-31")
 WEEKDAYS = pd.bdate_range("2010-01-01", "2023-12-31")
 
 
-def days(index: pd.DatetimeIndex) -> NDArray[np.datetime64]:
-    return index.to_numpy().astype("datetime64[D]")
+def days(*parts: pd.DatetimeIndex) -> NDArray[np.datetime64]:
+    return np.concatenate([part.to_numpy().astype("datetime64[D]") for part in parts])
 
 
 @pytest.mark.parametrize("data", [None, "us5"])
@@ -213,28 +192,28 @@ def test_bundled_stocks_have_252_days_a_year_whichever_days_are_judged(data: str
     assert found | {periods_per_year(dates, FROM_DATA)} == {252}
 
 
-def test_coins_have_365_and_a_gap_changes_nothing() -> None:
-    coins = days(EVERY_DAY)
-    assert periods_per_year(coins, FROM_DATA) == 365
-    assert periods_per_year(np.concatenate([coins[:1000], coins[1400:]]), FROM_DATA) == 365
-    # One day in twenty is missing everywhere.
-    assert periods_per_year(np.delete(coins, np.s_[::20]), FROM_DATA) == 347
+STOCKS, COINS = pd.bdate_range("2010-01-01", "2018-12-31"), pd.date_range("2019-01-01", "2023-12-31")
 
 
-def test_stocks_that_coins_join_have_the_calendar_of_the_days_that_are_judged() -> None:
-    stocks, mixed = days(pd.bdate_range("2010-01-01", "2018-12-31")), days(pd.date_range("2019-01-01", "2023-12-31"))
-    both = np.concatenate([stocks, mixed])
-    assert periods_per_year(both, FROM_DATA) == 365
-    assert periods_per_year(both, FROM_DATA, range(len(both) - 251, len(both))) == 365
-    assert periods_per_year(both, FROM_DATA, range(900, 1_151)) == 261
-
-
-def test_other_calendars_are_counted_as_they_are() -> None:
-    assert periods_per_year(days(pd.date_range("2010-01-01", "2023-12-31", freq="W")), FROM_DATA) == 52
-    assert periods_per_year(days(pd.date_range("2010-01-01", "2023-12-31", freq="ME")), FROM_DATA) == 12
-    # An exchange that is closed for two weeks at a time, twice a year.
-    rests = (WEEKDAYS.month.isin([2, 10])) & (WEEKDAYS.day <= 12)
-    assert 243 <= periods_per_year(days(WEEKDAYS[~rests]), FROM_DATA) <= 246
+@pytest.mark.parametrize(
+    ("dates", "span", "year"),
+    [
+        (days(EVERY_DAY), None, 365),
+        (days(EVERY_DAY[:1000], EVERY_DAY[1400:]), None, 365),
+        # One day in twenty is missing everywhere.
+        (np.delete(days(EVERY_DAY), np.s_[::20]), None, 347),
+        # Coins join stocks: the calendar is that of the days that are judged.
+        (days(STOCKS, COINS), None, 365),
+        (days(STOCKS, COINS), range(len(STOCKS) + len(COINS) - 251, len(STOCKS) + len(COINS)), 365),
+        (days(STOCKS, COINS), range(900, 1_151), 261),
+        (days(pd.date_range("2010-01-01", "2023-12-31", freq="W")), None, 52),
+        (days(pd.date_range("2010-01-01", "2023-12-31", freq="ME")), None, 12),
+        # An exchange that is closed for two weeks at a time, twice a year.
+        (days(WEEKDAYS[~(WEEKDAYS.month.isin([2, 10]) & (WEEKDAYS.day <= 12))]), None, 246),
+    ],
+)
+def test_a_year_has_the_days_of_its_calendar(dates: NDArray[np.datetime64], span: range | None, year: int) -> None:
+    assert periods_per_year(dates, FROM_DATA, span) == year
 
 
 def test_a_setting_goes_before_the_data_and_the_data_report_says_how_many(tmp_path: Path) -> None:

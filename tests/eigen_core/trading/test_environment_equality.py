@@ -1,15 +1,13 @@
 """The environment equals independent per-day versions, of all rules and of the replaced system, in both forms."""
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from numpy.typing import NDArray
-from trading_cases import SlowEpisode, panel_of, prices_of, random_panel
+from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
@@ -72,7 +70,6 @@ def test_both_forms_equal_the_obvious_implementation(seed: int) -> None:
     environment.reset(torch.tensor(first_days))
     portfolios = []
     for step in range(steps):
-        assert environment.step_index == step
         assert environment.days.tolist() == (first_days + step).tolist()
         portfolios.append(environment.portfolio().numpy())
         environment.step(*(torch.tensor(values[:, step]) for values in actions))
@@ -129,96 +126,43 @@ def _assert_trades_equal(table: pd.DataFrame, slow: list[SlowEpisode]) -> None:
     pd.testing.assert_frame_equal(table, expected, check_dtype=False, rtol=1e-12, check_column_type=False)
 
 
-Array = NDArray[np.float64]
+class ReplacedEpisode(SlowEpisode):
+    """One episode by the rules of the replaced system; the reason of a trade is the rule by which it was closed."""
 
-
-@dataclass
-class ReplacedPosition:
-    entry: float
-    coefficient: float
-    target_percent: float
-    days_held: int = 0
-
-    @property
-    def target_price(self) -> float:
-        return self.entry * (1.0 + self.target_percent / 100.0)
-
-
-@dataclass
-class ReplacedEpisode:
-    """Counts and rewards of one episode; `corners` counts what its rules are about."""
-
-    panel: Panel
-    trading: TradingConfig
-    first_day: int
-    rewards: list[float] = field(default_factory=list)
-    positions: dict[int, ReplacedPosition] = field(default_factory=dict)
-    trades: int = 0
-    wins: int = 0
-    idle_days: int = 0
-    corners: set[str] = field(default_factory=set)
-
-    def run(self, coefficients: Array, targets: Array) -> "ReplacedEpisode":
-        """Trade with actions `[days, assets]`, targets as fractions."""
+    def run(self, coefficients: Array, targets: Array, ranks: Array | None = None) -> "ReplacedEpisode":
         for step in range(self.trading.episode_days):
-            day = self.first_day + step
-            held_before = bool(self.positions)
-            reward = self.close_positions(day)
-            closed_all = held_before and not self.positions
+            day, held_before = self.first_day + step, bool(self.held)
+            self.rewards.append(0.0)
+            self.close_positions(day)
             if step < self.trading.trading_days:
-                self.buy(day, coefficients[step], targets[step])
-            if not held_before and not self.positions:
-                reward -= self.trading.idle_penalty
+                self.decide(day, coefficients[step], targets[step], ranks)
+            if not held_before and not self.held:
+                self.rewards[step] -= self.trading.idle_penalty
                 self.idle_days += 1
-            elif closed_all and not self.positions:
-                self.corners.add("closed all")
-            self.rewards.append(reward)
-        if self.trades == 0:
+        if not self.trades:
             self.rewards[-1] -= self.trading.no_trade_penalty
         return self
 
-    def prices(self, day: int, asset: int) -> dict[str, float]:
-        panel = self.panel
-        return {name: float(getattr(panel, name)[day, asset]) for name in ("open", "high", "low", "close")}
+    def close_positions(self, day: int) -> None:
+        for asset, position in list(self.held.items()):
+            position.sessions += 1
+            high, close = float(self.panel.high[day, asset]), float(self.panel.close[day, asset])
+            if all(math.isnan(getattr(self.panel, name)[day, asset]) for name in ("open", "high", "low", "close")):
+                self.sell(asset, position.entry, day, "no data")
+            elif not math.isnan(high) and high >= position.target:
+                self.sell(asset, position.target, day, "target")
+            elif position.sessions >= self.trading.holding_days and math.isnan(close):
+                self.sell(asset, position.entry, day, "no last close")
+            elif position.sessions >= self.trading.holding_days:
+                self.sell(asset, close, day, "time")
 
-    def close_positions(self, day: int) -> float:
-        reward = 0.0
-        for asset, position in list(self.positions.items()):
-            position.days_held += 1
-            prices = self.prices(day, asset)
-            if all(math.isnan(price) for price in prices.values()):
-                price = position.entry
-                self.corners.add("no data")
-            elif not math.isnan(prices["high"]) and prices["high"] >= position.target_price:
-                price = position.target_price
-                self.corners.add("target")
-            elif position.days_held >= self.trading.holding_days:
-                price = position.entry if math.isnan(prices["close"]) else prices["close"]
-                self.corners.add("no last close" if math.isnan(prices["close"]) else "time")
-            else:
-                continue
-            del self.positions[asset]
-            reward += self.booked(position, price)
-        return reward
-
-    def booked(self, position: ReplacedPosition, price: float) -> float:
-        percent = (price - position.entry) / position.entry * 100.0
-        self.trades += 1
-        if percent >= 0.0:
-            self.wins += 1
-            return position.coefficient * percent
-        return -self.trading.loss_multiplier * position.coefficient * abs(percent)
-
-    def buy(self, day: int, coefficients: Array, targets: Array) -> None:
+    def decide(self, day: int, coefficients: Array, targets: Array, ranks: Array | None) -> None:  # noqa: ARG002
         asset = int(np.argmax(coefficients))
-        if coefficients[asset] < self.trading.buy_threshold or asset in self.positions:
+        close, coefficient = float(self.panel.close[day, asset]), float(coefficients[asset])
+        if coefficient < self.trading.buy_threshold or asset in self.held or math.isnan(close) or close <= 0.0:
             return
-        close = self.prices(day, asset)["close"]
-        if math.isnan(close) or close <= 0.0:
-            self.corners.add("no price" if math.isnan(close) else "price of zero")
-            return
-        percent = 100.0 * min(max(float(targets[asset]), self.trading.min_target), self.trading.max_target)
-        self.positions[asset] = ReplacedPosition(close, float(coefficients[asset]), percent)
+        target = min(max(float(targets[asset]), self.trading.min_target), self.trading.max_target)
+        self.buy(asset, close, day, day, (coefficient, target), at_open=False)
 
 
 CLASSIC = Config(preset="eigen2-classic").trading
@@ -269,40 +213,27 @@ def first_days_of(seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("panel", "corners"),
+    ("panel", "reasons"),
     [
-        (panel_without_gaps(5), {"target", "time", "closed all"}),
-        (
-            panel_with_gaps(6),
-            {"target", "time", "closed all", "no data", "no last close", "no price", "price of zero"},
-        ),
+        (panel_without_gaps(5), {"target", "time"}),
+        (panel_with_gaps(6), {"target", "time", "no data", "no last close"}),
     ],
     ids=["without gaps", "with gaps"],
 )
-def test_both_forms_equal_the_replaced_system(panel: Panel, corners: set[str]) -> None:
+def test_both_forms_equal_the_replaced_system(panel: Panel, reasons: set[str]) -> None:
     coefficients, targets = actions(7)
     slow = [
         ReplacedEpisode(panel, CLASSIC, int(first_day)).run(coefficients[index], targets[index])
         for index, first_day in enumerate(first_days_of(7))
     ]
-    assert set.union(*(episode.corners for episode in slow)) == corners
+    assert {trade["reason"] for episode in slow for trade in episode.trades} == reasons
     expected = np.array([episode.rewards for episode in slow])
     all_rewards, summaries = played(panel, CLASSIC, 7)
     for rewards in all_rewards:
         np.testing.assert_allclose(rewards, expected, rtol=1e-9, atol=1e-9)
     for summary in summaries:
-        for name in ("trades", "wins", "idle_days"):
-            assert getattr(summary, name).tolist() == [getattr(episode, name) for episode in slow], name
+        assert summary.trades.tolist() == [len(episode.trades) for episode in slow]
+        assert summary.wins.tolist() == [sum(t["gain"] >= 0 for t in episode.trades) for episode in slow]
+        assert summary.idle_days.tolist() == [episode.idle_days for episode in slow]
         assert not summary.fees.any()
         np.testing.assert_allclose(summary.reward, expected.sum(axis=1), rtol=1e-9, atol=1e-9)
-
-
-def test_a_gain_of_zero_is_a_win_by_classic_bookkeeping_alone() -> None:
-    close = np.full((200, 1), 50.0)
-    panel = panel_of(close.copy(), close.copy(), close)
-    action = torch.full((1, CLASSIC.episode_days, 1), 2.0)
-    for bookkeeping, wins in (("classic", True), ("exact", False)):
-        trading = CLASSIC.model_copy(update={"bookkeeping": bookkeeping})
-        _, summary = trade_whole_episodes(prices_of(panel), trading, torch.tensor([0]), action, action)
-        assert summary.trades > 0
-        assert summary.wins == (summary.trades if wins else 0)

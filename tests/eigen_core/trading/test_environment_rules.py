@@ -121,25 +121,19 @@ def test_episodes_must_stay_inside_the_prices() -> None:
 
 
 def test_misuse_is_refused() -> None:
-    trading = TradingConfig(**SMALL)
     prices = prices_of(random_panel(1, 60, 3))
-    environment = TradingEnvironment(prices, trading)
-    assert environment.done
+    environment = TradingEnvironment(prices, TradingConfig(**SMALL))
+    recording = TradingEnvironment(prices, TradingConfig(**SMALL), record_trades=True)
     with pytest.raises(RuntimeError, match="reset"):
         environment.step(torch.zeros(1, 3), torch.zeros(1, 3))
     environment.reset(torch.tensor([0]))
     with pytest.raises(ValueError, match=r"\[1, 3\]"):
         environment.step(torch.zeros(1, 4), torch.zeros(1, 3))
-    with pytest.raises(ValueError, match=r"\[1, 33, 3\]"):
-        trade_whole_episodes(prices, trading, torch.tensor([0]), torch.zeros(1, 32, 3), torch.zeros(1, 33, 3))
-    with pytest.raises(RuntimeError, match="not over"):
-        environment.summary()
+    for early in (environment.rewards, environment.summary, recording.trades):
+        with pytest.raises(RuntimeError, match="not over"):
+            early()
     with pytest.raises(RuntimeError, match="record_trades"):
         environment.trades()
-    recording = TradingEnvironment(prices, trading, record_trades=True)
-    recording.reset(torch.tensor([0]))
-    with pytest.raises(RuntimeError, match="not over"):
-        recording.trades()
 
 
 @pytest.mark.parametrize("broken", ["coefficient", "target", "rank", "infinite coefficient", "price"])

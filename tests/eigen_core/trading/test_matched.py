@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trading_cases import panel_of, prices_of, random_panel, suspended_market
 
 from eigen_core.config import Config, TradingConfig
-from eigen_core.trading import Prices, excess_of_days
+from eigen_core.trading import Prices, excess_of_days, mean_excess
 from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
 from eigen_core.trading.matched_traders import (
     active_share,
@@ -280,20 +280,14 @@ def test_equal_weight_is_that_of_the_same_exposure() -> None:
 
 
 def test_the_excess_of_a_year_is_the_mean_difference_of_days_with_its_newey_west_error() -> None:
-    random = np.random.default_rng(3)
-    returns, benchmark = random.normal(0.001, 0.01, (2, 251))
-    found = excess_of_days(returns, benchmark, 252)
-    difference = 100.0 * (returns - benchmark)
-    deviations = difference - difference.mean()
-    variance = sum(
-        (1.0 - lag / 5.0) * (2.0 if lag else 1.0) * (deviations[lag:] * deviations[: 251 - lag]).sum()
-        for lag in range(5)
-    )
-    error = 252 * variance**0.5 / 251
-    assert found is not None
-    assert (found.mean, found.standard_error) == pytest.approx((252 * difference.mean(), error))
-    assert (found.trades, found.per) == (251, "year")
-    assert "% a year" in str(found)
+    returns, benchmark = np.random.default_rng(3).normal(0.001, 0.01, (2, 251))
+    difference = (returns - benchmark)[None]
+    # The rule of Newey and West takes four lags of 251 days.
+    expected = mean_excess(difference, np.ones((1, 251)), np.array([0]), 4, 252)
+    assert excess_of_days(returns, benchmark, 252) == expected
+    assert expected is not None
+    assert (expected.trades, expected.per) == (251, "year")
+    assert expected.mean == pytest.approx(252 * 100.0 * difference.mean())
     assert excess_of_days(np.zeros(1), np.zeros(1), 252) is None
 
 
