@@ -40,8 +40,6 @@ class ActLedger(BaseModel):
 
     Attributes:
         champion: SHA-256 of the weights.
-        champion_generation: in which they were found.
-        account: settings of the account in money.
         began: date of the first orders.
         days: orders issued after each day, by date.
         prices: of each day from the first window on, by date and symbol, as first seen; empty in older files.
@@ -59,8 +57,7 @@ class ActLedger(BaseModel):
     prices: dict[str, dict[str, KnownPrices]] = {}
 
     @property
-    def last(self) -> str:
-        """Date of the latest orders."""
+    def last_date(self) -> str:
         return max(self.days, default=self.began)
 
 
@@ -144,14 +141,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Issued orders beside those of the replay, on all days before the last.
-
-    Attributes:
-        agreeing: number of days with the same orders, sizes included.
-        differences: days with other orders.
-        sizes: orders of other sizes on the other days.
-        corrections: of prices, one a symbol.
-    """
+    """Issued orders beside those of the replay, on all days before the last; on `agreeing` days sizes agree too."""
 
     agreeing: int
     differences: tuple[Difference, ...]
@@ -160,7 +150,6 @@ class Reconciliation:
 
 
 def reconciled(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliation:
-    """Compare issued orders and prices with a replay on a panel."""
     differences, sizes, agreeing = [], [], 0
     earlier = sorted({day for day in (*kept.days, *found.decided) if day < found.date})
     for day in earlier:
@@ -223,20 +212,9 @@ def _corrections(then: Mapping[str, Mapping[str, KnownPrices]], panel: Panel) ->
     return tuple(sorted(found, key=lambda one: one.dates[0]))
 
 
-_LEDGER = "act.json"
-
-
 @dataclass(frozen=True)
 class Act:
-    """Orders of a run's champion.
-
-    Attributes:
-        champion: SHA-256 of its weights.
-        began: date of the first orders.
-        next: the orders, and the account after a replay of all days since then.
-        reconciliation: orders issued on earlier days beside those of the replay.
-        ledger: the file that keeps the orders.
-    """
+    """Orders of a run's champion; `champion` is the SHA-256 of its weights, `began` the date of the first orders."""
 
     run: str
     champion: str
@@ -250,8 +228,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     """Return the orders of a run's champion after a day, and keep them in the ledger.
 
     Args:
-        store: URL of the runs.
-        run: name.
+        store, run: URL of the runs, name.
         data: newer prices; None: the run's.
         date: of the day; None: the last of the prices.
         ledger: file; None: in the run's local folder.
@@ -272,7 +249,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     contents, manifest = newest_of_run(opened)
     weights = stored_weights(contents, manifest, CHAMPION)
     champion = hashlib.sha256(weights.numpy().tobytes()).hexdigest()
-    path = ledger or opened.location.root / run / _LEDGER
+    path = ledger or opened.location.root / run / "act.json"
     kept = read_ledger(path)
     if kept is not None:
         _require_ledger(kept, path, champion, manifest, date)
@@ -312,8 +289,9 @@ def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manife
             f"{path} was begun with the champion of run '{kept.run}' of generation {kept.champion_generation}, and "
             f"this one is of generation {manifest.champion_generation}: begin anew with --ledger and another file."
         )
-    if date is not None and date < kept.last:
-        raise InputError(f"{path} has orders up to {kept.last}, which is after {date}: act on {kept.last} or later.")
+    last = kept.last_date
+    if date is not None and date < last:
+        raise InputError(f"{path} has orders up to {last}, which is after {date}: act on {last} or later.")
 
 
 def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, date: str | None) -> Panel:
@@ -337,8 +315,10 @@ def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, 
 
 def _orders(config: Config, panel: Panel, weights: Tensor, kept: ActLedger, path: Path) -> NextOrders:
     dates = [str(day) for day in panel.dates]
-    if dates[-1] < kept.last:
-        raise InputError(f"The prices end on {dates[-1]}, but {path} has orders up to {kept.last}: give newer prices.")
+    if dates[-1] < kept.last_date:
+        raise InputError(
+            f"The prices end on {dates[-1]}, but {path} has orders up to {kept.last_date}: give newer prices."
+        )
     if kept.began not in dates:
         raise InputError(f"{path} begins on {kept.began}, of which there are no prices: give prices of that day too.")
     with computing_threads(config.threads):

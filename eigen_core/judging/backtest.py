@@ -48,7 +48,6 @@ Decided = TypeVar("Decided")
 """Decisions of agents: `DecidedTrades`, or target weights, float64 `[agents, days, assets]`."""
 
 AnyAccounts = TypeVar("AnyAccounts", TradedAccounts, WeightsAccounts)
-"""The accounts of agents that decide so."""
 
 DRAWS = 1_000
 """Matched random traders, unless another number is given."""
@@ -108,33 +107,28 @@ class SpanResult:
 
     @cached_property
     def figures(self) -> Metrics:
-        """Metrics of the account, against the benchmark."""
         return self.compute_metrics(self.curve, self.baselines[self.benchmark])
 
     @cached_property
     def figures_of_baselines(self) -> Mapping[str, Metrics]:
-        """Metrics of the baselines against the benchmark, by name."""
         benchmark = self.baselines[self.benchmark]
         return {name: self.compute_metrics(curve, benchmark) for name, curve in self.baselines.items()}
 
     @cached_property
     def by_asset(self) -> pd.DataFrame:
-        """Gain of each asset; see `gain_by_asset`."""
         return gain_by_asset(self.trades)
 
     @cached_property
     def by_month(self) -> pd.DataFrame:
-        """Gain and trades of each month; see `gain_by_month`."""
         return gain_by_month(self.curve, self.trades)
 
     def compute_metrics(self, curve: EquityCurve, benchmark: EquityCurve | None = None) -> Metrics:
-        """Return the metrics of an account on these days."""
         return compute_metrics(curve, benchmark, periods_per_year=self.periods_per_year, risk_free=self.risk_free)
 
 
 @dataclass(frozen=True)
 class Order:
-    """An order.
+    """An order; one that sells has a minus before its `name`.
 
     Attributes:
         side: buy, at the next fill; or sell, at the target or else on the last day, without a target at the next fill.
@@ -156,7 +150,6 @@ class Order:
 
     @property
     def name(self) -> str:
-        """The symbol, with a minus in front if it is sold."""
         return self.symbol if self.side == "buy" else f"-{self.symbol}"
 
 
@@ -180,12 +173,11 @@ class Position:
 
 @dataclass(frozen=True)
 class NextOrders:
-    """Orders of an agent after a day.
+    """Orders of an agent after a day, with the account at its close.
 
     Attributes:
-        equity, cash: at its close (money).
+        equity, cash: money.
         orders: of the day's decision, then the standing sales of positions.
-        positions: held at the day's close.
         money: paid or received for each order that was decided on a day of the span, by date and name
             (`Order.name`).
     """
@@ -363,8 +355,6 @@ def _concat_trades(parts: Sequence[DecidedTrades], axis: int = 0) -> DecidedTrad
 
 
 class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
-    """Agents make trades."""
-
     _actions = staticmethod(market_actions)
     _concatenated = staticmethod(_concat_trades)
     _play_shifted = staticmethod(play_shifted_trades)
@@ -372,11 +362,9 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
 
     @staticmethod
     def outcome_days(trading: TradingConfig) -> int:
-        """Return the longest time that a position is held."""
         return trading.holding_days
 
     def accounts(self, decided: DecidedTrades, span: range, settings: AccountConfig | None = None) -> TradedAccounts:
-        """Return the accounts of agents that make these trades."""
         closes = self._known(span).last_close[: len(span)].cpu().numpy()
         return trade_accounts(decided, closes, self._dates(span), self.config.trading, settings or self.config.account)
 
@@ -393,7 +381,6 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         return {"excess": excess, "alpha": alpha, "holding_days": trading.holding_days}
 
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
-        """Return the purchases, and the standing sale of each position."""
         config, panel, known_days = self.config, self.panel, range(first, self.panel.days + 1)
         span, holding_days = range(first, panel.days), config.trading.holding_days
         known = prices_of_span(_with_a_day_at_the_last_close(self._prices), known_days, holding_days)
@@ -451,9 +438,8 @@ def decide_trades(
     The time in the episode that agents see begins again after every `trading.trading_days` days, as in training.
 
     Args:
-        network: forward passes.
+        network, config: of the run.
         known: prices of the span (`prices_of_span`).
-        config: of the run.
         weights: float32 `[agents, parameters]`.
         span: days of the panel; a whole window lies before the first decision.
         ensemble: the agents trade one portfolio, by the means of their actions.
@@ -508,11 +494,9 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
 
     @staticmethod
     def outcome_days(trading: TradingConfig) -> int:
-        """Return the days to the fill of the next day's decision."""
         return fill_offset(trading) + 1
 
     def accounts(self, decided: Values, span: range, settings: AccountConfig | None = None) -> WeightsAccounts:
-        """Return the accounts of agents with these target weights."""
         account = settings or self.config.account
         return weights_accounts(decided, self._known(span), self._dates(span), self.config.trading, account)
 
@@ -539,7 +523,6 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
         }
 
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
-        """Return the changes of shares to the target weights."""
         span = range(first, self.panel.days)
         decided = self._decided(weights[None], span)
         closes = np.asarray(self.panel.close[first:])
@@ -553,9 +536,8 @@ def decide_weights(
     """Return the target weights that agents decide on after the close of each day of a span.
 
     Args:
-        network: forward passes, with the actions of the task `portfolio` (`portfolio_actions`).
-        panel: the market.
-        config: of the run.
+        network: with the actions of the task `portfolio` (`portfolio_actions`).
+        panel, config: of the run.
         weights: float32 `[agents, parameters]`.
         span: days of the panel; a whole window lies before the first decision.
         ensemble: the agents decide together, by the means of their scores and speeds.
@@ -585,8 +567,7 @@ def orders_of_days(
         weights: its target weights, float64 `[days, assets]`.
         accounts: its account, alone.
         closes: float64 `[days, assets]`, of each day; NaN: no order.
-        symbols: of the assets.
-        config: trading rules, account.
+        symbols, config: of the run.
     """
     equity, costs = accounts.equity[0], OrderCosts.of(config.trading)
     cash = equity * (1.0 - accounts.exposure[0])
@@ -616,7 +597,7 @@ def orders_of_days(
 def _orders(
     changes: Values, closes: Values, equity: float, symbols: tuple[str, ...], costs: OrderCosts
 ) -> tuple[Order, ...]:
-    """Return the orders of a day, sales first; rounding alone makes no order."""
+    """Return the orders of a day, sales first; differences by rounding make no order."""
     orders = []
     for asset in np.flatnonzero(np.abs(changes) * np.nan_to_num(closes) > ROUNDING * equity):
         size, buys = float(abs(changes[asset])), bool(changes[asset] > 0.0)
@@ -627,7 +608,7 @@ def _orders(
 
 
 def task_backtest(config: Config, panel: Panel, device: torch.device) -> TaskBacktest[Any, Any]:
-    """Return the backtest of the task that a configuration names, which has prices (`has_prices`)."""
+    """Return the backtest of a configuration's task, which has prices (`has_prices`)."""
     return _class_of(config)(config, panel, device)
 
 

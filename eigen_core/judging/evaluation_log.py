@@ -57,14 +57,12 @@ _Kind = TypeVar("_Kind", bound=Record)
 
 
 class Head(Record):
-    """The newest entry of a chain, when it was added."""
+    """The newest entry of a chain, when it was added; number 0 and an empty hash: there is none yet."""
 
     ledger: str
     """Drawn when the ledger was begun: another store in the same place has another one."""
     number: Annotated[int, Field(ge=0, le=LAST)]
-    """The entry's; 0: there is none yet."""
     sha256: str
-    """The entry's; empty: there is none yet."""
 
 
 def _stored_head(store: Store) -> Head | None:
@@ -79,7 +77,6 @@ def _copied_head(store: Store) -> Head | None:
 
 
 def _opened_head(store: Store) -> Head:
-    """Return a store's head; make one if there is none."""
     found = _stored_head(store)
     if found is not None:
         return found
@@ -111,12 +108,10 @@ def _copy_of(store: Store) -> Path:
 
 
 class Look(Record):
-    """A look: the result of an agent on a span of days."""
+    """A look: the result of an agent on a span of days, from `first` to `last` (YYYY-MM-DD)."""
 
     first: str
-    """First day of the span (YYYY-MM-DD)."""
     last: str
-    """Its last day."""
     symbols: tuple[str, ...]
     """Symbols that were traded: the same days of the same symbols are the same data, whatever file they came from."""
     agent: str
@@ -124,20 +119,17 @@ class Look(Record):
     settings: str
     """SHA-256 of the rules and settings that the result depends on."""
     run: str
-    """The run whose agents they are."""
     sharpe: float | None
     """Sharpe ratio of a day."""
 
     @property
     def name(self) -> str:
-        """Its name in a store; the same agent with the same settings on the same days is the same look."""
+        """Name in a store; the same agent with the same settings on the same days is the same look."""
         identity = json.dumps([self.first, self.last, sorted(self.symbols), self.agent, self.settings])
         return f"{LOOKS}{self.first}_{self.last}_{hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS]}.json"
 
 
 class _Entry(Record):
-    """An entry of the chain."""
-
     number: int
     previous: str
     """SHA-256 of the entry before this one; empty in the first."""
@@ -155,7 +147,6 @@ class Looks:
     Attributes:
         known: one look of each agent with its settings, in the order of their names.
         unreadable: number of looks that cannot be read any more.
-        damages: of the log.
     """
 
     known: tuple[Look, ...]
@@ -164,7 +155,6 @@ class Looks:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Errors of the log, in sentences for users with advice."""
         if not self.damages:
             return ()
         return (
@@ -179,12 +169,10 @@ class Looks:
 
     @property
     def runs(self) -> tuple[str, ...]:
-        """The runs of the agents, sorted."""
         return tuple(sorted({look.run for look in self.known}))
 
     @property
     def sharpes(self) -> tuple[float, ...]:
-        """The known Sharpe ratios of a day."""
         return tuple(look.sharpe for look in self.known if look.sharpe is not None)
 
 
@@ -373,12 +361,10 @@ def keep_look(
     """Add a look of agents of a run to the log.
 
     Args:
-        store: of the run.
-        run: name.
-        config: the run's, with the account's settings.
+        store, run, config: of the run, with the account's settings.
         days: first and last (YYYY-MM-DD), and the symbols traded.
         weights: float32 `[agents, parameters]`.
-        one_portfolio: the agents traded it together.
+        one_portfolio: the agents traded one portfolio together.
         sharpe: Sharpe ratio of a day; None: not known yet.
     """
     first, last, symbols = days

@@ -43,12 +43,9 @@ class Importance:
     """Effect of moving values to other days; intervals are over the draws (5 to 95 %).
 
     Attributes:
-        name: of the feature or column.
         changed: share of the days on which something else is bought, or nothing instead of something; of a portfolio,
             the mean share of it that is in other assets.
-        changed_interval: its bounds.
         excess_lost: loss of excess over the market, a trade or, of a portfolio, a year (%); None without trades.
-        excess_lost_interval: its bounds.
     """
 
     name: str
@@ -64,8 +61,7 @@ def importance(
     """Return for each agent the importance of each feature and of each column, the most important first.
 
     Args:
-        config: the run's.
-        panel: its market.
+        config, panel: of the run.
         weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
         starts: first days of the episodes that each plays.
         days: of these episodes and the windows before them.
@@ -150,9 +146,7 @@ class RunImportance:
 
     Attributes:
         agent: champion, champions, elites, or an agent's number.
-        agents: number of agents.
-        generation: the newest of the run's generations whose agents played.
-        generations: those generations, the newest first.
+        generations: of the agents, the newest first; `generation` is the newest of them.
         first, last: validation days, as YYYY-MM-DD.
         draws: moves of each feature and column.
         features, columns: means over the agents, the most important first, with the widest bounds.
@@ -182,8 +176,7 @@ def run_importance(
     """Return the importance of features and columns for agents of a run in its validation episodes.
 
     Args:
-        store: URL of the runs.
-        run: name.
+        store, run: URL of the runs, name.
         agent: `champion`, `champions` (of the kept generations, each once), `elites`, or the number of an agent of the
             newest generation.
         generations: number of the newest kept generations that `champions` are of; None: all.

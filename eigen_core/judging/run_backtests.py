@@ -43,8 +43,6 @@ class Backtest(SpanResult):
 
     Attributes:
         agent: champion, elites, population, ensemble, or an agent's number.
-        agents: number of agents.
-        generation: of the agents.
         span: holdout, validation, or two dates.
         training_days: number of these days that the run was trained on.
         config: of the run, with the account's settings of this backtest.
@@ -66,7 +64,6 @@ class Backtest(SpanResult):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Limits of the metrics, and errors of the evaluation log, as sentences."""
         return (*([_CHOSEN] if self.span == "validation" else []), *self.looks.warnings)
 
 
@@ -82,8 +79,7 @@ def backtest(
     """Let agents of a run trade a span of days with an account in money, and count the look at them.
 
     Args:
-        store: URL of the runs.
-        run: name.
+        store, run: URL of the runs, name.
         span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
         agent: `champion`; the number of an agent of the newest generation; `elites`, each with an equal share of the
             capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
@@ -157,7 +153,6 @@ def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor
 
 
 def require_prices(config: Config, run: str) -> None:
-    """Raise `InputError` if the task of a run has no prices."""
     if not has_prices(config.task):
         raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
 

@@ -84,12 +84,8 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
     """Return the p-value of the lead over the best baseline: the greatest of all baselines.
 
     For each baseline, Hansen's test of the hypothesis that the returns are not greater in the mean (Hansen 2005, "A
-    test for superior predictive ability", consistent p-value). None without a baseline that differs.
-
-    Args:
-        returns: float64 `[days]`.
-        baselines: float64 `[days]` by name.
-        seed: of the draws.
+    test for superior predictive ability", consistent p-value). None without a baseline that differs. `returns` and each
+    baseline are float64 `[days]`.
     """
     pvalues = []
     for name, baseline in baselines.items():

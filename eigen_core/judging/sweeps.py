@@ -58,20 +58,14 @@ class Definition:
         return prod(len(_values_of(one)) for one in self.space.values())
 
     def document(self) -> dict[str, Any]:
-        """Return the definition as it is stored."""
         space = {key: repr(one) for key, one in sorted(self.space.items())}
         return {"config": stored_values(self.config), "vary": space, "seeds": self.seeds, "prune": self.prunes}
 
 
 def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) -> Space:
-    """Return the space of `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` and `KEY=ONE,OTHER`.
+    """Return the space of settings `varied` as `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` or `KEY=ONE,OTHER`.
 
-    Args:
-        varied: these.
-        preset, given: the other settings, the latter as `key=value`.
-
-    Raises:
-        InputError: one of them cannot be varied so.
+    `preset` and `given`, as `key=value`, are the other settings. Raises `InputError` if one cannot be varied so.
     """
     fixed = flatten(parse_assignments(given))
     space: dict[str, Any] = {}
@@ -116,7 +110,6 @@ def _values_of(distribution: Any) -> Sequence[Any]:  # noqa: ANN401 - Optuna's
 
 
 def as_settings(values: Mapping[str, Any]) -> list[str]:
-    """Return settings as `key=value`."""
     return [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in values.items()]
 
 
@@ -153,7 +146,6 @@ class Study:
         )
 
     def trials(self) -> list[Any]:
-        """Return all trials (`optuna.trial.FrozenTrial`)."""
         return list(self._study.trials)
 
     def unfinished(self) -> list[int]:
@@ -208,7 +200,6 @@ class Study:
         return False
 
     def finish(self, number: int, value: float) -> None:
-        """End a trial with its value."""
         self._study.tell(number, value)
 
     def prune(self, number: int) -> None:
@@ -221,11 +212,9 @@ class Study:
         self._study.tell(number, state=TrialState.FAIL)
 
     def state_of(self, trial: Any) -> str:  # noqa: ANN401 - Optuna's
-        """Return the state of a trial: finished, pruned, refused or unfinished."""
         names = {TrialState.COMPLETE: "finished", TrialState.PRUNED: "pruned", TrialState.FAIL: "refused"}
         return names.get(trial.state, "unfinished")
 
     def reason_of(self, trial: Any) -> str | None:  # noqa: ANN401 - Optuna's
-        """Return why a trial was refused; None if it was not."""
         reason: str | None = trial.user_attrs.get(_REASON)
         return reason

@@ -45,8 +45,6 @@ _ANOTHER_FOLDER = "give another folder with --out"
 
 
 class Trial(Record):
-    """Result of a trial."""
-
     edge: float | None
     """Information coefficient of the feature planted into the market; None: a market in which nothing can be
     predicted."""
@@ -61,14 +59,11 @@ class Trial(Record):
 
 @dataclass(frozen=True)
 class Claims:
-    """Number of trials, and of those that claimed skill."""
-
     trials: int
     claimed: int
 
     @property
     def share(self) -> float | None:
-        """Share of the trials that claimed skill; None without any."""
         return self.claimed / self.trials if self.trials else None
 
     @property
@@ -84,12 +79,7 @@ class Claims:
 
 @dataclass(frozen=True)
 class Trust:
-    """Results of the trials.
-
-    Attributes:
-        false_alarms: on markets in which nothing can be predicted.
-        power: on the market with a planted edge, by its information coefficient, rising.
-    """
+    """Claims on markets in which nothing can be predicted, and with a planted edge, by its information coefficient."""
 
     false_alarms: Claims
     power: Mapping[float, Claims]
@@ -106,7 +96,6 @@ class Trust:
 
     @property
     def sentences(self) -> tuple[str, str]:
-        """Both results in words."""
         alarms, tried = self.false_alarms, ", ".join(f"{edge:g}" for edge in self.power)
         low, high = alarms.interval or (0.0, 1.0)
         first = (
@@ -152,8 +141,7 @@ class TrustTrials:
         Args:
             trials: on noise, and as many for each edge.
             edges: information coefficients.
-            begun: called before each new trial with its number and the number of all; kept trials come first.
-            made: called after it with its result, its number and the number of all.
+            begun, made: called before and after each new trial, with its number and the number of all.
         """
         edges = sorted(set(edges))
         seeds = range(self._config.seed, self._config.seed + trials)
@@ -211,7 +199,6 @@ class TrustTrials:
         return panel_of_clean_prices(prices, self._config.market, prices_fingerprint(prices))
 
     def _require_same_definition(self) -> None:
-        """Keep the definition of the trials, and refuse to mix two."""
         market = self._config.market.model_copy(update={"data": None})
         settings = _settings_of_effect(self._config.model_copy(update={"market": market}))
         definition = {"config": settings, "prices": prices_fingerprint(self._prices), "draws": _DRAWS}

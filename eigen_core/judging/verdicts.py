@@ -75,7 +75,6 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
     """Return the verdict on agents that played a span of days.
 
     Args:
-        played: their earnings.
         config: of the run; its seed is that of the bootstraps.
         looks: results on these days among which this one was chosen, itself included.
         looked_at: known Sharpe ratios of a day among them.
@@ -151,7 +150,7 @@ def _share_below(played: SpanResult) -> float:
 
 
 def _correlation(returns: Values, baskets: Sequence[Values]) -> float | None:
-    """Return the greatest correlation of the returns with those of a basket; None where nothing moves."""
+    """Return the greatest correlation of the returns with those of a basket; None if nothing moves."""
     known = [basket for basket in baskets if basket.std() > 0.0 and returns.std() > 0.0]
     return max((float(np.corrcoef(returns, basket)[0, 1]) for basket in known), default=None)
 

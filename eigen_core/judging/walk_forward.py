@@ -37,13 +37,12 @@ class Days:
     last: str
 
     def __str__(self) -> str:
-        """Return both dates."""
         return f"{self.first} to {self.last}"
 
 
 @dataclass(frozen=True)
 class Fold:
-    """A fold of a walk: its number from 1 on, and its days."""
+    """Days of a fold, which are numbered from 1 on."""
 
     number: int
     train: Days
@@ -56,12 +55,11 @@ class Walk:
     """A walk.
 
     Attributes:
-        name: of the walk; its runs are `NAME-fold-2-seed-1`.
         config: of all runs, except for dates and seed; `market.purge_days` and `market.holdout_days` are those of each
             fold.
         folds: in the order of the days.
         train_days: of each fold; None: all days before its validation.
-        seeds: runs of each fold: with the configuration's seed and those that follow.
+        seeds: number of runs of each fold: with the configuration's seed and those that follow.
     """
 
     name: str
@@ -72,15 +70,12 @@ class Walk:
 
     @property
     def all_seeds(self) -> range:
-        """The seeds of each fold."""
         return range(self.config.seed, self.config.seed + self.seeds)
 
     def run_of(self, fold: Fold, seed: int) -> str:
-        """Return the name of a fold's run."""
         return f"{self.name}-fold-{fold.number}-seed-{seed}"
 
     def config_of(self, fold: Fold, seed: int) -> Config:
-        """Return the configuration of a fold's run."""
         first = self.config.market.first_date if self.train_days is None else fold.train.first
         market = {"first_date": first, "last_date": fold.played.last}
         return config_from_values(merge(self.config.model_dump(), {"market": market, "seed": seed}))
@@ -92,7 +87,6 @@ class Walk:
                 yield self.run_of(fold, seed), self.config_of(fold, seed)
 
     def document(self) -> dict[str, JsonValue]:
-        """Return the walk as it is stored."""
         return {
             "config": stored_values(self.config),
             "train_days": self.train_days,
@@ -113,12 +107,10 @@ def plan_walk(
     """Return a walk whose last fold plays the last days.
 
     Args:
-        name: of the walk.
+        name, train_days, seeds: see `Walk`.
         config: of its runs; each fold plays `market.holdout_days` days.
         dates: datetime64[D] `[days]`, of the panel that the configuration describes.
         folds: number of folds.
-        train_days: of each fold; None: all days before its validation.
-        seeds: runs of each fold.
 
     Raises:
         InputError: the name cannot be used, or there are too few days.
@@ -171,7 +163,6 @@ def with_purge(config: Config, purge_days: int | None) -> Config:
 
 
 def folder_of(walk: Walk) -> Path:
-    """Return the local folder for the results of a walk."""
     checkpoint = walk.config.checkpoint
     return run_root(checkpoint.store, checkpoint.local) / WALKS / walk.name
 
@@ -200,12 +191,10 @@ def require_same_walk(walk: Walk) -> None:
 
 
 def is_walk(store: str, name: str) -> bool:
-    """Return whether a store has a walk of this name; may raise `InputError` and `StoreUnavailableError`."""
     return open_store(store).stat(_document_name(check_run_name(name))) is not None
 
 
 def walks_in(store: str) -> list[str]:
-    """Return the names of the walks in a store, sorted; may raise `InputError` and `StoreUnavailableError`."""
     below = (found.name.removeprefix(WALKS) for found in open_store(store).objects(WALKS))
     return sorted(name.removesuffix(".json") for name in below if "/" not in name and name.endswith(".json"))
 

@@ -21,24 +21,17 @@ COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
 """One for each run that can be compared."""
 
 Account = tuple[str, EquityCurve, Metrics]
-"""An account with its name and metrics."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs on the same days.
-
-    Attributes:
-        played: backtests of the runs.
-        file: HTML, if it was written.
-    """
+    """Runs on the same days; `file` has them as HTML, if it was written."""
 
     played: Sequence[Backtest]
     file: Path | None = None
 
     @property
     def runs(self) -> Mapping[str, Backtest]:
-        """The backtests by run."""
         return {one.run: one for one in self.played}
 
     @cached_property
@@ -76,12 +69,10 @@ class Comparison:
 
     @property
     def warnings(self) -> Sequence[str]:
-        """Limits of the metrics, as sentences, each once."""
         return list(dict.fromkeys(warning for one in self.played for warning in one.warnings))
 
 
 def comparison_page(compared: Comparison) -> str:
-    """Return the page of a comparison, HTML."""
     first, curves = compared.played[0], {name: curve for name, (curve, _) in compared.accounts.items()}
     figures = {name: found for name, (_, found) in compared.accounts.items()}
     colours = dict.fromkeys(curves, MUTED) | dict(zip(compared.runs, COLOURS, strict=False))

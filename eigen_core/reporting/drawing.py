@@ -25,7 +25,7 @@ _NICENESS = 10
 
 
 class DrawingError(RuntimeError):
-    """The figures could not be drawn."""
+    """The plots could not be drawn."""
 
 
 class Drawing:
@@ -50,7 +50,6 @@ class Drawing:
     def begin(
         self, history: RecordLog[GenerationRecord], telemetry: RecordLog[Telemetry], curves: Sequence[Curve]
     ) -> None:
-        """Draw the plots of these records, as they are now (`write_plots`)."""
         head = {"records": len(history), "curves": [asdict(curve) for curve in curves]}
         assert self._process.stdin is not None
         # A process that has ended already says why in `write`.
@@ -59,7 +58,6 @@ class Drawing:
                 given.write(line + b"\n")
 
     def is_done(self) -> bool:
-        """Return whether the process has ended."""
         return self._process.poll() is not None
 
     def write(self, folder: Path) -> list[Path]:
@@ -80,7 +78,6 @@ class Drawing:
         return paths
 
     def stop(self) -> None:
-        """Kill the process."""
         self._process.kill()
         self._process.wait()
         if self._process.stdin is not None:

@@ -57,7 +57,6 @@ class MlflowTracker:
         self._written: tuple[str, int] | None = None
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
-        """Add the missing values."""
         if self._database is not None and not self._database.exists():
             _make_database(self._database, self._folder)
         client = MlflowClient(self._uri)

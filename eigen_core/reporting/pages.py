@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from statistics import fmean
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
@@ -21,9 +20,6 @@ from eigen_core.reporting.tables import (
     markdown_table,
     population_table,
 )
-
-if TYPE_CHECKING:
-    pass
 
 FITNESS_PLOT = "fitness.png"
 """The plot that stands right below the facts."""
@@ -94,8 +90,7 @@ class Progress:
     """Progress of a training.
 
     Attributes:
-        done: the newest complete generation.
-        generations: number of generations when it is complete.
+        done: number of complete generations.
         now, began: the current time, and the start of this process's training (UTC).
         seconds_each: mean time of the newest generations (seconds); None: not known yet.
         took: time of all generations (seconds).
@@ -114,17 +109,14 @@ class Progress:
 
     @property
     def is_trained(self) -> bool:
-        """Whether all generations are complete."""
         return self.done >= self.generations
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing is left to do."""
         return self.is_trained and not self.holdout_is_left
 
     @property
     def share(self) -> float:
-        """Share of the generations that are complete."""
         return self.done / self.generations
 
     def left(self) -> str:
@@ -157,11 +149,10 @@ class Overview:
     """Content of the page of a run.
 
     Attributes:
-        where: the run in its store, as markdown.
-        checkpoint: time of its newest checkpoint (UTC); None: there is none.
+        where, notes: where the run is kept, and further titles and sentences, as markdown.
+        checkpoint: time of the newest checkpoint (UTC); None: there is none.
         history: records of the newest generations, if possible twice `SHOWN_GENERATIONS` of them.
         champion: the champion's card; empty before the first generation.
-        notes: further titles and sentences, markdown.
         curve, plots: the plot of the fitness, and the others, as markdown.
     """
 
@@ -182,7 +173,6 @@ class Overview:
         return f"{self.progress.line()}{best}"
 
     def page(self) -> str:
-        """Return the page, as markdown."""
         return "\n\n".join(filter(None, [*self._head(), self.curve, *self._body(), self.plots]))
 
     def _head(self) -> list[str]:
@@ -225,7 +215,7 @@ class Overview:
 
 
 def _fits(text: str) -> bool:
-    """Whether a text, without the addresses of its links, is narrow enough for a cell, which does not wrap."""
+    """Return whether a text fits into a cell, which does not wrap; addresses of links are not shown."""
     return len(re.sub(r"\]\([^)]*\)", "", text)) <= _CELL
 
 
@@ -241,7 +231,6 @@ def _training_facts(history: Sequence[GenerationRecord]) -> list[tuple[str, str]
 
 
 def _trend(history: Sequence[GenerationRecord]) -> str:
-    """Compare the mean fitness of the newest generations with that of as many before, in words."""
     if len(history) < 2:
         return ""
     newest = min(SHOWN_GENERATIONS, len(history) // 2)

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
 from textwrap import fill
-from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -56,9 +55,6 @@ from eigen_core.reporting.style import (
 )
 from eigen_core.reporting.tables import NO_GENERATION, champion_in_words, diversity_sentence
 
-if TYPE_CHECKING:
-    pass
-
 # Fewer generations give a slope that says nothing.
 _SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
@@ -71,13 +67,8 @@ def write_plots(
 ) -> list[Path]:
     """Write every plot of a run into `folder` and return the files, in reading order.
 
-    Each file is replaced in one step. Plots without data are written too and say why they are empty.
-
-    Args:
-        history: records of the generations, in order. A log that parses them lazily keeps memory small.
-        telemetry: of the generations; may be empty or lack some.
-        folder: created if missing.
-        curves: of the learner.
+    Each file is replaced in one step. Plots without data are written too and say why they are empty; `telemetry` may
+    lack generations. A history that parses its records lazily keeps memory small.
     """
     return [
         plot_fitness(history, folder / FITNESS_PLOT),

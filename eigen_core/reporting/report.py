@@ -35,8 +35,6 @@ NAMES = {
 
 @dataclass(frozen=True)
 class Fact:
-    """A value with its name and a note."""
-
     name: str
     value: str
     note: str = ""
@@ -57,15 +55,11 @@ class Report:
 
     Attributes:
         run, agent, span: in words.
-        played: earnings.
-        verdict: on them.
         facts: basis of the verdict.
-        looks: number of looks at these days, in a sentence.
+        looks, warnings: number of looks at these days, and limits of the metrics, as sentences.
         data: source of the prices and findings in them, as sentences.
-        preset, settings: the run's.
         commands: command lines that make this report again, in order.
         hashes: of weights, replay and data; the machine that computed them.
-        warnings: limits of the metrics, as sentences.
         folds: of a walk; empty for a run.
     """
 
@@ -85,18 +79,11 @@ class Report:
     folds: Sequence[Fold] = ()
 
     @property
-    def sentence(self) -> str:
-        """The verdict, beginning with a capital."""
-        return self.verdict.statement
-
-    @property
     def first(self) -> str:
-        """The first day, as 2013-01-02."""
         return str(self.played.curve.dates[0])
 
     @property
     def last(self) -> str:
-        """The last day."""
         return str(self.played.curve.dates[-1])
 
 
@@ -127,7 +114,6 @@ def training_command(config: Config, run: str) -> str:
 
 
 def options_of(config: Config) -> list[str]:
-    """Return the options of a training command that give a configuration."""
     rows = [row for row in explain(config) if row.source == "given" and row.setting.key not in _HERE]
     given = {row.setting.key: row.value for row in rows}
     data = given.pop("market.data", None)
@@ -219,7 +205,6 @@ class Table:
 
 
 def figures_table(columns: Mapping[str, Metrics], caption: str) -> Table:
-    """Return the figures of accounts side by side, one column each."""
     rows = [
         [Cell(title), *(Cell(shown(getattr(figures, name), text)) for figures in columns.values())]
         for name, (title, text) in FIGURES.items()
@@ -228,7 +213,6 @@ def figures_table(columns: Mapping[str, Metrics], caption: str) -> Table:
 
 
 def shown(value: float | None, text: Callable[[float], str]) -> str:
-    """Return a value as text; a dash for None."""
     return UNDEFINED if value is None else text(value)
 
 
@@ -249,7 +233,6 @@ def calendar_table(curve: EquityCurve) -> Table:
 
 
 def yearly_table(curves: Mapping[str, EquityCurve]) -> Table:
-    """Return the return of each year of accounts side by side, one column each."""
     by_year = {name: _compounded(curve, "Y") for name, curve in curves.items()}
     years = sorted({year for returns in by_year.values() for year in returns})
     rows = [[Cell(year), *(_return(returns.get(year), _FULL_YEAR) for returns in by_year.values())] for year in years]

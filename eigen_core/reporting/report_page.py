@@ -65,10 +65,7 @@ _DAYS = {"holdout": "Holdout", "validation": "Validation days", _WALK: "Walk-for
 
 
 def write_report(store: str, run: str, *, span: str | None, agent: str, file: Path) -> Report:
-    """Play an agent of a run over a span of days and write the report to an HTML file.
-
-    `store`, `run`, `span`, `agent` and errors are those of `backtest`; `InputError` also if the file cannot be written.
-    """
+    """Play an agent of a run over a span of days and write the report to an HTML file; see `backtest`."""
     require_place(file)
     report = report_of(backtest(store, run, span=span, agent=agent), status_of(store, run))
     write_page(report_page(report), file)
@@ -89,13 +86,11 @@ def write_walk_report(store: str, name: str, file: Path) -> Report:
 
 
 def write_page(page: str, file: Path) -> None:
-    """Write a page into a file in one step; raise `InputError` if it cannot be written."""
     with explained("write", file), replacing(file) as opened:
         opened.write(page.encode())
 
 
 def report_of(played: Backtest, status: RunStatus) -> Report:
-    """Return the report of a backtest of a run."""
     last = status.history[-1]
     hashes = [Fact("Weights of the last generation", last.weights_sha256), Fact("Replay", last.replay_sha256)]
     if status.computed_by is not None:
@@ -118,7 +113,6 @@ def report_of(played: Backtest, status: RunStatus) -> Report:
 
 
 def report_of_walk(result: WalkResult) -> Report:
-    """Return the report of a walk."""
     walk, verdict = result.walk, result.verdict
     shape = ["--folds", str(len(walk.folds)), "--seeds", str(walk.seeds)]
     shape += [] if walk.train_days is None else ["--train-days", str(walk.train_days)]
@@ -141,7 +135,6 @@ def report_of_walk(result: WalkResult) -> Report:
 
 
 def _report(played: SpanResult, verdict: Verdict, config: Config, hashes: Sequence[Fact], **words: Any) -> Report:  # noqa: ANN401
-    """Return a report with the data and settings of a configuration."""
     panel, found = build_panel(config)
     return Report(
         played=played,
@@ -237,7 +230,6 @@ def _held(walks: Sequence[str]) -> str:
 
 
 def report_page(report: Report) -> str:
-    """Return the page of a report, HTML."""
     played, headline = report.played, HEADLINES[report.verdict.claim]
     curve, benchmark = played.curve, NAMES[played.benchmark]
     curves = {AGENT: curve, **{NAMES[name]: held for name, held in played.baselines.items()}}
@@ -313,9 +305,9 @@ def _with_its_unit(value: object) -> object:
 
 def _after_headline(report: Report) -> str:
     """Return the verdict's sentence without the claim that the headline makes."""
-    claim, colon, rest = report.sentence.partition(": ")
+    claim, colon, rest = report.verdict.statement.partition(": ")
     repeated = colon and claim.casefold() == HEADLINES[report.verdict.claim].casefold()
-    return rest[:1].upper() + rest[1:] if repeated else report.sentence
+    return rest[:1].upper() + rest[1:] if repeated else report.verdict.statement
 
 
 def _traded(played: SpanResult) -> str:
@@ -355,7 +347,7 @@ def report_markdown(report: Report, where: str) -> str:
     rows: list[Row] = [{column: cell.text for column, cell in zip(columns, row, strict=True)} for row in table.rows]
     page = [
         f"# {report.run}, {report.agent}: {report.span}, {report.first} to {report.last}",
-        f"**{report.sentence}**",
+        f"**{report.verdict.statement}**",
         "\n".join(f"- **{fact.name}**: {fact.value} {fact.note}".rstrip() for fact in report.facts),
         markdown_table(rows),
         f"Plots and all tables: `{where}`",

@@ -67,7 +67,6 @@ def _shorten(name: str) -> str:
 
 
 def equity_plot(curves: Mapping[str, EquityCurve], colours: Mapping[str, str], ends: Sequence[str] = ()) -> Markup:
-    """Draw the equity of accounts for a page; see `draw_equity`."""
 
     def draw(axes: Axes, narrow: bool) -> None:
         draw_equity(axes, curves, colours, ends, narrow=narrow)
@@ -88,8 +87,7 @@ def draw_equity(
 
     Args:
         axes: of the plot.
-        curves: the accounts by name.
-        colours: by name.
+        curves, colours: by name of the account.
         ends: last dates of folds, as YYYY-MM-DD; all but the last are marked.
         narrow: without names at the ends of the lines.
     """
@@ -121,7 +119,6 @@ def draw_equity(
 
 
 def drawdown_plot(played: SpanResult) -> Markup:
-    """Draw the drawdowns of the agent and of the benchmark."""
     dates, own, name = played.curve.dates, drawdowns(played.curve), played.benchmark
     other, colour = drawdowns(played.baselines[name]), BASELINE_COLOURS[name]
 
@@ -190,7 +187,6 @@ def _line_plot(name: str, label: str, dates: NDArray[np.datetime64], values: Val
 
 
 def exposure_plot(curve: EquityCurve) -> Markup:
-    """Draw the share of the equity that is invested."""
     dates, exposure = curve.dates, curve.exposure
 
     def draw(axes: Axes, narrow: bool) -> None:

@@ -79,8 +79,6 @@ _SETTINGS_LOCK = threading.Lock()
 
 
 class EndLabel(NamedTuple):
-    """A text beside the last point of a line."""
-
     y: float
     text: str
     colour: str
@@ -88,12 +86,7 @@ class EndLabel(NamedTuple):
 
 @contextmanager
 def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, Any] | None = None) -> Iterator[Figure]:
-    """Yield an empty figure in the common style; matplotlib's own settings are as before afterwards.
-
-    Args:
-        size_inches: width and height.
-        settings: of matplotlib, laid over the style.
-    """
+    """Yield an empty figure in the common style with `settings` over it; matplotlib's own are as before afterwards."""
     with _SETTINGS_LOCK, matplotlib.rc_context({**_STYLE, **(settings or {})}):
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH)
         FigureCanvasAgg(figure)
@@ -206,7 +199,6 @@ def spread(heights: Sequence[float], gap: float) -> list[float]:
 
 
 def footnote(figure: Figure, text: str) -> None:
-    """Write an explanation below the axes, at the right."""
     figure.text(0.985, 0.018, text, color=MUTED, fontsize=8.0, ha="right")
 
 
@@ -224,9 +216,7 @@ _OUTLIER = 4.0
 def scale_losses(axes: Axes, values: Values) -> str:
     """Choose a scale on which the newer half of the values is readable, and return its name.
 
-    Args:
-        axes: with the values drawn.
-        values: `[curves, generations]`, without NaN.
+    `values` are drawn in `axes`: `[curves, generations]`, without NaN.
     """
     if values.min() <= 0.0:
         return compress_outliers(axes, values, values)
@@ -247,7 +237,7 @@ def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str
 
     Args:
         axes: with the values drawn.
-        core: the values to read, `[curves, generations]`.
+        core: values to be readable, `[curves, generations]`.
         everything: all values that are drawn, any shape.
     """
     values, furthest = np.asarray(core, dtype=np.float64), float(np.abs(everything).max())

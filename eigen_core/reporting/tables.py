@@ -45,7 +45,6 @@ def _champion(record: GenerationRecord) -> str:
 
 
 def _chosen_by_score(record: GenerationRecord) -> bool:
-    """Whether the champion was chosen by a score other than its validation fitness."""
     return record.champion_score != record.champion_validation
 
 
@@ -229,13 +228,8 @@ def history_frame(
     """Return the scalars of a run as a frame indexed by generation; unknown values are NaN.
 
     Columns are the scalar fields of `GenerationRecord`, `distinct_ancestors`, those of the champion's excess, learning,
-    trading and evolution with `champion_excess_`, `learning_`, `trading_` or `evolution_` in front, and those of
-    `Telemetry` with the whole time, `seconds`.
-
-    Args:
-        history: records of the generations.
-        telemetry: their times and memory.
-        known: columns that exist even if no generation has them.
+    trading and evolution with `champion_excess_`, `learning_`, `trading_` or `evolution_` in front, those of
+    `Telemetry` with the whole time, `seconds`, and `known`, which exist even if no generation has them.
     """
     import pandas as pd
 

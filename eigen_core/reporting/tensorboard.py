@@ -34,8 +34,6 @@ _CHECKSUM = struct.Struct("<I")
 
 
 class TensorBoardTracker:
-    """Writes a run's event file."""
-
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
     memory_bytes: ClassVar[int] = 5_000_000
 

@@ -150,8 +150,7 @@ class TrackerListener(Listener):
     tried again with the next generation.
 
     Args:
-        config: the run's.
-        location: of the run.
+        config, location: of the run.
         warn: receives the warnings, in the thread that calls this object.
 
     Raises:
@@ -174,14 +173,11 @@ class TrackerListener(Listener):
             follower.finish(max(end - time.monotonic(), 0.0))
 
     def prepared(self, training: Training) -> None:
-        """Write generations of earlier processes."""
         self.write(training.state.history, training.state.telemetry)
 
     def checkpointed(self, training: Training) -> None:
-        """Write the newest generation."""
         self.write(training.state.history, training.state.telemetry)
 
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
-        """Begin to write a history to all trackers."""
         for follower in self._followers:
             follower.write(history, telemetry)

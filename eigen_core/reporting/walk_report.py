@@ -27,8 +27,6 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class FoldResult:
-    """A fold, played by the champion of one seed."""
-
     fold: Fold
     seed: int
     run: str
@@ -39,10 +37,7 @@ class FoldResult:
 class WalkResult(SpanResult):
     """Earnings of a walk's champions, joined: an equal share of the capital for each seed, carried from fold to fold.
 
-    Attributes:
-        walk: its definition.
-        played: results of its folds, seed by seed, in the order of the days.
-        curves: the joined account of each seed.
+    `played` has the folds seed by seed, in the order of the days; `curves` the joined account of each seed.
     """
 
     walk: Walk
@@ -50,7 +45,6 @@ class WalkResult(SpanResult):
     curves: Mapping[int, EquityCurve]
 
     def of_seed(self, seed: int) -> list[Backtest]:
-        """Return the backtests of a seed, in the order of the days."""
         return [one.played for one in self.played if one.seed == seed]
 
     @cached_property
@@ -71,12 +65,7 @@ class WalkResult(SpanResult):
 
 
 def play_walk(walk: Walk) -> WalkResult:
-    """Play the folds of a trained walk with its champions.
-
-    Raises:
-        InputError: a run is not finished, or its data are not those that it was trained on.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Play the folds of a trained walk with its champions; for errors see `backtest`."""
     store = walk.config.checkpoint.store
     played = [
         FoldResult(fold, seed, walk.run_of(fold, seed), backtest(store, walk.run_of(fold, seed), span="holdout"))
@@ -194,7 +183,6 @@ def folds_table(result: WalkResult) -> pd.DataFrame:
 
 
 def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
-    """Return the result of a fold as a row."""
     played, excess = one.played, one.played.excess
     return {
         "fold": one.fold.number,

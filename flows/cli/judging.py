@@ -282,7 +282,7 @@ def report(
 
 
 def print_report(console: Console, report: "Report", agent: str, file: Path, artifact: str | None) -> None:  # noqa: ARG001
-    print_line(console, (report.sentence, "bold"))
+    print_line(console, (report.verdict.statement, "bold"))
     print_line(console, f"{report.run}, {report.agent}: {report.span}, {report.first} to {report.last}")
     print_figures(console, "account", accounts_of("agent", report.played))
     print_fact(console, "report", str(file))
@@ -302,7 +302,7 @@ def report_document(report: "Report", agent: str, file: Path, artifact: str | No
         "folds": [{"fold": f"fold {fold.number}", **attributes(fold.played, "first", "last")} for fold in report.folds],
         **attributes(played, "periods_per_year", "risk_free", "figures"),
         "baselines": played.figures_of_baselines,
-        "verdict": {"claim": report.verdict.claim, "sentence": report.sentence},
+        "verdict": {"claim": report.verdict.claim, "sentence": report.verdict.statement},
     }
 
 

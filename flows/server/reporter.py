@@ -215,7 +215,7 @@ def publish(report: "Report", file: Path) -> str | None:
     with server_asked("Prefect has no page of the report", logger):
         require_server()
         create_markdown_artifact(
-            key=key, markdown=markdown, description=f"Report of run {report.run}: {report.sentence}"
+            key=key, markdown=markdown, description=f"Report of run {report.run}: {report.verdict.statement}"
         )
         published = True
     return key if published else None

@@ -203,7 +203,7 @@ def test_the_short_form_has_verdict_and_figures_and_names_the_file(report: Repor
     assert (
         text.splitlines()[0] == f"# mine, champion, agent 3 of generation 7: holdout, {report.first} to {report.last}"
     )
-    assert f"**{report.sentence}**" in text
+    assert f"**{report.verdict.statement}**" in text
     assert f"| Total Return | {percent(report.played.figures.total_return, 2)} |" in text
     assert text.endswith("`mine-report.html`")
 

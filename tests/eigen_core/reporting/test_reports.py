@@ -192,7 +192,7 @@ def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatc
     assert reporter.publish(report, tmp_path / "report.html") == "mine-report"
     (artifact,) = created
     assert artifact["key"] == "mine-report"
-    assert report.sentence in artifact["markdown"]
+    assert report.verdict.statement in artifact["markdown"]
     assert str(tmp_path / "report.html") in artifact["markdown"]
 
 

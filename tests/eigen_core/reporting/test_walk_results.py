@@ -127,7 +127,7 @@ def test_the_command_report_makes_the_report_of_a_walk(
         {"fold": f"fold {fold.number}", "first": fold.played.first, "last": fold.played.last} for fold in walk.folds
     ]
     assert document["figures"]["total_return"] == result.figures.total_return
-    assert document["verdict"] == {"claim": result.verdict.claim, "sentence": report_of_walk(result).sentence}
+    assert document["verdict"] == {"claim": result.verdict.claim, "sentence": report_of_walk(result).verdict.statement}
     assert file.read_text(encoding="utf-8") == report_page(report_of_walk(result))
     assert not is_report_of_walk(store, "years-fold-1-seed-1", span=None, agent="champion")
     for name, span, agent, sentence in (
