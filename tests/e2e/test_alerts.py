@@ -95,8 +95,7 @@ def test_a_preset_and_a_number_of_generations_are_enough(operated: Operated, mea
 )
 def test_a_wrong_value_is_refused_before_anything_begins(operated: Operated, config: str, sentence: str) -> None:
     before = len(operated.asked_for())
-    refused = operated.try_prefect("deployment", "run", "train/gpu", "-p", f"config={config}")
-    assert refused.returncode != 0
+    refused = operated.prefect("deployment", "run", "train/gpu", "-p", f"config={config}", fails=True)
     said = " ".join(f"{refused.stdout} {refused.stderr}".split())
     assert re.search(sentence, said)
     assert "Traceback" not in said

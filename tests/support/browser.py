@@ -34,17 +34,10 @@ _OPTIONS = (
 
 
 def missing_browser() -> str | None:
-    """Why there is no browser, as a sentence; None if there is one.
-
-    Raises:
-        RuntimeError: there is none, and EIGEN_REQUIRE_BROWSER is set.
-    """
-    if not any(map(shutil.which, _BROWSERS)):
-        missing = "There is no Chromium here: `apt-get install chromium chromium-driver` for the test of the pages."
-    elif shutil.which("chromedriver") is None:
-        missing = "There is no chromedriver here: `apt-get install chromium-driver` for the test of the pages."
-    else:
+    """Why there is no browser, as a sentence; None if there is one. An error if EIGEN_REQUIRE_BROWSER is set."""
+    if any(map(shutil.which, _BROWSERS)) and shutil.which("chromedriver"):
         return None
+    missing = "A browser is missing: `apt-get install chromium chromium-driver` for the tests of pages."
     if os.environ.get("EIGEN_REQUIRE_BROWSER"):
         raise RuntimeError(missing)
     return missing
@@ -58,7 +51,6 @@ class Browser:
         self._pictures = pictures
 
     def open(self, url: str, *texts: str) -> None:
-        """Open a page and wait until it shows all these texts."""
         self.driver.get(url)
         self.wait_for(*texts)
 
@@ -77,8 +69,6 @@ class Browser:
         self._until(look, lambda: f"{missing} on {self.driver.current_url}")
 
     def wait_for_one(self, *texts: str) -> str:
-        """Wait until the page shows one of these texts, and return the first that it shows."""
-
         def look() -> str | None:
             page = self.text()
             return next((text for text in texts if text in page), None)
@@ -93,7 +83,7 @@ class Browser:
         return self._until(lambda: self.driver.find_elements(By.TAG_NAME, tag), lambda: f"a {tag}")
 
     def picture_widths(self) -> list[int]:
-        """The widths of the page's pictures as they were drawn, once all were tried; 0: broken."""
+        """The widths of the page's pictures once all were loaded; 0: broken."""
         script = "return [...document.images].map(image => image.complete ? image.naturalWidth : -1)"
 
         def widths() -> list[int]:

@@ -14,14 +14,9 @@ _EIGEN = re.compile(r"(?:^|(?<=[\s/]))eigen (?=[a-z])(?:[^;|&)']|'[^']*')*")
 
 
 def check_command(line: str) -> None:
-    """Parse a line that begins with the command `eigen`, or a path to it.
-
-    Raises:
-        click's UsageError: there is no such command, option or value, or something is missing.
-    """
-    words = shlex.split(line, comments=True)
+    """Parse a line that begins with the command `eigen`, or a path to it; may raise click's `UsageError`."""
+    words, group = shlex.split(line, comments=True), _group()
     assert Path(words[0]).name == "eigen"
-    group = _group()
     with typer.Context(group) as context:
         name, command, arguments = group.resolve_command(context, words[1:])
     assert command is not None

@@ -32,19 +32,12 @@ Kind = Literal[
 
 @dataclass
 class Fault:
-    """What is done to requests.
+    """A fault of requests whose method and path (with query, percent signs as sent) match two expressions.
 
     Attributes:
-        kind: what.
-        method: to requests whose method matches this expression.
-        path: to requests whose path and query match this expression somewhere, percent signs as sent.
-        after: the first so many that match are let through.
-        times: how many are affected; None: all.
-        probability: how likely each is affected.
-        status: of the answer of kind "status".
-        message: in that answer.
-        seconds: of silence, for kind "stall".
-        where: which byte is flipped, as a part of the whole: 0 the first, 1 the last.
+        after: number of requests that are let through before.
+        times: number of requests that have it; None: all.
+        where: byte that is flipped: 0 the first, 1 the last.
     """
 
     kind: Kind
@@ -60,13 +53,7 @@ class Fault:
 
 
 class FaultProxy:
-    """A proxy in a thread of this process.
-
-    Attributes:
-        url: where it listens.
-        hook: called before each request is looked at, with its number (from 1), method and path, if it is set.
-        requests: method and path of each request so far.
-    """
+    """A proxy in a thread of this process; `hook` is called before each request with its number, method and path."""
 
     def __init__(self, target: str) -> None:
         self.hook: Callable[[int, str, str], None] | None = None
@@ -87,7 +74,6 @@ class FaultProxy:
         self._faults = []
 
     def seed(self, seed: int) -> None:
-        """Choose the numbers that decide where faults have a probability."""
         self._numbers = random.Random(seed)
 
     def count(self, method: str = "", path: str = "") -> int:
@@ -195,7 +181,6 @@ def _plain(answer: tuple[int, dict[str, str], bytes]) -> web.Response:
 
 
 def _reset(request: web.Request, answer: web.StreamResponse | None = None) -> web.StreamResponse:
-    """Reset the connection, as a machine does that knows nothing of it."""
     if request.transport is not None:
         connection = request.transport.get_extra_info("socket")
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -42,7 +42,6 @@ def small_settings(**sections: Any) -> list[str]:
 
 
 def free_port() -> int:
-    """Return a port of this machine at which nothing listens."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -70,7 +69,6 @@ def run_eigen(
     timeout: float = 120.0,
     code: int | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, which must be with this exit code if one is given."""
     ended = subprocess.run(
         eigen_command(arguments), env=environment, cwd=folder, capture_output=True, text=True, timeout=timeout
     )
@@ -101,7 +99,7 @@ class NoDrawing:
 
 @contextmanager
 def started(arguments: Sequence[str], environment: Mapping[str, str], folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """The command line in a process group of its own, as a terminal would start it; nothing of it survives."""
+    """Start the command line in a process group of its own, as a terminal does, and kill it at the end."""
     process = subprocess.Popen(
         eigen_command(arguments),
         env=environment,

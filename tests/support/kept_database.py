@@ -34,7 +34,6 @@ def begin_with_copy(database: Path, kept: Path) -> None:
 
 
 def kept_file() -> Path:
-    """Return where the tables of this release of Prefect are kept."""
     import prefect.server.database
 
     folder = Path(prefect.server.database.__file__).parent / "_migrations" / "versions" / "sqlite"
@@ -44,7 +43,6 @@ def kept_file() -> Path:
 
 
 def _migrated() -> bytes:
-    """Return a new database with all tables and no row of a server's."""
     # In a process of its own: Prefect would take what it remembers of another database for that of this one.
     command = [sys.executable, "-P", "-m", "prefect", "server", "database", "upgrade", "--yes"]
     with tempfile.TemporaryDirectory(prefix="eigen-") as folder:

@@ -10,30 +10,18 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
-    """Counts, inside its block, the memory of tensors that operations make, until it is freed.
-
-    Attributes:
-        live: bytes that live now.
-        peak: the most that lived at once since the start, or the last `reset`.
-    """
+    """Counts, inside its block, the bytes of tensors that operations make, until they are freed."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
-        self.live = 0
-        self.peak = 0
+        self._live = self._peak = 0
         self._known: set[int] = set()
-
-    def reset(self) -> None:
-        self.peak = self.live
 
     def peak_of(self, work: Callable[[], object]) -> int:
         """Do some work and return the most that lived at once meanwhile beside what lived before (bytes)."""
-        before = self.live
-        self.reset()
-        result = work()
-        peak = self.peak - before
-        del result
-        return peak
+        before = self._peak = self._live
+        work()
+        return self._peak - before
 
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Sequence[type], args: Any = (), kwargs: dict[str, Any] | None = None
@@ -50,16 +38,16 @@ class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         if key in self._known or id(storage) in inputs:
             return
         self._known.add(key)
-        self.live += storage.nbytes()
-        self.peak = max(self.peak, self.live)
+        self._live += storage.nbytes()
+        self._peak = max(self._peak, self._live)
         weakref.finalize(storage, self._forget, key, storage.nbytes())
 
     def _forget(self, key: int, size: int) -> None:
         self._known.discard(key)
-        self.live -= size
+        self._live -= size
 
 
 def _storages(values: Any) -> list[torch.UntypedStorage]:
-    """The memory of the tensors among some values; those of the stand-in for a GPU have it in what they hold."""
+    # Tensors of the stand-in for a GPU have their memory in what they hold.
     tensors = (getattr(leaf, "held", leaf) for leaf in tree_leaves(values))
     return [tensor.untyped_storage() for tensor in tensors if isinstance(tensor, torch.Tensor)]

@@ -1,6 +1,6 @@
 """A memory that tests set by hand, and a clock that they turn."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuard, MemoryReport, Usage
@@ -8,7 +8,6 @@ from eigen_core.machine.usage import SystemMeter
 
 MB = 1_000_000
 LIMIT = 1_000 * MB
-"""The limit of guards made here; the lines are at 850 and 930 MB."""
 
 
 def host_bytes() -> int:
@@ -20,10 +19,8 @@ class HandMeter(SystemMeter):
     own: int = 100 * MB
     children: int = 0
     others: int = 0
-    """What else counts against the limit."""
     device: DeviceUsage | None = None
     kept_peak: int = 0
-    """The peak that the system has kept."""
     resets: int = 0
     looks: int = 0
 
@@ -32,7 +29,6 @@ class HandMeter(SystemMeter):
         return Usage(self.own, self.children, (self.own + self.children + self.others,), self.device)
 
     def peaks(self) -> tuple[int, DeviceUsage | None]:
-        """What the system has kept; the device keeps no peak."""
         return self.kept_peak, None
 
     def reset_peaks(self) -> None:
@@ -43,8 +39,7 @@ class HandMeter(SystemMeter):
 class HandClock:
     now: float = 0.0
     step: float = 0.0
-    """So much passes at each look at the clock."""
-    read: int = field(default=0)
+    read: int = 0
 
     def __call__(self) -> float:
         self.read += 1
@@ -57,10 +52,8 @@ def bare_report(reason: str = "a test") -> MemoryReport:
 
 
 class QuickGuard(MemoryGuard):
-    """Measures nothing for its reports, which takes long in a process full of tests."""
-
     def report(self, reason: str) -> MemoryReport:
-        """Say why, and nothing else."""
+        # Measuring takes long in a process full of tests.
         return bare_report(reason)
 
 
@@ -74,16 +67,6 @@ def hand_guard(
     limits: tuple[HostLimit, ...] = (HostLimit(LIMIT, "a limit for tests", "run"),),
     device_limit: DeviceLimit | None = None,
 ) -> MemoryGuard:
-    """A guard over `meter`, with a limit of `LIMIT` if no others are given, looking only when told to.
-
-    Its reports are empty unless it `measures`.
-    """
-    clock = clock or HandClock()
-    return (MemoryGuard if measures else QuickGuard)(
-        limits,
-        memory or MemoryConfig(),
-        device_limit=device_limit,
-        meter=meter,
-        clock=clock,
-        watch=watch,
-    )
+    """A guard over `meter` that looks only when told to; its reports are empty unless it `measures`."""
+    kind, clock = MemoryGuard if measures else QuickGuard, clock or HandClock()
+    return kind(limits, memory or MemoryConfig(), device_limit=device_limit, meter=meter, clock=clock, watch=watch)

@@ -18,10 +18,8 @@ class MemoryStore:
     Attributes:
         away: every operation raises `StoreUnavailableError`.
         refusal: if set, every operation that writes raises it.
-        lost_replies: so many of the next writes are done, but raise `StoreUnavailableError`; `create` is tried again
-            by the client and meets itself, as on a real store.
+        lost_replies: number of the next writes that are done, but raise `StoreUnavailableError`.
         before: called with each operation's name and its object's, before it.
-        done: all operations so far.
     """
 
     def __init__(self) -> None:
@@ -135,8 +133,6 @@ class MemoryStore:
 
 
 class Clock:
-    """Seconds that pass only when they are told to."""
-
     def __init__(self) -> None:
         self.seconds = 1_000.0
 

@@ -36,7 +36,7 @@ GENERATIONS = 6
 RESUMED_SECONDS = 300.0
 """From a kill to the next completed generation, at most: that of a machine with other things to do."""
 BUSY_SECONDS = 300.0
-"""Longest wait for what takes seconds on a machine with nothing else to do."""
+"""Longest wait for something that takes seconds on an idle machine."""
 _ACTIVE = ["PENDING", "RUNNING", "CANCELLING"]
 _TAIL = 40
 _TAIL_BYTES = 4096
@@ -48,25 +48,17 @@ PHASES = ("evaluate", "train", "evolve", "checkpoint")
 
 
 def number_of(said: str) -> str:
-    """The number of the flow run whose page a command has told."""
     return said.split("/flow-run/")[1].split()[0]
 
 
 def is_told_to_stop(process: psutil.Process) -> bool:
-    """Whether a process that is held has a SIGTERM waiting for it."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     masks = re.findall(r"^(?:SigPnd|ShdPnd):\s+([0-9a-f]+)$", status, re.MULTILINE)
     return any(int(mask, 16) >> (_SIGTERM - 1) & 1 for mask in masks)
 
 
 class Operated:
-    """A user's folder, with all that `eigen up` starts in it.
-
-    Args:
-        folder: of the user; everything lies below it.
-        api: of a server elsewhere; None: one of its own.
-        environment: of the user, beside the usual one.
-    """
+    """A user's folder, with all that `eigen up` starts in it; `api` is that of a server elsewhere."""
 
     def __init__(self, folder: Path, api: str | None = None, environment: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -84,13 +76,11 @@ class Operated:
             "COLUMNS": "120",
             # The log says when a phase begins.
             "PREFECT_LOGGING_LOGGERS_PREFECT_TASK_RUNS_LEVEL": "DEBUG",
+            **({} if api is None else {"PREFECT_API_URL": api}),
+            **(environment or {}),
         }
-        if api is not None:
-            self.environment["PREFECT_API_URL"] = api
-        else:
-            # Only saves the seconds in which a new server migrates an empty database.
+        if api is None:
             begin_with_copy(folder / "prefect" / "prefect.db", kept_file())
-        self.environment.update(environment or {})
 
     def eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
         ended = self.try_eigen(*arguments, seconds=seconds)
@@ -100,24 +90,19 @@ class Operated:
     def try_eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
         return run_eigen(arguments, environment=self.environment, folder=self.folder, timeout=seconds)
 
-    def prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        ended = self.try_prefect(*arguments)
-        assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
-        return ended
-
-    def try_prefect(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def prefect(self, *arguments: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
         environment = {**self.environment, "PREFECT_API_URL": self.api}
         command = [sys.executable, "-m", "prefect", *arguments]
-        return subprocess.run(
+        ended = subprocess.run(
             command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
         )
+        assert (ended.returncode != 0) == fails, (arguments, ended.stdout, ended.stderr, self.tails())
+        return ended
 
     def run_deployment(self, *arguments: str) -> str:
-        """Ask for a training with Prefect's own command, and return the number of its flow run."""
         return number_of(self.prefect("deployment", "run", "train/gpu", *arguments).stdout)
 
     def up(self) -> subprocess.CompletedProcess[str]:
-        """Start what does not run, and return what is said."""
         port = [] if "PREFECT_API_URL" in self.environment else ["--port", str(self._port)]
         return self.eigen("up", *port)
 
@@ -162,18 +147,16 @@ class Operated:
     def status(self, run: str) -> RunStatus:
         return status_of(str(self.store), run)
 
-    def flow_run(self, number: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._request("GET", f"flow_runs/{number}").json()
-        return found
+    def flow_run(self, number: str) -> Any:
+        return self._request("GET", f"flow_runs/{number}").json()
 
     def states(self, number: str) -> list[str]:
         found = self._request("GET", f"flow_run_states/?flow_run_id={number}").json()
         return [state["name"] for state in sorted(found, key=lambda state: str(state["timestamp"]))]
 
-    def flow_runs(self, run: str) -> list[dict[str, Any]]:
+    def flow_runs(self, run: str) -> Any:
         tagged = {"tags": {"all_": [f"run:{run}"]}}
-        found: list[dict[str, Any]] = self.ask("flow_runs/filter", flow_runs=tagged, sort="START_TIME_ASC")
-        return found
+        return self.ask("flow_runs/filter", flow_runs=tagged, sort="START_TIME_ASC")
 
     def asked_for(self) -> list[dict[str, Any]]:
         """The flow runs that a user has asked for, oldest first; those of a schedule come to be at any instant."""
@@ -195,7 +178,7 @@ class Operated:
         self._request("DELETE", f"flow_runs/{number}")
 
     def _request(self, method: str, path: str, document: Mapping[str, Any] | None = None) -> httpx.Response:
-        """The server's answer. One that is busy, as SQLite is at times, says so and is asked again: so does Prefect."""
+        """Ask the server, again if it is busy, as Prefect's client does."""
         end = time.monotonic() + _BUSY_SECONDS
         while True:
             with suppress(httpx.ReadTimeout) if time.monotonic() < end else nullcontext():
@@ -207,7 +190,6 @@ class Operated:
 
     @contextmanager
     def pool_paused(self) -> Iterator[None]:
-        """Let no worker begin anything meanwhile."""
         with self._patched(f"work_pools/{POOL}", "is_paused", True):
             yield
 
@@ -220,7 +202,6 @@ class Operated:
             self._request("PATCH", path, {name: not value})
 
     def wait(self, seconds: float, look: Callable[[], T | None], what: str, every: float = 0.1) -> T:
-        """What `look` finds, as soon as it finds something."""
         end = time.monotonic() + seconds
         while not (found := look()):
             assert time.monotonic() < end, f"not within {seconds:.0f} s: {what}\n{self.tails()}"
@@ -241,9 +222,8 @@ class Operated:
         assert self.wait_for_end(last["id"]) == "Completed"
         return [row["state"]["name"] for row in self.flow_runs(run)]
 
-    def deployment(self) -> dict[str, Any]:
+    def deployment(self) -> Any:
         (found,) = self.ask("deployments/filter", deployments={"name": {"any_": ["gpu"]}})
-        assert isinstance(found, dict)
         return found
 
     def is_resuming(self) -> bool:
@@ -251,7 +231,7 @@ class Operated:
         return bool(schedule["active"])
 
     def ask_by_schedule(self) -> str:
-        """Ask for a flow run as the schedule does once it was switched on by hand; return its number."""
+        """Ask for a flow run as the schedule does; return its number."""
         path = f"deployments/{self.deployment()['id']}/create_flow_run"
         return str(self.ask(path, state={"type": "SCHEDULED"}, tags=["auto-scheduled"])["id"])
 
@@ -263,7 +243,6 @@ class Operated:
 
     @contextmanager
     def worker_paused(self) -> Iterator[None]:
-        """Leave what is asked for meanwhile to another worker."""
         worker = self.process("worker")
         worker.suspend()
         try:
@@ -282,7 +261,7 @@ class Operated:
         while time.monotonic() < end:
             if self._last_told() == phase:
                 engine.suspend()
-                # What it had said by then is on its way through the worker.
+                # Its output is on its way through the worker.
                 time.sleep(_LOG_SECONDS)
                 if self._last_told() == phase:
                     return engine
@@ -291,15 +270,11 @@ class Operated:
         raise AssertionError(f"not seen in {phase} within {seconds:.0f} s\n{self.tails()}")
 
     def whole_after(self, phase: str) -> int:
-        """The newest generation that must be in the store once a process that is held in a phase was told to stop.
-
-        A generation that was computed is committed.
-        """
+        """The newest generation that must be in the store once a process that is held in a phase was told to stop."""
         computed = _BEGUN.findall(self._log_tail())[-1]
         return int(computed) - (phase != "checkpoint")
 
     def _last_told(self) -> str | None:
-        """The phase that has begun, as the worker's log tells it; None between phases."""
         told = _TOLD.findall(self._log_tail())
         return (told[-1] or None) if told else None
 
@@ -334,8 +309,7 @@ class Undisturbed:
     """The same training by `eigen train`, in a store of its own; its flow runs are on the server that runs there."""
 
     NAME = "whole"
-    """The run of `GENERATIONS`, whose pages are looked at; another one has more of them."""
-    _LONGER = "longer"
+    """The run of `GENERATIONS`, whose pages are looked at; `longer` has more of them."""
 
     def __init__(self, operated: Operated, settings: Sequence[str]) -> None:
         self._operated = operated
@@ -343,7 +317,7 @@ class Undisturbed:
         self._store = operated.folder / "undisturbed"
 
     def outcome(self, generations: int) -> list[tuple[int, str, str]]:
-        run = self.NAME if generations <= GENERATIONS else self._LONGER
+        run = self.NAME if generations <= GENERATIONS else "longer"
         whole = max(generations, GENERATIONS)
         options = ["--store", str(self._store), "--generations", str(whole)]
         seconds = _COMMAND_SECONDS + whole * _GENERATION_SECONDS

@@ -59,7 +59,6 @@ def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
 def record_of(
     home: StateDirectory, pid: int, api: str = "http://127.0.0.1:1/api", store: str | None = None
 ) -> ProcessRecord:
-    """What `eigen up` would note of a process."""
     log, folder = home.path / "some.log", home.path.parent
     return ProcessRecord(process=LocalProcess.of(pid), api=api, log=log, folder=folder, store=store)
 

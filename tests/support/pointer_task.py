@@ -1,7 +1,6 @@
 """The task `pointer`: name the number that is shown; the reward is minus the distance. Dense vectors are stored."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -31,17 +30,7 @@ def _layouts(config: Config, heads: Heads, box: Box) -> tuple[ParameterLayout, P
     return ParameterLayout(tuple(critic)), ParameterLayout(tuple(action_shapes("action", width, box, heads)))
 
 
-@dataclass(frozen=True)
-class PointerEncoding:
-    """Numbers, float32 `[agents, batch, 1]`, embedded."""
-
-    hidden: Tensor
-
-    def detach(self) -> "PointerEncoding":
-        return PointerEncoding(self.hidden.detach())
-
-
-class PointerTask(Task[Tensor, PointerEncoding]):
+class PointerTask(Task[Tensor, Tensor]):
     training_starts, validation_starts, holdout_starts = range(1_000), range(1_000, 1_100), range(1_100, 1_200)
 
     def __init__(self, config: Config, data: object, device: torch.device, heads: Heads) -> None:  # noqa: ARG002
@@ -101,13 +90,13 @@ class PointerTask(Task[Tensor, PointerEncoding]):
         terminal = replay.pick(stretches.last, "terminal")["terminal"]
         return Transitions(rows["shown"], following, rows["action"], rewards, stretches.steps, terminal)
 
-    def encode(self, critic: Parameters, observations: Tensor) -> PointerEncoding:
-        return PointerEncoding(torch.relu(linear(critic, "encoder", observations)))
+    def encode(self, critic: Parameters, observations: Tensor) -> Tensor:
+        return torch.relu(linear(critic, "encoder", observations))
 
-    def policy(self, actor: Parameters, encoding: PointerEncoding) -> SquashedGaussian:
-        return policy_of(actor, "action", encoding.hidden, self.box, self._heads)
+    def policy(self, actor: Parameters, encoding: Tensor) -> SquashedGaussian:
+        return policy_of(actor, "action", encoding, self.box, self._heads)
 
-    def values(self, critic: Parameters, encoding: PointerEncoding, actions: Tensor | None) -> Tensor:
-        inputs = encoding.hidden if actions is None else torch.cat([encoding.hidden, actions], dim=-1)
+    def values(self, critic: Parameters, encoding: Tensor, actions: Tensor | None) -> Tensor:
+        inputs = encoding if actions is None else torch.cat([encoding, actions], dim=-1)
         hidden = [torch.relu(linear(critic, f"hidden{index}", inputs)) for index in range(self._heads.critics)]
         return torch.stack([linear(critic, f"value{index}", one)[..., 0] for index, one in enumerate(hidden)])

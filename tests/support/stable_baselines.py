@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from typing import Any, NamedTuple, cast
 from unittest.mock import patch
 
@@ -26,11 +27,10 @@ from eigen_core.networks.layout import Parameters
 from eigen_core.task.environment import open_environment
 
 Layers = Mapping[str, Sequence[nn.Linear]]
-"""The linear layers that together are one of ours, by its name."""
 
 
 class Taught(NamedTuple):
-    """What an agent has become, by our names, and the means of our curves."""
+    """Parameters of an agent by our names, and means of our curves."""
 
     parameters: dict[str, Tensor]
     curves: dict[str, float]
@@ -101,7 +101,6 @@ def sac(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
 
 
 def ppo(state: TrainingState, agent: int, plan: EpisodePlan) -> Taught:
-    """Let PPO learn; advantages are normalised as ours are."""
     learner, replay = learner_settings(state.config, PpoConfig), state.replay
     episodes = list(zip(plan.starts[agent], plan.lengths[agent], strict=True))
     slots = np.concatenate([np.arange(start, start + length) % replay.capacity for start, length in episodes])
@@ -147,8 +146,6 @@ def ppo(state: TrainingState, agent: int, plan: EpisodePlan) -> Taught:
 
 
 class _Batches:
-    """Gives the batches of a plan in place of a replay buffer's."""
-
     def __init__(self, model: Any, state: TrainingState, agent: int, plan: BatchPlan) -> None:
         self._model, self._state = model, state
         self._slots = iter(plan.slots[agent, :, 0])
@@ -175,7 +172,6 @@ class _Episodes(RolloutBuffer):  # type: ignore[misc] # its types are not read
 
     @torch.no_grad()
     def fill(self, model: PPO, state: TrainingState, slots: NDArray[np.int64]) -> None:
-        """Add the steps in slots of the replay, and estimate their advantages."""
         batch = state.task.transitions(state.replay, torch.tensor(slots)[None], 0)
         ends = state.replay.pick(torch.tensor(slots), "ends")["ends"]
         values, log_probs, _ = model.policy.evaluate_actions(batch.observations[0], batch.actions[0])
@@ -270,7 +266,6 @@ def _taken(prefix: str, layers: Layers) -> dict[str, Tensor]:
 
 
 def _drawn(state: TrainingState, agent: int, plan: BatchPlan, purpose: str) -> Callable[[], Tensor]:
-    """Return what draws the noise of an agent, `[batch, values]`."""
     own, shape = plan.rows(slice(agent, agent + 1)), state.task.noise_shape(1)[2:]
     draw = own.noise(state.config.seed, purpose, shape, torch.device("cpu"))
     return lambda: draw(1)[0, 0, 0]
@@ -279,13 +274,10 @@ def _drawn(state: TrainingState, agent: int, plan: BatchPlan, purpose: str) -> C
 @contextmanager
 def _gaussian_noise(*draws: Callable[[], Tensor]) -> Iterator[None]:
     """Let normal distributions draw from these by turns."""
-    drawn = 0
+    turns = cycle(draws)
 
     def sample(distribution: Normal) -> Tensor:
-        nonlocal drawn
-        drawn += 1
-        noise = draws[(drawn - 1) % len(draws)]()
-        return distribution.loc + distribution.scale * noise
+        return distribution.loc + distribution.scale * next(turns)()
 
     with patch.object(Normal, "rsample", sample):
         yield

@@ -79,11 +79,7 @@ class GpuTensor(torch.Tensor):
 
 
 class StandInGpu(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
-    """While it is entered, tensors can be made on `cuda`.
-
-    Args:
-        watch: called with each operator on the GPU, its arguments and its result.
-    """
+    """While it is entered, tensors can be made on `cuda`; `watch` is called with each operator on the GPU."""
 
     def __init__(self, watch: Callable[[Operator, tuple[Any, ...], dict[str, Any], Any], None] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
@@ -208,14 +204,15 @@ class StandInGraph:
 
     @torch.inference_mode()
     def replay(self) -> None:
-        """Compute it; for the first time that was done while it was captured, where a GPU only writes down."""
+        # While it was captured, where a GPU only writes down, it was computed for the first time.
         self.replays += 1
         for func, args, kwargs, result in self.operators if self.replays > 1 else ():
-            read = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)}
+            leaves: list[Any] = tree_leaves((args, kwargs))
+            read = {leaf.untyped_storage().data_ptr() for leaf in leaves if isinstance(leaf, Tensor)}
             again = func(*args, **kwargs)
             for before, now in zip(tree_leaves(result), tree_leaves(again), strict=True):
                 # What is a view or was written in place has its values already.
-                if _is_tensor(before) and before.untyped_storage().data_ptr() not in read:
+                if isinstance(before, Tensor) and before.untyped_storage().data_ptr() not in read:
                     before.copy_(now)
 
     def pool(self) -> str:
@@ -223,12 +220,7 @@ class StandInGraph:
 
 
 def captured_graphs() -> list[StandInGraph]:
-    """Return what has been captured in this block of `stand_in_gpu`."""
     return StandInGraph.made
-
-
-def _is_tensor(leaf: Any) -> bool:
-    return isinstance(leaf, Tensor)
 
 
 @contextmanager
@@ -252,7 +244,6 @@ def _empty_cache() -> None:
 def stand_in_gpu(
     watch: Callable[[Operator, tuple[Any, ...], dict[str, Any], Any], None] | None = None,
 ) -> Iterator[None]:
-    """A machine with one GPU, for this thread; `watch` as in `StandInGpu`."""
     driver = {
         "is_available": lambda: True,
         "current_device": lambda: 0,

@@ -22,7 +22,6 @@ FORK = multiprocessing.get_context("fork")
 
 
 def run_config(store: str | Path, here: Path, **checkpoint: Any) -> Config:
-    """The configuration of a small run in `store`, with its run directory in `here` if that is elsewhere."""
     settings = {"local": str(here), "upload_mb_per_second": 0, "finish_seconds": 60, **checkpoint}
     config = small_flow_config(Path("store"), checkpoint=settings)
     return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": str(store)})})
@@ -45,14 +44,7 @@ def snapshot_of(generation: int) -> Snapshot:
 
 
 def save_generations(config: Config, name: str, *generations: int, keep_all: bool = True) -> RunLocation:
-    """Save generations of a run, which is made if it is missing.
-
-    Args:
-        config: what is kept with them.
-        name: the run.
-        generations: which.
-        keep_all: what `config` would not keep is kept for now, here and in the store.
-    """
+    """Save generations of a run, which is made if missing; `keep_all`: also those that `config` would not keep."""
     settings = config.checkpoint
     if keep_all:
         settings = settings.model_copy(update={"keep_last": 100, "keep_local": 100})
@@ -71,7 +63,6 @@ def save_generations(config: Config, name: str, *generations: int, keep_all: boo
 
 @contextmanager
 def locked_by_another_process(location: RunLocation) -> Iterator[int]:
-    """Let another process hold the lock of a run directory; give its number."""
     here, there = FORK.Pipe()
     process = FORK.Process(target=_lock, args=(location, there), daemon=True)
     process.start()
@@ -92,19 +83,14 @@ def _lock(location: RunLocation, pipe: Connection) -> None:
 
 
 def objects_of(location: RunLocation) -> dict[str, int]:
-    """All that the store holds of a run but its leases, with sizes (bytes)."""
     return _sizes(location.stored.store, location.name)
 
 
 def objects_here(location: RunLocation) -> dict[str, int]:
-    """All that this machine holds of a run but leases and the state of uploads, with sizes (bytes)."""
     return _sizes(location.local.store, location.name)
 
 
 def _sizes(store: Any, name: str) -> dict[str, int]:
-    kept = {stored.name: stored.bytes for stored in store.objects(f"{name}/")}
-    return {
-        found: size
-        for found, size in kept.items()
-        if not found.startswith(f"{name}/lease/") and found not in (f"{name}/lock", f"{name}/uploads.json")
-    }
+    """Sizes of all objects of a run but leases and the state of uploads (bytes)."""
+    passing = tuple(f"{name}/{part}" for part in ("lease/", "lock", "uploads.json"))
+    return {one.name: one.bytes for one in store.objects(f"{name}/") if not one.name.startswith(passing)}

@@ -12,16 +12,13 @@ DEVICE = "cuda" if _GIVEN == "stand-in" else _GIVEN
 
 
 def require_device() -> None:
-    """End pytest with a sentence if trainings cannot compute there."""
     if _GIVEN not in ("cpu", "cuda", "stand-in"):
         raise pytest.UsageError(f"{VARIABLE} is {_GIVEN!r}: give cpu, cuda or stand-in.")
     if _GIVEN == "cuda":
         import torch
 
         if not torch.cuda.is_available():
-            raise pytest.UsageError(
-                f"{VARIABLE} is cuda, but torch finds no GPU: unset it, or check the driver and torch's build."
-            )
+            raise pytest.UsageError(f"{VARIABLE} is cuda, but torch finds no GPU: unset it, or check the driver.")
 
 
 @contextmanager
@@ -34,7 +31,6 @@ def tested_device(item: pytest.Item) -> Iterator[None]:
 
 
 def with_device() -> AbstractContextManager[None]:
-    """Return a block that has the stand-in, if it is wanted."""
     if _GIVEN != "stand-in":
         return nullcontext()
     from stand_in_gpu import stand_in_gpu

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,21 +89,6 @@ class Position:
     waits: bool = False
 
 
-class SlowTrade(TypedDict):
-    asset: int
-    decision_day: int
-    fill_day: int
-    exit_day: int
-    entry: float
-    exit: float
-    target: float
-    coefficient: float
-    gain: float
-    value: float
-    reason: str
-    fees: float
-
-
 @dataclass
 class SlowEpisode:
     """One episode by the rules, a day at a time; `decide(step, portfolio)` returns coefficients and targets."""
@@ -113,7 +98,7 @@ class SlowEpisode:
     first_day: int
     rewards: list[float] = field(default_factory=list)
     portfolios: list[list[list[float]]] = field(default_factory=list)
-    trades: list[SlowTrade] = field(default_factory=list)
+    trades: list[dict[str, Any]] = field(default_factory=list)
     idle_days: int = 0
     held: dict[int, Position] = field(default_factory=dict)
     ordered: list[tuple[int, float, float]] = field(default_factory=list)
@@ -143,7 +128,6 @@ class SlowEpisode:
         return self.sessions[day, asset]
 
     def fill_price(self, day: int, asset: int) -> tuple[float, bool]:
-        """What an order gets, NaN if nothing, and whether that is at the open."""
         first = float(self.panel.open[day, asset])
         if self.trading.fill == "next_open" and not math.isnan(first):
             return first, True
@@ -157,7 +141,6 @@ class SlowEpisode:
         return sessions >= self.trading.delisting_days
 
     def due_day(self, decision: int, asset: int, exit_day: int) -> int:
-        """The day on which the sale of a trade was due: that of its exit, or the end of the holding time before."""
         sessions = 0
         for day in range(decision + 1, exit_day):
             sessions += self.is_session(day, asset)
@@ -234,12 +217,9 @@ class SlowEpisode:
                 "fees": position.coefficient * 100 * cost * (1 + price / position.entry),
             }
         )
-        if self.trading.credit == "decision":
-            self.rewards[position.decision - self.first_day] += value
-        elif self.trading.credit == "realized":
-            self.rewards[min(day - self.first_day, self.last)] += value
-        else:
-            self.rewards[min(day - self.first_day, self.last)] += value - position.mark
+        # Only the credit `marked` has marks.
+        credited = position.decision if self.trading.credit == "decision" else day
+        self.rewards[min(credited - self.first_day, self.last)] += value - position.mark
 
     def mark_positions(self, day: int) -> None:
         if self.trading.credit != "marked":
@@ -326,7 +306,6 @@ def slow_sale(rules: SlowEpisode, due: int, asset: int) -> float:
 
 
 def slow_market_gain(rules: SlowEpisode, day: int, offset: int) -> float:
-    """The mean net gain of the assets that a decision on a day can buy, one asset after the other."""
     gains, trading = [], rules.trading
     fill_day = day if trading.fill == "same_close" else day + 1
     for asset in range(rules.panel.assets):

@@ -48,7 +48,6 @@ def advance(state: TrainingState, generations: int) -> TrainingState:
 
 
 def resumed_from(directory: RunDirectory, begin: Callable[[Config], TrainingState], config: Config) -> TrainingState:
-    """Begin a run anew, and restore the newest generation of its directory."""
     state = begin(config)
     loaded = directory.load_newest(snapshot_form(state))
     assert loaded is not None
@@ -105,7 +104,6 @@ def content_of(state: TrainingState) -> dict[str, Any]:
 def random_episodes(
     config: Config, first_days: NDArray[np.int64], assets: int, portfolio_values: int, seed: int = 1
 ) -> EpisodeBatch:
-    """Episodes with portfolios, actions inside their bounds and rewards that mean nothing."""
     trading = config.trading
     generator = keyed_generator(seed, 0, "test", "episodes")
     shape = (len(first_days), trading.episode_days, assets)

@@ -80,10 +80,8 @@ class DictionaryEnvironment(UnevenEnvironment):
 
 
 class BrokenEnvironment(UnevenEnvironment):
-    """Needs an argument that is not given."""
-
     def __init__(self, rooms: int) -> None:
-        self.rooms = rooms
+        """Need an argument that is not given."""
 
 
 class OldStepEnvironment(UnevenEnvironment):
@@ -100,8 +98,6 @@ class UnseededEnvironment(UnevenEnvironment):
 
 
 class OtherShapeEnvironment(UnevenEnvironment):
-    """Observes less after a step than it says."""
-
     def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observed, *rest = super().step(action)
         return observed[0], *rest

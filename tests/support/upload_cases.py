@@ -68,7 +68,6 @@ class Machine:
             self.uploader.add(commit(self.directory, generation, champion, self.lease.epoch))
 
     def draw(self, name: str, content: bytes = b"ink") -> None:
-        """Write a small file into the run directory and queue it."""
         path = self.directory.path / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
@@ -85,11 +84,9 @@ class Machine:
         assert self.steps()[-1] == NOTHING_TO_DO
 
     def stored(self) -> list[int]:
-        """Generations that are in the store, all of them whole, rising."""
         return whole_generations(self.target)
 
     def here(self) -> list[int]:
-        """Generations that are on this machine, all of them whole, rising."""
         return whole_generations(self.directory.contents)
 
 

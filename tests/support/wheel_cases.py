@@ -16,7 +16,6 @@ def project_table() -> dict[str, Any]:
 
 
 def built_wheel(folder: Path) -> Path:
-    """Build the wheel into a folder, from a copy of what it is made of, and return its path."""
     source = folder / "source"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info")
     for name in ("eigen_core", "tasks", "flows", "deployments"):

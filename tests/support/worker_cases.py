@@ -33,8 +33,8 @@ def alone(config: Config, generations: int) -> TrainingState:
 
 @contextmanager
 def led(config: Config, workers: LocalWorkers) -> Iterator[tuple[TrainingState, WorkerExecutor]]:
-    with led_by(config, workers.address, workers.start_missing) as led_run:
-        yield led_run
+    with led_by(config, workers.address, workers.start_missing) as state_and_executor:
+        yield state_and_executor
 
 
 @contextmanager
@@ -49,13 +49,11 @@ def led_by(
 
 
 def wait_for(executor: WorkerExecutor, workers: int) -> None:
-    """Wait until so many workers are there, as long as they still start."""
     while len(executor.addresses()) < workers:
         time.sleep(0.1)
 
 
 def wait_until_listed(workers: LocalWorkers, runs: list[tuple[str, ...]]) -> None:
-    """Wait until the scheduler knows that its workers have these runs, and no more."""
     end = time.monotonic() + 60.0
     while (found := sorted(worker.runs for worker in workers_of(workers.address))) != runs:
         assert time.monotonic() < end, found
