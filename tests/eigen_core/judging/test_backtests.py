@@ -51,12 +51,8 @@ def played(store: str, **given: Any) -> Backtest:
 @pytest.mark.parametrize("task", TASKS)
 def test_a_backtest_of_the_champion_on_the_holdout(stores: dict[str, str], task: str) -> None:
     found = played(stores[task])
-    assert (found.agent, found.span, found.agents, found.generation) == ("champion", "holdout", 1, 1)
-    assert len(found.curve.dates) == 60
-    assert found.training_days == 0
-    names = ["cash", "equal_weight", "rebalanced", "momentum", "reversal", "classic", "initial_population"]
-    assert list(found.baselines) == names
-    assert len(found.matched.total_returns) == DRAWS
+    assert (found.agent, found.span, found.training_days, len(found.curve.dates)) == ("champion", "holdout", 0, 60)
+    assert {*found.baselines, "matched_random"} == BASELINES
     gain = found.curve.equity[-1] - found.curve.capital
     assert found.by_asset["gain"].sum() + found.interest == pytest.approx(gain)
     assert found.by_month["gain"].sum() == pytest.approx(gain)
@@ -73,7 +69,6 @@ def test_a_backtest_of_the_champion_on_the_holdout(stores: dict[str, str], task:
 def test_elites_share_the_capital_and_an_ensemble_has_one_account(stores: dict[str, str], task: str) -> None:
     elites, ensemble = played(stores[task], agent="elites"), played(stores[task], agent="ensemble")
     assert elites.agents == ensemble.agents == 2
-    assert elites.curve.capital == ensemble.curve.capital == 100_000.0
     alone = [played(stores[task], agent=str(agent)).curve.equity for agent in range(2)]
     np.testing.assert_allclose(elites.curve.equity, np.mean(alone, axis=0))
     assert set(ensemble.trades["agent"]) <= {0}
@@ -100,19 +95,15 @@ def test_every_look_is_counted_once_and_so_are_the_validations_that_chose_the_ag
     trained_on = played(str(tmp_path), span="2015-01-01:2015-03-31").verdict
     assert trained_on.claim == "none"
     assert "were trained on" in trained_on.sentence
-    given = ["backtest", RUN, "--store", str(tmp_path)]
-    shown = eigen(*given, "--slice", "2015-01-01:2015-06-30")
+    shown = eigen("backtest", RUN, "--store", str(tmp_path), "--slice", "2015-01-01:2015-06-30")
     assert all(text in shown.stdout for text in ("initial population", "random traders", "No skill shown: the agents"))
     assert list((tmp_path / RUN / "backtests").glob("champion-2015-01-*/equity.csv"))
-    refused = eigen(*given, "--agent", "unknown")
-    assert (refused.exit_code, "There is no agent 'unknown'" in refused.output) == (2, True)
 
 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
         ({"agent": "4"}, r"There is no agent '4': choose .* a number from 0 to 3\."),
-        ({"agent": "best"}, r"There is no agent 'best'"),
         ({"span": "tomorrow"}, r"'tomorrow' is no span: write holdout, validation, or dates such as"),
         ({"span": "2015-02-30:2015-03-30"}, r"'2015-02-30:2015-03-30' is no span"),
         ({"span": "2015-02-01:2014-03-30"}, r"ends before it begins"),
@@ -148,15 +139,14 @@ def test_runs_without_a_market_agents_holdout_or_their_own_prices_are_refused(tm
 
 @pytest.mark.thorough
 def test_prices_that_the_run_was_not_trained_on_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dates = pd.bdate_range("2000-01-03", periods=400)
+    dates = pd.bdate_range("2000-01-03", periods=400, name="date")
     walk = np.exp(np.cumsum(np.random.default_rng(1).normal(0.0, 0.01, (400, 20)), axis=0))
-    own = tmp_path / "own.csv"
-    pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(20)]).to_csv(own, index_label="date")
-    config = trained(tmp_path, of=1, market={"data": str(own), "layout": "wide"})
-    assert config.market.data == str(own)
-    walk[5, 5] *= 1.01
-    other = tmp_path / "other.csv"
-    pd.DataFrame(walk, index=dates, columns=[f"S{index}" for index in range(20)]).to_csv(other, index_label="date")
+    table = pd.DataFrame(walk, dates, [f"S{index}" for index in range(20)])
+    own, other = tmp_path / "own.csv", tmp_path / "other.csv"
+    table.to_csv(own)
+    trained(tmp_path, of=1, market={"data": str(own), "layout": "wide"})
+    table.iloc[5, 5] *= 1.01
+    table.to_csv(other)
     monkeypatch.setenv("EIGEN_DATA", str(other))
     with pytest.raises(InputError, match=r"Run 'small' was trained on other data"):
         backtest(str(tmp_path), RUN)
@@ -170,11 +160,9 @@ def test_the_command_prints_the_contract_and_writes_tables(stores: dict[str, str
     assert set(document) == CONTRACT
     assert set(document["baselines"]) == BASELINES
     assert document["baselines"]["cash"] == {"total_return": 0.0, "sharpe": None, "max_drawdown": 0.0}
-    assert document["baselines"]["matched_random"]["draws"] == 1_000
     assert document["verdict"]["claim"] in ("skill", "none", "undecided")
     assert document["looks"] >= 1
     assert document["timing"]["shifts"] == 60 - 2 * 10 - 1
-    assert 0.0 < document["timing"]["pvalue"] <= 1.0
     if task == "portfolio":
         assert (document["excess_per_trade"], document["win_rate"]) == (None, None)
         assert document["excess_per_year"].keys() == {"mean", "standard_error"}

@@ -84,12 +84,9 @@ def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
     trained(tmp_path, of=1, market={"data": "us5", "context": ["IBM"]})
     asked = ("importance", RUN, "--store", str(tmp_path), "--draws", "2")
     document, table = json.loads(eigen(*asked, "--json").stdout), eigen(*asked).stdout
-    assert (document["run"], document["agent"], document["agents"], document["draws"]) == (RUN, "champion", 1, 2)
-    assert document["first"] < document["last"]
+    assert (document["agent"], document["agents"], document["draws"]) == ("champion", 1, 2)
     assert len(document["features"]) == 15
     assert {column["name"] for column in document["columns"]} == {"AAPL", "FB", "GOOG", "MSFT", "IBM"}
-    changes = [feature["changed"] for feature in document["features"]]
-    assert changes == sorted(changes, reverse=True)
     low = {column["name"] for column in document["columns"] if column["changed_interval"][1] <= 0.01}
     assert set(document["low_columns"]) == low
     assert all(one["name"] in table for one in (*document["features"], *document["columns"]))

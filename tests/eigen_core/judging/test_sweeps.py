@@ -21,8 +21,6 @@ def definition(*varied: str, seeds: int = 1, prunes: bool = True, given: list[st
     ("varied", "sentence"),
     [
         (["learner.gama=0.9:0.99"], "did you mean learner.gamma?"),
-        (["learner.gamma=0.9:1.5"], "learner.gamma: '1.5' cannot be used; give a number"),
-        (["learner.batch_size=32,many"], "give a whole number from 1 to 65,536"),
         (["learner.batch_size=1.5:3"], "give a whole number"),
         (["learner.gamma=0.99:0.9"], "is no range"),
         (["learner.gamma=0:0.9:log"], "is no range"),
@@ -33,7 +31,6 @@ def definition(*varied: str, seeds: int = 1, prunes: bool = True, given: list[st
         (["memory.soft=0.5:0.6"], "cannot be varied"),
         (["network.scales=1,5"], "cannot be varied"),
         (["replay.minimum=100000"], "replay.capacity"),
-        (["learner"], "write it as key=value"),
     ],
 )
 def test_what_cannot_be_varied_is_refused_in_a_sentence(varied: list[str], sentence: str) -> None:
@@ -49,9 +46,8 @@ def test_suggestions_are_the_same_however_often_the_sweep_is_begun_again(tmp_pat
     def suggested(name: str, *, again: bool) -> list[dict[str, float]]:
         study = Study(tmp_path / name, definition(*varied))
         # More than the draws with which the sampler begins.
-        for _ in range(13):
-            number = study.suggest()
-            assert number is not None
+        for number in range(13):
+            assert study.suggest() == number
             study.finish(number, study.trials()[number].params["learner.gamma"])
             if again:
                 study = Study(tmp_path / name, definition(*varied))
@@ -83,9 +79,8 @@ def test_a_trial_below_the_median_of_the_finished_ones_is_pruned_at_the_same_gen
 
     def study_of(name: str) -> Study:
         study = Study(tmp_path / name, definition("learner.gamma=0.9:0.99"))
-        for curve in curves:
-            number = study.suggest()
-            assert number is not None
+        for number, curve in enumerate(curves):
+            assert study.suggest() == number
             assert not study.is_behind(number, curve)
             study.finish(number, curve[-1])
         assert study.suggest() == 5
@@ -107,15 +102,13 @@ def test_a_trial_below_the_median_of_the_finished_ones_is_pruned_at_the_same_gen
 def test_nothing_is_pruned_where_that_is_off_and_a_refusal_keeps_its_reason(tmp_path: Path) -> None:
     never = definition("learner.gamma=0.9:0.99", prunes=False)
     study = Study(tmp_path / "a.db", never)
-    for value in (*range(6, 0, -1),):
-        number = study.suggest()
-        assert number is not None
-        assert not study.is_behind(number, [float(value)] * 4)
-        study.finish(number, float(value))
-    number = study.suggest()
-    assert number is not None
-    study.refuse(number, "They contradict each other.")
-    trial = Study(tmp_path / "a.db", never).trials()[number]
+    for number, value in enumerate((6.0, 5.0, 4.0, 3.0, 2.0, 1.0)):
+        assert study.suggest() == number
+        assert not study.is_behind(number, [value] * 4)
+        study.finish(number, value)
+    assert study.suggest() == 6
+    study.refuse(6, "They contradict each other.")
+    trial = Study(tmp_path / "a.db", never).trials()[6]
     assert (study.state_of(trial), study.reason_of(trial)) == ("refused", "They contradict each other.")
 
 

@@ -60,7 +60,6 @@ def test_a_drawing_leaves_no_process_if_it_is_stopped_or_its_parent_is_gone() ->
 
 
 def test_drawing_loads_neither_torch_nor_pandas() -> None:
-    """They would take more memory and time than the figures."""
     code = "import sys, eigen_core.reporting.plots; print(sorted({'torch', 'pandas', 'prefect'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

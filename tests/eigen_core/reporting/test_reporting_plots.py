@@ -1,6 +1,5 @@
 """Figures: whole PNG files for every kind of history."""
 
-import gc
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
-from matplotlib.figure import Figure
-from matplotlib.typing import RcKeyType
 from PIL import Image
 from synthetic_run import make_run
 
@@ -118,12 +115,6 @@ def _share(path: Path, colour: str) -> float:
     return float((np.abs(pixels - 255 * np.array(to_rgb(colour))).max(axis=-1) < 12).mean())
 
 
-def test_the_champion_has_its_colour_in_fitness_and_lineage(tmp_path: Path) -> None:
-    history, _ = make_run(8, 6)
-    assert _share(plot_fitness(history, tmp_path / "fitness.png"), style.CHAMPION) > 1e-3
-    assert _share(plot_lineage(history, tmp_path / "lineage.png"), style.CHAMPION) > 1e-3
-
-
 def test_a_line_is_broken_where_nothing_was_learned(tmp_path: Path) -> None:
     history, _ = make_run(24, 4, first_learning=1)
     whole = _share(plot_learning(history, tmp_path / "whole.png", DdpgLearner.curves), style.BLUE)
@@ -136,22 +127,9 @@ def test_the_same_history_gives_the_same_bytes_in_threads_and_with_any_settings_
     history, _ = make_run(4, 4)
     drawings = [plot_fitness, plot_lineage] * 3
     expected = [draw(history, tmp_path / "alone.png").read_bytes() for draw in drawings[:2]] * 3
-    hostile: dict[RcKeyType, object] = {
-        "figure.facecolor": "red",
-        "axes.grid": True,
-        "font.size": 30.0,
-        "text.usetex": True,
-        "savefig.dpi": 10,
-    }
-    with matplotlib.rc_context(hostile):
+    with matplotlib.rc_context({"figure.facecolor": "red", "font.size": 30.0, "text.usetex": True, "savefig.dpi": 10}):
         before = dict(matplotlib.rcParams)
         with ThreadPoolExecutor(3) as pool:
             jobs = [pool.submit(draw, history, tmp_path / f"{place}.png") for place, draw in enumerate(drawings)]
         assert [job.result().read_bytes() for job in jobs] == expected
         assert dict(matplotlib.rcParams) == before
-
-
-def test_no_figure_stays_alive(tmp_path: Path) -> None:
-    write_plots(*make_run(4, 4), tmp_path, DdpgLearner.curves)
-    gc.collect()
-    assert not [thing for thing in gc.get_objects() if issubclass(type(thing), Figure)]

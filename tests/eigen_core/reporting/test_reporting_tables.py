@@ -1,11 +1,8 @@
 """Tables, cards, ancestry, axes, labels and settings of a report, against the obvious calculation."""
 
-import base64
 import itertools
 import math
-import re
 import shlex
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -29,7 +26,6 @@ from eigen_core.common.records import (
     living,
     origins,
 )
-from eigen_core.common.text import count, duration, number, signed
 from eigen_core.config import PRESET_NAMES, Config
 from eigen_core.config.loading import differing_keys, load_config
 from eigen_core.reporting.report import differing_settings, settings_of, training_command
@@ -41,7 +37,6 @@ from eigen_core.reporting.tables import (
     generation_rows,
     history_frame,
     markdown_table,
-    plots_markdown,
     population_table,
 )
 
@@ -87,12 +82,9 @@ def test_the_course_names_units_and_leaves_unknown_times_open() -> None:
         "time (s)": round(seconds, 2),
         "peak (MB)": round(third.rss_peak_bytes / 1_000_000, 1),
     }
-    on_gpu = [
-        phase.model_copy(update={"device_reserved_peak": 7_000_000 + index}) for index, phase in enumerate(third.phases)
-    ]
-    with_gpu = generation_rows(history, [third.model_copy(update={"phases": tuple(on_gpu)})])
+    phases = tuple(phase.model_copy(update={"device_reserved_peak": 7_000_000}) for phase in third.phases)
+    with_gpu = generation_rows(history, [third.model_copy(update={"phases": phases})])
     assert [row["GPU (MB)"] for row in with_gpu] == [None, None, 7.0, None]
-    assert generation_rows([], telemetry) == []
 
 
 def test_the_champion_is_described_in_a_card_and_a_sentence() -> None:
@@ -100,7 +92,6 @@ def test_the_champion_is_described_in_a_card_and_a_sentence() -> None:
     newest = history[-1]
     found, agent = history[newest.champion_generation - 1], newest.champion_agent
     card = champion_card(history)
-    assert card["champion"] == f"agent {agent} of generation {found.generation}"
     assert card["validation (reward)"] == round(max(record.validation for record in history), 2)
     assert card["fitness (reward)"] == round(found.fitness[agent], 2)
     assert card["age (generations)"] == 12 - found.generation
@@ -113,7 +104,6 @@ def test_the_champion_is_described_in_a_card_and_a_sentence() -> None:
     history[-1] = newest.model_copy(update={"champion_excess": excess, "champion_score": 1.25})
     card, sentence = champion_card(history), champion_sentence(history)
     assert (card["score (reward)"], card["excess over the market"]) == (1.25, interval)
-    assert "by a score of 1.25 from fitness and validation" in sentence
     assert interval in sentence
     assert [row["excess a trade"] for row in generation_rows(history, telemetry)][-2:] == [None, "+0.25 ± 0.98 %"]
     assert history_frame(history)["champion_excess_mean"].tolist()[-1] == 0.25
@@ -122,9 +112,7 @@ def test_the_champion_is_described_in_a_card_and_a_sentence() -> None:
 def test_diversity_is_shown_where_it_was_recorded() -> None:
     history, telemetry = make_run(2, 4)
     assert diversity_sentence(history[-1]) is None
-    known = history[-1].model_copy(update={"ancestors": (2, 0, 2, 2)})
-    assert diversity_sentence(known) == "The population descends from 2 of the first 4 agents."
-    known = known.model_copy(update={"policy_distance": 0.125})
+    known = history[-1].model_copy(update={"ancestors": (2, 0, 2, 2), "policy_distance": 0.125})
     sentence = diversity_sentence(known) or ""
     assert "2 of the first 4 agents" in sentence
     assert "12.5 %" in sentence
@@ -132,16 +120,6 @@ def test_diversity_is_shown_where_it_was_recorded() -> None:
     assert [row["ancestors"] for row in rows] == [None, 2]
     assert history_frame([history[0], known])["distinct_ancestors"].tolist()[1] == 2.0
     assert markdown_table(rows).splitlines()[-1].endswith("| – | – |")
-
-
-def test_a_page_carries_the_pictures_in_their_order(tmp_path: Path) -> None:
-    contents = {"fitness.png": b"\x89PNG one", "time_and_memory.png": b"\x89PNG two"}
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    page = plots_markdown([tmp_path / name for name in contents])
-    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == ["Fitness", "Time and memory"]
-    pictures = re.findall(r"!\[.*?\]\(data:image/png;base64,(.*?)\)", page)
-    assert [base64.b64decode(picture) for picture in pictures] == list(contents.values())
 
 
 def test_the_frame_has_a_row_a_generation_and_the_same_flat_columns_whatever_is_known() -> None:
@@ -288,16 +266,6 @@ def test_labels_neither_overlap_nor_leave_the_picture(heights: list[float]) -> N
     assert boxes[-1].y1 <= axes.bbox.y1 + 1.0
     shown = sorted(float(text.get_text().removeprefix("line ")) for text in axes.texts)
     assert [float(text.get_text().removeprefix("line ")) for text in axes.texts] == shown
-
-
-def test_numbers_and_words() -> None:
-    values = (0.0, 0.0512, -4.567, 812.4, -10_000.0, 2_500_000.0, -1.2e9, 3e15, 2e-7)
-    texts = ["0", "0.0512", "−4.57", "812", "−10,000", "2.5M", "−1,200M", "3.0e+15", "2.0e−07"]
-    assert [number(value) for value in values] == texts
-    assert (signed(2.0), signed(-2.0), signed(0.0)) == ("+2", "−2", "0")
-    assert (count(1, "step"), count(1_200, "step")) == ("1 step", "1,200 steps")
-    assert (duration(8.24), duration(59.99), duration(200.0)) == ("8.24 s", "60 s", "3 min 20 s")
-    assert duration(5 * 3_600 + 12 * 60 + 31) == "5 h 12 min"
 
 
 GIVEN = ("generations=3", "learner.batch_size=16", "market.context=AAPL,MSFT", "market.data=/home/user/my prices.csv")

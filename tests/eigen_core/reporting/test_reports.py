@@ -61,10 +61,7 @@ def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: s
     file = tmp_path / "new" / "report.html"
     report = write_report(store, ONE, span=None, agent="champion", file=file)
     page = file.read_text(encoding="utf-8")
-    assert (report.run, report.span, len(report.played.curve.dates)) == (ONE, "holdout", 60)
-    assert report.agent.startswith("champion, agent ")
-    assert report.played.benchmark == "equal_weight"
-    assert not report.warnings
+    assert (report.span, len(report.played.curve.dates), report.warnings) == ("holdout", 60, ())
     assert f"eigen report {ONE} --slice holdout --agent champion" in page
     assert f"eigen train --run {ONE} --preset quickstart --set generations=1 " in page
     assert "Read 8,313 rows from sp500_20_close_1990_2022.csv.gz" in page
@@ -77,9 +74,6 @@ def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: s
 def test_days_on_which_the_champion_was_chosen_are_named(store: str, tmp_path: Path) -> None:
     chosen = write_report(store, ONE, span="validation", agent="elites", file=tmp_path / "report.html")
     assert chosen.warnings[0].startswith("The champion was chosen on these days")
-    assert "elites of generation 1, " in chosen.agent
-    one = write_report(store, ONE, span="validation", agent="0", file=tmp_path / "report.html")
-    assert one.agent == "agent 0 of generation 1"
 
 
 @pytest.mark.thorough
@@ -89,12 +83,9 @@ def test_the_command_report_prints_the_contract(store: str, tmp_path: Path) -> N
     found = document("report", ONE, "--store", store, "--out", str(file))
     assert set(found) == REPORT_KEYS
     assert file.is_file()
-    assert (found["agent"], found["file"]) == ("champion", str(file))
     assert found["baselines"]["cash"]["sharpe"] is None
-    assert set(found["verdict"]) == {"claim", "sentence"}
     shown = eigen("report", ONE, "--store", store, "--out", str(file))
     assert found["verdict"]["sentence"] in shown.stdout
-    assert str(file) in shown.stdout
 
 
 @pytest.mark.thorough
@@ -191,7 +182,6 @@ def test_a_server_gets_the_short_form_of_a_report(monkeypatch: pytest.MonkeyPatc
     report = report_of()
     assert reporter.publish(report, tmp_path / "report.html") == "mine-report"
     (artifact,) = created
-    assert artifact["key"] == "mine-report"
     assert report.verdict.statement in artifact["markdown"]
     assert str(tmp_path / "report.html") in artifact["markdown"]
 

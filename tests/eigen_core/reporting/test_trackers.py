@@ -15,7 +15,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
 from eigen_core.config.registry import tracker_class
-from eigen_core.reporting.trackers import TrackerListener, metrics_of, metrics_since
+from eigen_core.reporting.trackers import TrackerListener, metrics_since
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
@@ -46,8 +46,8 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> Recorded:
     return found
 
 
-def tracking(tmp_path: Path, warnings: list[str]) -> TrackerListener:
-    config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": ["tensorboard"]})
+def tracking(tmp_path: Path, warnings: list[str], tracker: str = "tensorboard") -> TrackerListener:
+    config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": [tracker]})
     return TrackerListener(config, RunLocation.of(config.checkpoint, "mine"), warnings.append)
 
 
@@ -97,8 +97,7 @@ def test_a_password_of_the_environment_is_in_no_warning_and_no_file(
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://user:hunter2@127.0.0.1:1")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     warnings: list[str] = []
-    config = Config(checkpoint={"store": str(tmp_path)}, reporting={"trackers": ["mlflow"]})
-    with TrackerListener(config, RunLocation.of(config.checkpoint, "mine"), warnings.append) as process:
+    with tracking(tmp_path, warnings, "mlflow") as process:
         process.write(HISTORY, TELEMETRY)
     (warning,) = warnings
     assert "mlflow cannot be written to" in warning
@@ -110,18 +109,16 @@ def test_metrics_are_the_numbers_of_the_records_under_their_names() -> None:
     learned = record(2).model_copy(update={"learning": {"critic_loss": 0.25, "gradient_steps": 4}})
     ((generation, metrics),) = metrics_since(1, [record(1), learned], [telemetry(2)])
     assert generation == 2
-    assert metrics["generation/champion_validation"] == 0.5
-    assert metrics["generation/transitions"] == 20
-    assert metrics["trading/win_rate"] == 0.5
-    assert metrics["learning/critic_loss"] == 0.25
-    assert metrics["telemetry/train_seconds"] == 2.0
-    assert metrics["telemetry/rss_peak_bytes"] == 2e8
+    known = {
+        "generation/champion_validation": 0.5,
+        "trading/win_rate": 0.5,
+        "learning/critic_loss": 0.25,
+        "telemetry/rss_peak_bytes": 2e8,
+    }
+    assert known.items() <= metrics.items()
     assert not {"generation/generation", "generation/weights_sha256", "telemetry/generation"} & metrics.keys()
     # Nothing is said of what is not known.
     assert "telemetry/checkpoint_seconds" not in metrics
-    found = dict(metrics_since(0, [record(1), record(2)], [telemetry(2)]))
-    assert found[1] == metrics_of(record(1))
-    assert found[2].keys() > metrics_of(record(2)).keys()
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "mlflow"])

@@ -93,7 +93,6 @@ def test_tables_plot_and_document_say_the_same(result: WalkResult) -> None:
     assert document["final"] == pytest.approx(equity["equity"].iloc[-1])
     assert [one["seed"] for one in document["seeds"]] == [1, 2]
     assert document["looks"] >= 2
-    assert document["verdict"]["sentence"]
     assert 0.0 <= document["baselines"]["matched_random"]["quantile_of_agent"] <= 1.0
     console = Console(width=160, record=True)
     print_walk(console, result, folder)
@@ -109,7 +108,6 @@ def test_the_report_of_a_walk_has_its_folds_and_its_command(result: WalkResult) 
     assert report.folds == result.walk.folds
     assert "Walk-forward folds" in page
     assert "eigen walk years --folds 2 --seeds 2 --preset quickstart --set " in page
-    assert len(report.played.trades) == sum(len(one.played.trades) for one in result.played)
 
 
 def test_the_command_report_makes_the_report_of_a_walk(
