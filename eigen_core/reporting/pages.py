@@ -1,4 +1,4 @@
-"""Pages of a run, as markdown: progress, data, memory plan, uploads, and how it ended."""
+"""Pages of a run, as markdown: its own page, its data, its memory plan."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,12 @@ from datetime import datetime, timedelta
 from statistics import fmean
 from urllib.parse import quote
 
-from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
+from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.common.text import clock, count, duration, exact_clock, reward, rough_duration
 from eigen_core.reporting.tables import (
     Row,
-    champion_card,
     champion_in_words,
     generation_rows,
-    holdout_sentence,
     in_words,
     markdown_card,
     markdown_table,
@@ -28,7 +26,6 @@ SHOWN_GENERATIONS = 6
 
 # Prefect's page cuts longer cells.
 _CELL = 95
-_SUMMARY_GENERATIONS = 50
 _CONSOLE = "https://console.cloud.google.com/storage/browser/"
 _SMALL_MB = 1.0
 
@@ -58,31 +55,6 @@ def plan_page(run: str, sentence: str, rows: Sequence[Mapping[str, str | float]]
         rest = {size: round(sum(float(row[size]) for row in small), 1) for size in sizes}
         table.append({"part": f"{count(len(small), 'smaller part')}", **rest, "phases": "–"})
     return f"# Memory plan of run {run}\n\n{sentence}\n\n{markdown_table(table)}\n"
-
-
-def summary_page(
-    run: str,
-    history: Sequence[GenerationRecord],
-    telemetry: Sequence[Telemetry],
-    holdout: HoldoutResult | None,
-    where: str,
-    finished: datetime,
-) -> str:
-    """Return the page of a finished run: champion, holdout episodes, last generations, and the run in its store."""
-    last = history[-1]
-    took = duration(sum(entry.seconds for entry in telemetry))
-    page = [
-        f"# Run {run} has its {last.generation} generations",
-        f"Finished at {exact_clock(finished)}; its generations took {took}.",
-        markdown_card(champion_card(history)),
-        holdout_sentence(holdout) if holdout else "There are no holdout episodes.",
-        f"Checkpoints and plots: {where}",
-        "Best and mean fitness of the agents, and the champion's validation, in the last generations:",
-        markdown_table(generation_rows(history[-_SUMMARY_GENERATIONS:], telemetry)),
-        f"Hash of the last population's weights: `{last.weights_sha256}`",
-        f"Hash of the replay: `{last.replay_sha256}`",
-    ]
-    return "\n\n".join(page)
 
 
 @dataclass(frozen=True)

@@ -91,14 +91,11 @@ class RunPages(Listener):
     def completed(self, training: Training, result: HoldoutResult | None) -> None:
         if self._overview is None:
             return
-        state, now = training.state, datetime.now(UTC)
-        summary = pages.summary_page(self._run, state.history, state.telemetry, result, self._link(training), now)
         self._renew(training, is_complete=True)
         if result is not None:
             sentence = tables.holdout_sentence(result)
             self._overview = replace(self._overview, notes=[("Holdout", sentence), *self._overview.notes])
         self._show_overview()
-        self._markdown("summary", lambda: summary, f"Summary of run {self._run}")
         # What fails after this changes nothing about the run.
         self._overview = None
 

@@ -31,7 +31,7 @@ from flows.server.servers import answers, configured_api
 if TYPE_CHECKING:
     from eigen_core.reporting.report import Report
 
-KINDS = ("data", "memory", "plan", "report", "summary")
+KINDS = ("data", "memory", "plan", "report")
 """The artifacts of a run beside its own page."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)

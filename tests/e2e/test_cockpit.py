@@ -38,11 +38,6 @@ def flow_run_page(operated: Operated, pages: Browser) -> str:  # noqa: ARG001 - 
     return f"{operated.pages}/runs/flow-run/{operated.flow_runs(_RUN)[0]['id']}"
 
 
-def artifact_page(operated: Operated, kind: str) -> str:
-    found = {entry["key"]: entry["latest_id"] for entry in operated.ask("artifacts/latest/filter", limit=100)}
-    return f"{operated.pages}/artifacts/artifact/{found[artifact_key(_RUN, kind)]}"
-
-
 def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, flow_run_page: str) -> None:
     pages.open(flow_run_page, f"{_RUN} gen 1-{GENERATIONS} ({GENERATIONS} done)", f"run:{_RUN}", "Completed")
     pages.wait_for("evaluate 1: 4 agents x 6 slices, mean fitness ")
@@ -53,10 +48,10 @@ def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, f
     pages.wait_for(*(f"{phase}-{generation:03d}" for phase in PHASES for generation in range(1, GENERATIONS + 1)))
     pages.keep("task-runs", height=2_000)
     pages.click("Artifacts")
-    pages.wait_for(*(artifact_key(_RUN, kind) for kind in ("plan", "data", "summary")))
+    pages.wait_for(*(artifact_key(_RUN, kind) for kind in ("plan", "data")))
     pages.wait_for(f"{GENERATIONS} of {GENERATIONS}, finished ")
     cards = [line for line in pages.text().splitlines() if line in ("MARKDOWN", "TABLE", "PROGRESS")]
-    assert len(cards) == 4, "however many generations there were"
+    assert len(cards) == 3, "however many generations there were"
     pages.keep("artifacts", height=2_000)
 
 
@@ -76,12 +71,6 @@ def test_the_page_of_a_run_tells_it_all_with_its_plots_drawn(
     assert min(widths) >= _SMALLEST_PLOT
     pages.keep("run", height=1_000)
     pages.keep("run-whole", height=4_800)
-
-
-def test_the_summary_tells_how_it_ended(operated: Operated, pages: Browser, undisturbed: Undisturbed) -> None:
-    _, weights, replay = undisturbed.outcome(GENERATIONS)[-1]
-    pages.open(artifact_page(operated, "summary"), f"Run {_RUN} has its {GENERATIONS} generations", weights, replay)
-    pages.keep("summary", height=1_400)
 
 
 def test_the_form_explains_all_settings_and_leaves_a_preset_its_own(operated: Operated, pages: Browser) -> None:
