@@ -1,33 +1,25 @@
-"""The connection to a Dask scheduler, the status of its workers, calls of their methods, and messages as arrays."""
+"""The connection to a Dask scheduler: the status of its workers, and calls of their methods."""
 
 import asyncio
 import logging
 import socket
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import distributed
-import numpy as np
-import torch
 from distributed import Client, Security
 from distributed.comm.addressing import get_address_host_port, parse_address
-from distributed.core import clean_exception, error_message
 from distributed.protocol.serialize import Serialize
-from numpy.typing import NDArray
-from torch import Tensor
 
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
-from eigen_core.machine import SharedTensor
-from eigen_core.task.replay import Replay
+from eigen_core.workers.messages import OWN_MACHINE, RemoteError, array_bytes
 
-LOOK_SECONDS = 0.5
-"""Time between two looks at which workers are still there, while they compute."""
-OWN_MACHINE = ""
-"""Machine of workers that read the memory of the leading process."""
+POLL_SECONDS = 0.5
+"""Interval at which the scheduler is asked for its workers while they compute."""
 OWN_SECURITY: dict[str, Security] = {}
 """Certificates of the schedulers of this process, by address; only this process and its workers have them."""
 
@@ -45,7 +37,13 @@ def connected(scheduler: str) -> Client:
     for handler in logging.getLogger("distributed").handlers:
         handler.setLevel(logging.CRITICAL)
     try:
-        _check(scheduler)
+        get_address_host_port(scheduler)
+        if parse_address(scheduler)[0] == "tls" and scheduler not in OWN_SECURITY:
+            security = Security()  # type: ignore[no-untyped-call] # distributed has no annotation here
+            arguments = security.get_connection_args("client")  # type: ignore[no-untyped-call] # as above
+            # A client that cannot be made prints messages when it is collected.
+            if arguments["ssl_context"] is None:
+                raise ValueError("it needs certificates, and Dask's settings distributed.comm.tls name none")
         return Client(  # type: ignore[no-untyped-call] # distributed has no annotation here
             scheduler,
             timeout=_CONNECTING_SECONDS,
@@ -61,28 +59,13 @@ def connected(scheduler: str) -> Client:
         ) from error
 
 
-def _check(scheduler: str) -> None:
-    """Refuse an address for which no client can be made: a failed client prints messages when it is collected.
-
-    Raises:
-        ValueError: the address has another form, or needs certificates, which are not there.
-        OSError: the certificates cannot be read.
-    """
-    get_address_host_port(scheduler)
-    if parse_address(scheduler)[0] == "tls" and scheduler not in OWN_SECURITY:
-        security = Security()  # type: ignore[no-untyped-call] # distributed has no annotation here
-        arguments = security.get_connection_args("client")  # type: ignore[no-untyped-call] # as above
-        if arguments["ssl_context"] is None:
-            raise ValueError("it needs certificates, and Dask's settings distributed.comm.tls name none")
-
-
 def key_of(run: str) -> str:
-    """Return a new key under which a worker keeps its part of a run."""
+    """Return a new key of Dask for a part of a run."""
     return f"{_KEY}:{run}:{uuid4().hex}"
 
 
 def worker_command(scheduler: str) -> str:
-    """Return the command that starts a worker, whose memory the run's own guard watches in place of Dask."""
+    # The run's own guard watches the memory.
     return f"dask worker {scheduler} --nthreads 1 --memory-limit 0"
 
 
@@ -90,11 +73,8 @@ def worker_command(scheduler: str) -> str:
 class WorkerStatus:
     """A worker as its scheduler knows it.
 
-    Attributes:
-        cpu_percent: of one core, in the last second.
-        memory_bytes: resident memory of its process.
-        seen_seconds_ago: time since its last heartbeat.
-        runs: names of the runs of which it has agents, and of the whole runs that it trains or that wait for a thread.
+    `runs`: runs of which it computes agents, and whole runs that it trains or that wait for its thread. `cpu_percent`
+    is a share of one core; `seen_seconds_ago` is the age of the last heartbeat.
     """
 
     address: str
@@ -143,122 +123,32 @@ def unreachable(workers: Sequence[str]) -> list[str]:
         return [address for address, fails in zip(workers, threads.map(is_unreachable, workers), strict=True) if fails]
 
 
-Arrays = dict[str, NDArray[Any]]
-
-
-def to_arrays(tensors: Mapping[str, Tensor]) -> Arrays:
-    """Return tensors as arrays on the host."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in tensors.items()}
-
-
-def from_arrays(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Tensor]:
-    """Return arrays as tensors on the host that have the same memory, and must not be written to."""
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def to_tensors(arrays: Mapping[str, NDArray[Any]], device: torch.device) -> dict[str, Tensor]:
-    """Inverse of `to_arrays`, on `device`; the tensors are copies that can be written to."""
-    return {name: torch.tensor(array, device=device) for name, array in arrays.items()}
-
-
-@dataclass(frozen=True)
-class SentTransitions:
-    """Transitions that make a worker's replay equal to that of the leading process.
-
-    Attributes:
-        before: transitions ever appended to the worker's replay before these; None: it begins anew.
-        written: transitions ever appended afterwards.
-        rows: the transitions in their order, the newest last.
-    """
-
-    before: int | None
-    written: int
-    rows: Arrays
-
-    @classmethod
-    def of(cls, replay: Replay, before: int | None) -> "SentTransitions":
-        """Send the transitions appended after the first `before`; all that are stored where those are not all there."""
-        if before is not None and not replay.written - replay.size <= before <= replay.written:
-            before = None
-        new = replay.size if before is None else replay.written - before
-        return cls(before, replay.written, to_arrays(replay.newest(new)))
-
-
-@dataclass(frozen=True)
-class SharedTransitions:
-    """A replay that workers of the same machine read where it is; `written`: transitions ever appended to it."""
-
-    columns: Mapping[str, SharedTensor]
-    written: int
-
-
-@dataclass(frozen=True)
-class RemoteError:
-    """An exception of a worker's method, returned: Dask does not tell one that is raised from its own.
-
-    Attributes:
-        serialized: the exception, as Dask sends those of its tasks; a plain `Exception` if it cannot be sent.
-        text: its type and message.
-    """
-
-    serialized: bytes
-    text: str
-
-    @classmethod
-    def of(cls, error: Exception) -> "RemoteError":
-        """Send an exception."""
-        return cls(error_message(error)["exception"].data, f"{type(error).__name__}: {error}")
-
-    def restored(self) -> Exception:
-        """Return the exception; RuntimeError with its text if it could not be sent or cannot be made again here."""
-        _, error, _ = clean_exception(self.serialized)
-        # `Exception` itself stands for one that Dask could not send or make.
-        return error if isinstance(error, Exception) and type(error) is not Exception else RuntimeError(self.text)
-
-
-def array_bytes(message: Any) -> int:  # noqa: ANN401 - any message
-    """Return the bytes of all arrays and tensors in a message of mappings, sequences and dataclasses."""
-    if isinstance(message, np.ndarray | Tensor):
-        return int(message.nbytes)
-    if isinstance(message, Mapping):
-        message = list(message.values())
-    elif is_dataclass(message):
-        message = [getattr(message, each.name) for each in fields(message)]
-    return sum(map(array_bytes, message)) if isinstance(message, list | tuple) else 0
-
-
 @dataclass
 class Worker:
-    """A worker that has a run.
+    """A worker that computes a run, or starts to.
 
     Attributes:
-        actor: Dask's future of its `ResidentAgents`, which keeps them alive; None: they were released.
-        machine: name of its machine, whose workers read one replay (`ResidentAgents.open`).
+        actor: Dask's future of its `WorkerAgents`, which keeps them alive; None: they were released.
+        machine: name of its machine, whose workers read one replay (`WorkerAgents.open`).
         written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
+        started: when it was asked to start the run (monotonic seconds).
+        is_named: a warning has said that it does not answer.
     """
 
     address: str
     actor: distributed.Future[Any] | None
     machine: str = OWN_MACHINE
     written: int | None = None
+    started: float = field(default_factory=time.monotonic)
+    is_named: bool = False
 
     def lost(self, work: str, cause: Exception | None = None) -> WorkerLostError:
-        """Return the error that the worker was lost in its work; `cause`: error of the connection to it."""
         reason = f" ({cause})" if isinstance(cause, OSError) else ""
         return WorkerLostError(f"worker {self.address} was lost while {work}{reason}.", self.address)
 
 
-@dataclass(frozen=True)
-class Call:
-    """A call of a worker's method, which does `work` by it, and its result."""
-
-    worker: Worker
-    work: str
-    result: Future[Any]
-
-
 class WorkerClient:
-    """Calls methods of `ResidentAgents` in the workers of a scheduler.
+    """Calls methods of `WorkerAgents` in the workers of a scheduler.
 
     The workers are asked directly: Dask's `Actor` leaves the caller waiting without an end if a call fails by anything
     but a closed connection.
@@ -270,18 +160,13 @@ class WorkerClient:
         self.scheduler = scheduler
         self.sent_bytes = self.received_bytes = 0
         self._client = connected(scheduler)
-        self._loop: asyncio.AbstractEventLoop = self._client.sync(_running_loop)  # type: ignore[no-untyped-call] # distributed has no annotation here
+        self._loop = self._client.loop.asyncio_loop  # type: ignore[union-attr] # a connected client has a loop
 
     def close(self) -> None:
-        """Close the connection."""
         self._client.close()  # type: ignore[no-untyped-call] # distributed has no annotation here
 
     def addresses(self) -> list[str]:
-        """Return the addresses of the workers that are there, sorted.
-
-        Raises:
-            SchedulerLostError: the scheduler cannot be reached any more.
-        """
+        """Return the addresses of all workers, sorted; `SchedulerLostError` if the scheduler does not answer."""
         reason = "the connection is closed"
         # A client that has lost its scheduler closes itself after some time, also while it asks.
         if self._client.scheduler is not None:
@@ -300,20 +185,15 @@ class WorkerClient:
         )
 
     def make(self, kind: type[Any], run: str, address: str, *arguments: Any) -> Worker:  # noqa: ANN401 - of any kind
-        """Let a worker make an object of `kind`, whose methods are then called, once it has a thread for that."""
+        """Create an actor of class `kind` in a worker, as soon as that has a free thread."""
         where = {"workers": [address], "allow_other_workers": False, "key": key_of(run)}
         return Worker(address, self._client.submit(kind, *arguments, actor=True, pure=False, **where))
 
     def start(self, coroutine: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Start a coroutine in the thread of the connection."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
-    def call(self, worker: Worker, work: str, method: str, *arguments: Any) -> Call:  # noqa: ANN401 - of any method
-        """Start a call (`ask`)."""
-        return Call(worker, work, self.start(self.ask(worker, work, method, *arguments)))
-
     async def ask(self, worker: Worker, work: str, method: str, *arguments: Any) -> Any:  # noqa: ANN401 - of any method
-        """Call a method of a worker, which does `work` by it, and return its result.
+        """Call a method of a worker and return its result; `work` describes the call in an error message.
 
         Raises:
             WorkerLostError: the worker does not have the run any more, or the connection to it failed.
@@ -337,24 +217,28 @@ class WorkerClient:
         self.received_bytes += array_bytes(reply["result"])
         return reply["result"]
 
-    def results(self, calls: Sequence[Call], progress: Callable[[int], None]) -> list[Any]:
-        """Return the results of calls, in their order; the first error (`ask`) or lost worker ends the wait.
+    def call(
+        self, method: str, calls: Sequence[tuple[Worker, str, tuple[Any, ...]]], progress: Callable[[int], None]
+    ) -> list[Any]:
+        """Call a method of workers, all at once, and return the results in order; the first error ends the wait.
 
-        `progress` is called with the number of calls that have returned, at least every `LOOK_SECONDS`.
+        `calls` has for each worker the description of its work and the arguments (`ask`). `progress` is called with the
+        number of results, at least every `POLL_SECONDS`.
         """
-        pending, looked = list(calls), time.monotonic()
+        results = [self.start(self.ask(worker, work, method, *arguments)) for worker, work, arguments in calls]
+        pending, asked = dict(zip(results, calls, strict=True)), time.monotonic()
         while pending:
             progress(len(calls) - len(pending))
-            wait([call.result for call in pending], LOOK_SECONDS, FIRST_COMPLETED)
-            for call in pending:
-                raise_failure(call.result)
-            pending = [call for call in pending if not call.result.done()]
-            if time.monotonic() - looked >= LOOK_SECONDS:
-                there, looked = self.addresses(), time.monotonic()
-                for call in pending:
-                    if call.worker.address not in there:
-                        raise call.worker.lost(call.work)
-        return [call.result.result() for call in calls]
+            wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+            for result in pending:
+                raise_failure(result)
+            pending = {result: call for result, call in pending.items() if not result.done()}
+            if time.monotonic() - asked >= POLL_SECONDS:
+                addresses, asked = self.addresses(), time.monotonic()
+                for worker, work, _ in pending.values():
+                    if worker.address not in addresses:
+                        raise worker.lost(work)
+        return [result.result() for result in results]
 
 
 def raise_failure(result: Future[Any]) -> None:
@@ -364,7 +248,3 @@ def raise_failure(result: Future[Any]) -> None:
         if error.__cause__ is not None:
             error.__cause__.__traceback__ = None
         raise error.with_traceback(None)
-
-
-async def _running_loop() -> asyncio.AbstractEventLoop:
-    return asyncio.get_running_loop()

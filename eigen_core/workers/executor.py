@@ -1,11 +1,11 @@
-"""The executor that lets workers of a Dask scheduler compute the agents of a run."""
+"""The executor that computes the agents of a run on workers of a Dask scheduler."""
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -23,21 +23,9 @@ from eigen_core.machine import shared_probe, shares_memory
 from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
-from eigen_core.workers.connection import (
-    LOOK_SECONDS,
-    OWN_MACHINE,
-    Arrays,
-    Call,
-    SentTransitions,
-    SharedTransitions,
-    Worker,
-    WorkerClient,
-    from_arrays,
-    raise_failure,
-    to_arrays,
-    worker_command,
-)
-from eigen_core.workers.resident import CODE, ResidentAgents
+from eigen_core.workers.connection import POLL_SECONDS, Worker, WorkerClient, raise_failure, worker_command
+from eigen_core.workers.messages import OWN_MACHINE, Arrays, SentTransitions, SharedTransitions, from_arrays, to_arrays
+from eigen_core.workers.worker import CODE, WorkerAgents
 
 logger = logging.getLogger(__name__)
 
@@ -62,16 +50,8 @@ class WorkerExecutor:
     machine one worker keeps a copy, which the others there read. Agents are sent in each phase, and new transitions to
     the copies; results come back. Workers that join are used from the next phase on.
 
-    Args:
-        run: its name, by which `workers_of` shows it.
-        config: settings of the run.
-        content: from which the task is built, for workers that do not find it themselves.
-        fingerprint: hash of the run's data.
-        scheduler: its address, for example `tcp://host:8786`.
-        before_phase: called before each phase; starts workers that are missing, if this process can.
-
-    Raises:
-        InputError: the scheduler cannot be reached.
+    `content` is the task's data, for workers that do not find them; `fingerprint` is their hash. `before_phase` is
+    called before each phase, to start workers that are missing. `InputError` if the scheduler cannot be reached.
     """
 
     def __init__(
@@ -90,7 +70,7 @@ class WorkerExecutor:
         self._before_phase = before_phase
         self._generation = 0
         self._workers: dict[str, Worker] = {}
-        self._pending: dict[str, _Pending] = {}
+        self._starting: dict[str, tuple[Worker, Future[None]]] = {}
         self._lost: dict[str, WorkerLostError] = {}
         self._client = WorkerClient(scheduler)
 
@@ -102,44 +82,39 @@ class WorkerExecutor:
         self._client.close()
 
     def __str__(self) -> str:
-        """Where agents are computed, in words."""
         return f"workers of {self._client.scheduler}"
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of all arrays that were sent to workers since the object was made."""
+        """Bytes of all arrays that were sent to workers."""
         return self._client.sent_bytes
 
     @property
     def exchanged_bytes(self) -> int:
-        """Bytes of all arrays that crossed since the object was made."""
         return self._client.sent_bytes + self._client.received_bytes
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Addresses of the workers that computed last."""
         return tuple(self._workers)
 
     def addresses(self) -> list[str]:
-        """Return the addresses of the workers that are there (`WorkerClient.addresses`)."""
         return self._client.addresses()
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
-        """Play the episodes of all agents; see `Executor.play`."""
         self._generation = episodes.generation
         # Nothing else of an agent's state is needed to play.
         genes = {population.gene_key(name): values for name, values in population.genes.items()}
         playing, task_state = to_arrays({"weights": population.weights, **genes}), to_arrays(episodes.task_state)
         # Its tensors are on the device of this process, which a worker need not have.
         stateless = replace(episodes, task_state={})
-        shares = self._shares(slice(0, population.size))
-
-        def calls() -> Iterator[Call]:
-            for worker, agents in shares:
-                sent = {name: rows[agents] for name, rows in playing.items()}
-                yield self._call(worker, _computing(agents), "play", sent, stateless.rows(agents), task_state)
-
-        parts: list[tuple[EpisodeResults, Arrays]] = self._computed("evaluate", calls())
+        parts: list[tuple[EpisodeResults, Arrays]] = self._call(
+            "evaluate",
+            "play",
+            [
+                (worker, _computing(agents), (_rows(playing, agents), stateless.rows(agents), task_state))
+                for worker, agents in self._shares(slice(0, population.size))
+            ],
+        )
         return EpisodeResults.joined(
             [
                 replace(played, training=replace(played.training, transitions=from_arrays(rows)))
@@ -155,25 +130,24 @@ class WorkerExecutor:
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Let agents learn; see `Executor.learn`."""
         whole, state = to_arrays(population.tensors()), to_arrays(task_state)
         shares = self._shares(slice(groups[0].start, groups[-1].stop))
         where = self._share_replay([worker for worker, _ in shares], replay)
-
-        def calls() -> Iterator[Call]:
-            for worker, agents in shares:
-                sent = {name: rows[agents] for name, rows in whole.items()}
-                arguments = (sent, plan.rows(agents), where[worker.address], state)
-                yield self._call(worker, _computing(agents), "learn", *arguments)
-
-        learned = self._computed("train", calls())
+        learned = self._call(
+            "train",
+            "learn",
+            [
+                (worker, _computing(agents), (_rows(whole, agents), plan.rows(agents), where[worker.address], state))
+                for worker, agents in shares
+            ],
+        )
         for (_, agents), (rows, _) in zip(shares, learned, strict=True):
             population.put(agents, Population.from_tensors(from_arrays(rows), population.weights.device))
         curves = [of_share for _, of_share in learned]
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 
     def _share_replay(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
-        """Send the replay to each other machine, once; return where each worker reads it. None: it shares it itself."""
+        """Send the replay once to each other machine; return where each worker reads it (None: it shares it)."""
         sharing: dict[str, Worker] = {}
         # One that shares it already goes on.
         for worker in sorted(workers, key=lambda one: one.written is None):
@@ -181,11 +155,8 @@ class WorkerExecutor:
         own = sharing.pop(OWN_MACHINE, None)
         # Several may lack the same transitions.
         lacking = {before: SentTransitions.of(replay, before) for before in {one.written for one in sharing.values()}}
-        calls = (
-            self._call(worker, "it was sent transitions", "share_replay", lacking[worker.written])
-            for worker in sharing.values()
-        )
-        shared = dict(zip(sharing, self._computed("replay", calls) if sharing else (), strict=True))
+        sent = [(worker, "it was sent transitions", (lacking[worker.written],)) for worker in sharing.values()]
+        shared = dict(zip(sharing, self._call("replay", "share_replay", sent) if sent else (), strict=True))
         if own is not None:
             shared[OWN_MACHINE] = SharedTransitions(replay.share(), replay.written)
         where: dict[str, SharedTransitions | None] = {}
@@ -200,20 +171,17 @@ class WorkerExecutor:
         workers = self._ready()
         return list(zip(workers, agent_shares(agents, len(workers)), strict=False))
 
-    def _call(self, worker: Worker, work: str, method: str, *arguments: Any) -> Call:  # noqa: ANN401 - of any method
-        return self._client.call(worker, work, method, self._generation, *arguments)
-
-    def _computed(self, name: str, calls: Iterable[Call]) -> list[Any]:
-        """Make the calls, all at once; return their results, in order. `name`: of the progress that is reported."""
+    def _call(self, phase: str, method: str, calls: Sequence[tuple[Worker, str, tuple[Any, ...]]]) -> list[Any]:
+        """Call a method of workers, all at once, with (worker, description of its work, arguments)."""
         with self._released_on_error():
-            made = list(calls)
-            results = self._client.results(made, lambda done: report_progress(name, done, len(made)))
-            report_progress(name, len(made), len(made))
+            calls = [(worker, work, (self._generation, *arguments)) for worker, work, arguments in calls]
+            results = self._client.call(method, calls, lambda done: report_progress(phase, done, len(calls)))
+            report_progress(phase, len(calls), len(calls))
             return results
 
     @contextmanager
     def _released_on_error(self) -> Iterator[None]:
-        """Let all workers begin anew if the block fails: some may still compute."""
+        """Release all workers if the block fails: some may still compute."""
         try:
             yield
         except BaseException:
@@ -221,82 +189,70 @@ class WorkerExecutor:
             raise
 
     def _release(self) -> None:
-        """Let all workers free what they have of this run, and not begin if they have not."""
-        for pending in self._pending.values():
-            pending.forget()
-        self._pending.clear()
-        self._lost.clear()
-        for worker in self._workers.values():
+        """Let all workers free their part of this run, and cancel pending starts."""
+        for _, start in self._starting.values():
+            start.cancel()
+        for worker in (*self._workers.values(), *(worker for worker, _ in self._starting.values())):
             # A traceback may keep the worker, and its actor there, for as long as a failure is remembered.
             worker.actor = None
-        self._workers.clear()
+        for known in (self._workers, self._starting, self._lost):
+            known.clear()
 
     def _ready(self) -> list[Worker]:
-        """Return the workers that have this run, ordered by address; new ones are given it first.
-
-        Raises:
-            WorkerLostError: there are none.
-        """
+        """Return the workers that have this run, ordered by address; `WorkerLostError` if there are none."""
         with self._released_on_error():
             began = time.monotonic()
-            self._give_to_new()
+            self._start_new()
             # Nothing waits for one whose thread does something else, such as a whole run, as long as others are there.
-            while not self._workers or not all(pending.is_late for pending in self._pending.values()):
-                if not self._pending and time.monotonic() - began > _FIRST_WORKER_SECONDS:
+            while not self._workers or not all(_is_late(worker) for worker, _ in self._starting.values()):
+                if not self._starting and time.monotonic() - began > _FIRST_WORKER_SECONDS:
                     raise self._without_workers()
                 report_progress("workers", 0, 1)
-                if not self._pending:
-                    time.sleep(LOOK_SECONDS)
-                wait([pending.begun for pending in self._pending.values()], LOOK_SECONDS, FIRST_COMPLETED)
-                self._give_to_new()
+                if not self._starting:
+                    time.sleep(POLL_SECONDS)
+                wait([start for _, start in self._starting.values()], POLL_SECONDS, FIRST_COMPLETED)
+                self._start_new()
             self._workers = dict(sorted(self._workers.items()))
             return list(self._workers.values())
 
-    def _give_to_new(self) -> None:
-        """Give the run to new workers, and use those that have begun.
-
-        Raises:
-            InputError: a worker builds other data from the content that it was sent.
-            Exception: the error of a worker.
-        """
+    def _start_new(self) -> None:
+        """Start the run in new workers, and use those that have begun; raise the error of one that failed."""
         self._before_phase()
         addresses = self.addresses()
         self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
         self._lost = {address: error for address, error in self._lost.items() if address in addresses}
         for address in addresses:
-            if address not in {**self._workers, **self._pending, **self._lost}:
-                worker = self._client.make(ResidentAgents, self._run, address, *self._arguments)
-                self._pending[address] = _Pending(worker, self._client.start(self._begin(worker)))
-        for address, pending in list(self._pending.items()):
+            if address not in {**self._workers, **self._starting, **self._lost}:
+                worker = self._client.make(WorkerAgents, self._run, address, *self._arguments)
+                self._starting[address] = worker, self._client.start(self._begin(worker))
+        for address, (worker, start) in list(self._starting.items()):
             if address not in addresses:
-                self._leave_out(address, pending.worker.lost(_STARTING))
-            elif pending.begun.done():
+                self._leave_out(worker, worker.lost(_STARTING))
+            elif start.done():
                 try:
-                    raise_failure(pending.begun)
+                    raise_failure(start)
                 except WorkerLostError as error:
-                    self._leave_out(address, error)
+                    self._leave_out(worker, error)
                 else:
-                    self._workers[address] = self._pending.pop(address).worker
+                    del self._starting[address]
+                    self._workers[address] = worker
         self._name_late()
 
     def _without_workers(self) -> WorkerLostError:
-        failure, scheduler = next(iter(self._lost.values()), None), self._client.scheduler
-        if failure is not None:
-            return WorkerLostError(
+        scheduler = self._client.scheduler
+        message = f"scheduler {scheduler} has no workers: start some, for example with `{worker_command(scheduler)}`."
+        for failure in self._lost.values():
+            message = (
                 f"{failure} No worker of scheduler {scheduler} could begin: let this machine reach their ports, "
                 "which `--worker-port` of `dask worker` sets."
             )
-        return WorkerLostError(
-            f"scheduler {scheduler} has no workers: start some, for example with `{worker_command(scheduler)}`."
-        )
+        return WorkerLostError(message)
 
     async def _begin(self, worker: Worker) -> None:
-        """Give the run to a worker: it opens the data, which it is sent if it does not find them."""
+        """Start the run in a worker, which opens its data; if it does not find them, they are sent."""
         await _made(worker)
-        probe = self._probe and self._probe[1]
-        opened = await self._client.ask(worker, _STARTING, "open", 0, probe)
-        if opened is None:
-            opened = await self._client.ask(worker, _STARTING, "open", 0, probe, self._content)
+        arguments = (worker, _STARTING, "open", 0, self._probe and self._probe[1])
+        opened = await self._client.ask(*arguments) or await self._client.ask(*arguments, self._content)
         if opened is None:
             raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
         there, worker.machine = opened
@@ -305,57 +261,40 @@ class WorkerExecutor:
             logger.warning(
                 "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
                 "machine computes.",
-                worker.address,
-                there,
-                here,
+                *(worker.address, there, here),
             )
 
     def _name_late(self) -> None:
-        late = [each for each in self._pending.values() if each.is_late and not each.is_named]
+        late = [worker for worker, _ in self._starting.values() if _is_late(worker) and not worker.is_named]
         if late:
             logger.warning(
                 "No answer from %s, busy with something else or not to be reached from here: used from the first phase "
                 "on that begins after that. %s",
-                ", ".join(pending.worker.address for pending in late),
+                ", ".join(worker.address for worker in late),
                 "The phase goes on with the others." if self._workers else "The phase waits until one is free.",
             )
-        for pending in late:
-            pending.is_named = True
+        for worker in late:
+            worker.is_named = True
 
-    def _leave_out(self, address: str, error: WorkerLostError) -> None:
-        """Do not ask a worker again before it has joined anew or a phase has failed: this machine may not reach it."""
-        self._pending.pop(address).forget()
-        others = self._workers or self._pending
+    def _leave_out(self, worker: Worker, error: WorkerLostError) -> None:
+        """Do not try a worker again until it has joined anew or a phase has failed: it may be unreachable from here."""
+        self._starting.pop(worker.address)[1].cancel()
+        worker.actor = None
+        others = self._workers or self._starting
         logger.warning("%s%s", error, " The phase goes on with the others." if others else "")
-        self._lost[address] = error
+        self._lost[worker.address] = error
+
+
+def _rows(arrays: Arrays, agents: slice) -> Arrays:
+    return {name: rows[agents] for name, rows in arrays.items()}
 
 
 def _computing(agents: slice) -> str:
     return f"it computed agents {agents.start} to {agents.stop - 1}"
 
 
-@dataclass
-class _Pending:
-    """A worker that was asked to begin.
-
-    Attributes:
-        begun: done when it has begun.
-        since: time of the request.
-        is_named: a warning has said that it does not answer.
-    """
-
-    worker: Worker
-    begun: Future[None]
-    since: float = field(default_factory=time.monotonic)
-    is_named: bool = False
-
-    @property
-    def is_late(self) -> bool:
-        return time.monotonic() - self.since > _PATIENCE_SECONDS
-
-    def forget(self) -> None:
-        self.begun.cancel()
-        self.worker.actor = None
+def _is_late(worker: Worker) -> bool:
+    return time.monotonic() - worker.started > _PATIENCE_SECONDS
 
 
 async def _made(worker: Worker) -> None:

@@ -25,12 +25,11 @@ _WITHOUT_PROFILE = {"distributed.worker.profile.enabled": False, "distributed.ad
 _TLS = "distributed.comm.tls"
 # A worker that computes ends only when it has done so, and the system may give the leading process 30 s.
 _ENDING_SECONDS = 5
-_WITHOUT_SCHEDULER = "30 s"
 
 
 @dataclass
 class _Worker:
-    """A process, its name in the scheduler, its GPU and log, and the function that ends the shell that watches it."""
+    """A process; `release` ends the shell that watches it."""
 
     process: subprocess.Popen[bytes]
     name: str
@@ -40,16 +39,15 @@ class _Worker:
 
 
 class _DroppedWorkers(SchedulerPlugin):
-    """Names of the workers that the scheduler has known and dropped; its own thread calls this."""
+    """Names of the workers that the scheduler has known and dropped. Dask calls this in the scheduler's thread."""
 
     def __init__(self) -> None:
         self.names: set[str] = set()
         self._name_at: dict[str, str] = {}
 
     def add_worker(self, scheduler: Scheduler, worker: str) -> None:
-        name = str(scheduler.workers[worker].name)
-        self._name_at[worker] = name
-        self.names.discard(name)
+        self._name_at[worker] = str(scheduler.workers[worker].name)
+        self.names.discard(self._name_at[worker])
 
     def remove_worker(self, scheduler: Scheduler, worker: str, *, stimulus_id: str, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - Dask's
         self.names.add(self._name_at.pop(worker))
@@ -61,14 +59,8 @@ class LocalWorkers:
     They end with this process, however that ends. Whoever connects to one of them can run code in it, and every user of
     this machine reaches its ports: connections need a certificate that is made for these processes alone.
 
-    Args:
-        count: how many.
-        gpus: as `CUDA_VISIBLE_DEVICES` names them; each worker is given one of those that fewest have. Empty: workers
-            see the GPUs of this process.
-        lost_seconds: time without a heartbeat after which one counts as lost.
-
-    Attributes:
-        count: how many there are to be.
+    `gpus` are names as in `CUDA_VISIBLE_DEVICES`, shared out evenly; empty: workers see the GPUs of this process. A
+    worker counts as lost after `lost_seconds` without a heartbeat.
     """
 
     def __init__(self, count: int, gpus: Sequence[str] = (), lost_seconds: int = 60) -> None:
@@ -103,20 +95,14 @@ class LocalWorkers:
 
     @property
     def processes(self) -> tuple[int, ...]:
-        """Process ids of the workers."""
         return tuple(self._workers)
 
     @property
     def address(self) -> str:
-        """The scheduler's address."""
         return str(self._cluster.scheduler_address)
 
     def start_missing(self) -> None:
-        """Start a process for each that is missing: at the beginning, or because it was killed, failed or hung.
-
-        Raises:
-            WorkerLostError: some have failed since the last call; the next one starts others.
-        """
+        """Replace processes that have ended or hang; `WorkerLostError` if some have failed since the last call."""
         for worker in self._workers.values():
             # The scheduler gives those that it has dropped nothing more to compute.
             if worker.name in self._dropped.names and worker.process.poll() is None:
@@ -138,9 +124,9 @@ class LocalWorkers:
         taken = Counter(worker.gpu for worker in self._workers.values())
         gpu = min(self._gpus, key=lambda gpu: taken[gpu], default=None)
         command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
-        command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", _WITHOUT_SCHEDULER]
+        command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "30 s"]
         # Libraries that take long to import are imported while the process that leads prepares the run.
-        command += ["--preload", "eigen_core.workers.resident"]
+        command += ["--preload", "eigen_core.workers.worker"]
         environment = os.environ | self._environment | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         log = tempfile.TemporaryFile()  # noqa: SIM115 - the process writes to it
         # In its own session: Ctrl-C stops the leading process, which ends its phase first.

@@ -92,18 +92,18 @@ def occupied(workers: LocalWorkers, end: Path, count: int, key: str | None = Non
 
 @contextmanager
 def replaced(workers: LocalWorkers, method: str, other: Callable[..., object]) -> Iterator[None]:
-    """Let another function stand for a method of `ResidentAgents` in all workers."""
+    """Let another function stand for a method of `WorkerAgents` in all workers."""
 
     def replace(method: str, other: Callable[..., object]) -> None:
-        from eigen_core.workers.resident import ResidentAgents
+        from eigen_core.workers.worker import WorkerAgents
 
-        setattr(ResidentAgents, f"real_{method}", getattr(ResidentAgents, method))
-        setattr(ResidentAgents, method, other)
+        setattr(WorkerAgents, f"real_{method}", getattr(WorkerAgents, method))
+        setattr(WorkerAgents, method, other)
 
     def restore(method: str) -> None:
-        from eigen_core.workers.resident import ResidentAgents
+        from eigen_core.workers.worker import WorkerAgents
 
-        setattr(ResidentAgents, method, getattr(ResidentAgents, f"real_{method}"))
+        setattr(WorkerAgents, method, getattr(WorkerAgents, f"real_{method}"))
 
     with connected(workers.address) as client:
         client.run(replace, method, other)

@@ -1,4 +1,4 @@
-"""The actor that computes agents in a worker: it keeps task, learner and replay."""
+"""A worker's side: the actor that keeps task, learner and replay, and computes agents."""
 
 import gc
 import os
@@ -25,7 +25,7 @@ from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import open_data
 from eigen_core.task.replay import Replay
-from eigen_core.workers.connection import (
+from eigen_core.workers.messages import (
     OWN_MACHINE,
     Arrays,
     RemoteError,
@@ -42,13 +42,10 @@ _PHASES = {"play": "evaluate", "share_replay": "train", "learn": "train"}
 _CPU = torch.device("cpu")
 
 
-class ResidentAgents:
+class WorkerAgents:
     """Computes agents of one run in a worker, with one thread. Dask calls it an actor.
 
-    Args:
-        values: all settings of the run, as the leading process has them.
-        fingerprint: hash of the run's data.
-        code: hash of the code of the leading process (`CODE`).
+    `fingerprint` is the hash of the run's data, `code` is `CODE` of the leading process.
     """
 
     def __init__(self, values: Mapping[str, Any], fingerprint: str, code: str) -> None:
@@ -73,28 +70,15 @@ class ResidentAgents:
             return RemoteError.of(error)
 
     def _require_held(self) -> None:
-        """End a loop for which nothing waits: the thread is needed when the run begins here anew.
-
-        Raises:
-            WorkerLostError: the leading process has released this part of the run, or is lost.
-        """
+        """Raise `WorkerLostError` if the leading process has released this worker: its thread is needed then."""
         if self._key not in self._worker.state.actors:
             raise WorkerLostError(f"worker {self._worker.address} was let go by the process that leads the run.")
 
-    def open(
-        self,
-        probe: SharedTensor | None,
-        content: Any = None,  # noqa: ANN401 - the task's own
-    ) -> tuple[Arithmetic, str] | None:
-        """Begin with the data, by default those that are found here; None if these are not the run's.
+    def open(self, probe: SharedTensor | None, content: object = None) -> tuple[Arithmetic, str] | None:
+        """Build the task from `content`, by default from the data found here; None if these are not the run's.
 
-        Args:
-            probe: memory of the leading process, if it shares any.
-            content: from which the task is built.
-
-        Returns:
-            CPU or GPU and libraries that compute here; and the machine, whose processes read each other's memory:
-            `OWN_MACHINE` if the probe can be read here.
+        Returns hardware and libraries of this process, and a name of the machine, whose processes read each other's
+        memory: `OWN_MACHINE` if `probe`, memory of the leading process, can be read here.
 
         Raises:
             InputError: other code runs here than in the leading process: it may compute other bits.
@@ -104,7 +88,17 @@ class ResidentAgents:
                 f"worker {self._worker.address} runs other code of Eigen than the process that trains: install the "
                 "same, and start the worker again."
             )
-        self._prepare()
+        torch.set_num_threads(1)
+        tune_allocator()
+        # Objects of the libraries are not looked through for each report of the guard.
+        gc.collect()
+        gc.freeze()
+        self._config = config_from_values(self._values)
+        self._device = resolve_device(self._config.device)
+        self._mapped: Mapping[str, SharedTensor] = {}
+        self._shares = shared_probe() is not None
+        memory = self._config.memory
+        self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
         if content is None:
             try:
                 content = open_data(self._config).content
@@ -120,30 +114,17 @@ class ResidentAgents:
         own = probe is not None and probe.opened() is not None
         return arithmetic_of(self._device), OWN_MACHINE if own else self._machine()
 
-    def _prepare(self) -> None:
-        torch.set_num_threads(1)
-        tune_allocator()
-        # Objects of the libraries are not looked through for each report of the guard.
-        gc.collect()
-        gc.freeze()
-        self._config = config_from_values(self._values)
-        self._device = resolve_device(self._config.device)
-        self._mapped: Mapping[str, SharedTensor] = {}
-        self._shares = shared_probe() is not None
-        memory = self._config.memory
-        self._guard = MemoryGuard(host_limits(memory), memory, device_limit=device_limit(self._device))
-
     def _empty_replay(self, device: torch.device) -> Replay:
         return Replay(self._config.replay.capacity, self._computer.task.columns, device)
 
     def _machine(self) -> str:
-        """Return a name that only processes have in common that can open each other's descriptors in /proc."""
+        """Return a name that two processes share only if they can open each other's descriptors in /proc."""
         here = this_process()
         known = self._shares and here.boot and here.namespace
         return f"{here.boot} {here.namespace} {os.getuid()}" if known else uuid4().hex
 
     def play(self, agents: Arrays, episodes: Episodes, task_state: Arrays) -> tuple[EpisodeResults, Arrays]:
-        """Play the episodes, which lack the task's state; return the results and, separately, the transitions."""
+        """Play the episodes, which lack the task's state; return the results and, apart from them, the transitions."""
         population = self._received(agents)
         played = self._computer.play(population, replace(episodes, task_state=to_tensors(task_state, self._device)))
         recorded = played.training.transitions
@@ -152,23 +133,20 @@ class ResidentAgents:
         return replace(played, training=replace(played.training, transitions=None)), to_arrays(recorded)
 
     def share_replay(self, transitions: SentTransitions) -> SharedTransitions | None:
-        """Store transitions in the replay of this machine; return its place for other workers, if they can read it."""
-        try:
-            self._append(transitions)
-        except OSError as error:
-            raise RuntimeError(f"The replay cannot be shared with the workers of this machine: {error}.") from error
-        return SharedTransitions(self._host_replay.share(), self._host_replay.written) if self._shares else None
-
-    def _append(self, transitions: SentTransitions) -> None:
+        """Append transitions to the replay of this machine; return its memory, None if others cannot map it."""
         if transitions.before is None:
             self._host_replay = self._empty_replay(_CPU)
-            if self._shares:
-                self._host_replay.share()
             self._mapped = {}
+            if self._shares:
+                try:
+                    self._host_replay.share()
+                except OSError as error:
+                    raise RuntimeError(f"The replay cannot be shared with workers of this machine: {error}.") from error
             self._host_replay.written = transitions.written - len(next(iter(transitions.rows.values())))
         elif self._host_replay.written != transitions.before:
             raise RuntimeError(f"the replay has {self._host_replay.written} transitions, not {transitions.before}")
         self._host_replay.append(to_tensors(transitions.rows, _CPU))
+        return SharedTransitions(self._host_replay.share(), self._host_replay.written) if self._shares else None
 
     def learn(
         self, agents: Arrays, plan: LearningPlan, where: SharedTransitions | None, task_state: Arrays
@@ -190,7 +168,6 @@ class ResidentAgents:
         return Population(tensors.pop("weights"), tensors)
 
     def _mapped_replay(self, where: SharedTransitions) -> Replay:
-        """Return the replay that another process of this machine shares."""
         if self._mapped != where.columns:
             columns = {name: memory.opened() for name, memory in where.columns.items()}
             there = {name: column for name, column in columns.items() if column is not None}
