@@ -28,13 +28,9 @@ _NOTHING = CleanReport((), (), (), 0)
 
 @dataclass(frozen=True)
 class CleanedRun:
-    """Files of a run that were removed, or would be.
+    """Files of a run that were removed, or would be, in the store and, if that is a bucket, on this machine.
 
-    Attributes:
-        run: its name.
-        skipped: reason why it was not cleaned; None if it was.
-        stored: files in the store.
-        local: files on this machine, if the store is a bucket.
+    `skipped` is the reason why the run was not cleaned.
     """
 
     run: str
@@ -44,21 +40,14 @@ class CleanedRun:
 
     @property
     def bytes_freed(self) -> int:
-        """Bytes freed in both places."""
         return self.stored.bytes_freed + self.local.bytes_freed
 
 
 @dataclass(frozen=True)
 class Verification:
-    """The damages of a run.
+    """The damages of a run and of the store's evaluation log.
 
-    Attributes:
-        run: its name.
-        deep: SHA-256 were compared, not just sizes.
-        generations: with a manifest, rising.
-        damages: of its files and of the store's evaluation log.
-        unreferenced_files: number of blobs that no generation refers to.
-        unreferenced_bytes: their size (bytes).
+    `generations` with a manifest, rising; unreferenced files are blobs that no generation refers to.
     """
 
     run: str
@@ -70,7 +59,6 @@ class Verification:
 
 
 def parse_duration(text: str) -> float:
-    """Return a duration such as 90s, 30m, 12h or 7d in seconds."""
     match = _DURATION.fullmatch(text.strip())
     if match is None:
         raise InputError(f"'{text}' is no duration: write a number and a unit, such as 90s, 30m, 12h or 7d.")
@@ -80,15 +68,10 @@ def parse_duration(text: str) -> float:
 def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry_run: bool) -> list[CleanedRun]:
     """Apply each run's retention and remove files that no manifest refers to; runs in use are left alone.
 
-    Args:
-        store: the store.
-        names: the runs; None: all.
-        grace_seconds: younger files without a manifest stay: they may be of a generation that is being uploaded.
-        dry_run: remove nothing.
+    Younger files than `grace_seconds` without a manifest stay: they may be of a generation that is being uploaded.
 
     Raises:
-        InputError: a run that is named does not exist, cannot be read or is in use, or the store cannot be used.
-        StoreUnavailableError: the store does not answer.
+        InputError: a run in `names` does not exist, cannot be read or is in use; or the store cannot be used.
     """
     cleaned = []
     for name in runs_in(store) if names is None else names:
@@ -135,12 +118,7 @@ def _clean(
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:
-    """Check presence and sizes of a run's files, with `deep` their SHA-256 too, and the store's evaluation log.
-
-    Raises:
-        InputError: there is no such run, or the store cannot be used.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Check presence and sizes of a run's files, with `deep` their SHA-256 too, and the store's evaluation log."""
     # Its configuration may be what is damaged.
     location = RunLocation.of(CheckpointConfig(store=store), name)
     contents = location.stored
@@ -165,7 +143,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
 
 
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[list[CheckpointConfig], list[Damage]]:
-    """Return the retention rules in the configurations of a run and its manifests, and what is wrong with these."""
+    """Return the retention rules in the configurations of a run and its manifests, and the damages of these."""
     begun = contents.begun_config()
     stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
     rules: list[CheckpointConfig] = []
@@ -179,12 +157,7 @@ def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[l
 
 
 def export_champion(store: str, name: str, path: Path) -> str:
-    """Write the champion of a run with its configuration into a safetensors file; return a sentence about it.
-
-    Raises:
-        InputError: there is no such run, it has no generation yet, or the file cannot be written.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Write the champion of a run with its configuration to a safetensors file; return a sentence about it."""
     run = Run.open(store, name)
     newest = run.newest
     contents = run.location.stored if newest is None else newest[0]

@@ -31,15 +31,7 @@ logger = logging.getLogger(__name__)
 class MemoryWatch:
     """Guards the memory of one training from its first line on; a context manager.
 
-    SIGUSR1 makes a report at any time.
-
-    Args:
-        config: the run's.
-        location: of the run.
-        listeners: receive the reports.
-
-    Raises:
-        InputError: a limit cannot be used, or the configuration asks for a GPU and there is none.
+    SIGUSR1 makes a report at any time; `listeners` receive the reports.
     """
 
     def __init__(self, config: Config, location: RunLocation, listeners: Sequence[Listener]) -> None:
@@ -61,7 +53,6 @@ class MemoryWatch:
         self.guard.__exit__(kind, error, traceback)
 
     def expect(self, run_plan: RunPlan) -> None:
-        """Pass the predicted memory of each phase to the guard."""
         plan = run_plan.plan
         self.guard.set_plan(
             plan.part_rows(),
@@ -100,7 +91,7 @@ class MemoryWatch:
     def keep_abort(self, error: MemoryGuardError) -> None:
         """Save the report of the guard's error in the run, if it exists, and send it to the listeners.
 
-        The error loses its traceback, whose frames hold the state of the training: its end needs memory.
+        The error loses its traceback, whose frames hold the state of the training: ending it needs memory.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._keep(error.report, error.phase)

@@ -58,16 +58,10 @@ _GRACE_SECONDS = 15.0
 
 
 class RunPhase(Protocol):
-    """Calls a phase of a generation.
-
-    Args:
-        phase: its name.
-        generation: the generation under way, or the last one.
-        compute: computes the phase; may be called again.
-    """
+    """Calls a phase of a generation."""
 
     def __call__(self, phase: str, generation: int, compute: Callable[[], R], /) -> R:
-        """Return the result of `compute`."""
+        """Return the result of `compute`, which may be called again."""
 
 
 def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
@@ -122,8 +116,6 @@ def train_run(
 
 @dataclass(frozen=True)
 class _Training:
-    """One training of a run, by this process."""
-
     config: Config
     run: Run
     watch: MemoryWatch
@@ -208,7 +200,6 @@ class _Training:
         self.send(lambda listener: listener.completed(training, result))
 
     def run_generation(self, training: Training, generation: int, plots: "_Plots") -> None:
-        """Evaluate, train, evolve, checkpoint."""
         state, session = training.state, training.session
         exchanged_before = state.executor.exchanged_bytes
         every = self.config.reporting.plot_every
@@ -290,7 +281,7 @@ class _Training:
             logger.warning("This look at the holdout is missing in the evaluation log: %s", error)
 
     def upload(self, training: Training, seconds: float | None = None) -> None:
-        """Wait for the uploads, at most `seconds`; None: as long as the run's settings allow."""
+        """Wait for the uploads, at most `seconds`, by default as long as the run's settings allow."""
         if training.session.uploads() is None:
             return
         self.send(lambda listener: listener.phase_started(training.state.generation, "upload"))
@@ -334,7 +325,6 @@ class _Plots:
             _warn_of_plots(generation, error)
 
     def begin(self, generation: int) -> None:
-        """Begin to draw the run until `generation`, which was prepared."""
         if self._next is None:
             return
         self._drawing, self._next, self._generation = self._next, None, generation
@@ -342,7 +332,6 @@ class _Plots:
         self._drawing.begin(state.history, state.telemetry, state.learner.curves)
 
     def keep_if_drawn(self) -> None:
-        """Save the plots if they are drawn."""
         if self._drawing is not None and self._drawing.is_done():
             self.keep()
 
@@ -393,11 +382,7 @@ def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
 
 @contextmanager
 def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "LocalWorkers | None") -> Iterator[None]:
-    """Let the workers of this machine, or of the scheduler that the run names, compute the agents of a state.
-
-    Raises:
-        InputError: the scheduler cannot be reached.
-    """
+    """Let the workers of this machine, or of the scheduler that the run names, compute the agents of a state."""
     scheduler = state.config.scheduler if local is None else local.address
     if scheduler is None:
         yield
@@ -411,7 +396,6 @@ def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "
 
 
 def _resume(state: TrainingState, session: RunSession) -> None:
-    """Load the newest generation that is intact into a fresh state, if there is one."""
     if session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True)) is not None:
         logger.info("resume: generation %d from %s", state.generation, session.directory.path)
 
@@ -430,7 +414,6 @@ def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[
 
 
 def _evaluate(state: TrainingState) -> list[str]:
-    """Play the episodes of a generation and commit fitness, validation, champion and transitions."""
     result = phases.evaluate(state)
     fitness, validations = result.fitness, result.validations
     return [
@@ -444,7 +427,6 @@ def _evaluate(state: TrainingState) -> list[str]:
 
 
 def _train(state: TrainingState) -> list[str]:
-    """Let every agent learn from the replay, once that holds enough transitions."""
     statistics = phases.train(state)
     if statistics is None:
         least = f"{state.config.replay.minimum:,}"
@@ -459,7 +441,6 @@ def _train(state: TrainingState) -> list[str]:
 
 
 def _evolve(state: TrainingState) -> list[str]:
-    """Breed the next population and complete the generation."""
     record = phases.evolve(state)
     return [
         *(f"{count} {origin}" for origin, count in Counter(lineage.origin for lineage in record.descent).items()),
@@ -471,7 +452,6 @@ def _evolve(state: TrainingState) -> list[str]:
 
 
 def _checkpoint(state: TrainingState, session: RunSession) -> list[str]:
-    """Save the complete generation and queue its upload."""
     saved = session.save(*_parts(state))
     uploads = session.uploads()
     return [_saved_sentence(saved), *([] if uploads is None else [str(uploads)])]
@@ -489,7 +469,6 @@ def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue]]:
 
 
 def _saved_sentence(saved: Saved) -> str:
-    """Return the size of a checkpoint, and of the replay's new transitions in it."""
     return f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions"
 
 

@@ -65,9 +65,9 @@ _READERS = 2
 
 @dataclass(frozen=True)
 class CleanReport:
-    """Files that `RunContents.clean` removed, or would remove in a dry run; `generations` are gone, rising.
+    """Files that `RunContents.clean` removed, or would remove in a dry run.
 
-    `manifests` names superseded ones of kept generations too.
+    `generations`: all of whose manifests are gone, rising; `manifests` names superseded ones of kept generations too.
     """
 
     generations: tuple[int, ...]
@@ -77,7 +77,7 @@ class CleanReport:
 
 
 class _Summary(NamedTuple):
-    """The fields of a manifest that retention needs: a tenth of its memory, of which a long run needs hundreds."""
+    """The fields of a manifest that retention needs: a tenth of its memory, which counts over a long run."""
 
     name: str
     generation: int
@@ -114,16 +114,14 @@ class RunContents:
 
     @property
     def remote_store(self) -> RemoteStore:
-        """The store, which is not on this machine."""
         assert isinstance(self.store, RemoteStore)
         return self.store
 
     def object_name(self, relative: str) -> str:
-        """Return the name in the store for a name relative to the run's folder."""
         return f"{self.name}/{relative}"
 
     def exists(self) -> bool:
-        """Whether there is such a run: its configuration, or at least one manifest."""
+        """Whether the run has its configuration, or at least one manifest."""
         return self.store.stat(self.object_name(CONFIG_NAME)) is not None or bool(self.manifest_names())
 
     def config(self) -> dict[str, JsonValue]:
@@ -144,7 +142,6 @@ class RunContents:
         return newest.config
 
     def begun_config(self) -> dict[str, JsonValue] | Damage:
-        """Return the configuration that the run began with, or the damage of its file."""
         try:
             config = self.read_json(CONFIG_NAME).get("config")
             if not isinstance(config, dict):
@@ -165,37 +162,29 @@ class RunContents:
         return parse_checksummed(self._read(relative, _DOCUMENT_LIMIT))
 
     def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
-        """Write a JSON document with a checksum, in place of that of this name."""
+        """Write a JSON document with a checksum, replacing the one of this name."""
         self.store.put(self.object_name(relative), checksummed(fields))
 
     def read_holdout(self, name: str) -> dict[str, JsonValue]:
-        """Return a result of the holdout, by its name relative to the run's folder.
-
-        Raises:
-            MissingObjectError: there is none.
-            DamagedFileError: it is damaged, or not the one that is listed.
-        """
+        """Return a result of the holdout; errors of `read_json`, also if it is not the one that is listed."""
         fields, listed = self.read_json(name), self._listed().get(name)
         if listed is not None and listed.sha256 != _listed_file(name, fields).sha256:
             raise DamagedFileError(f"is not the file that {LIST_NAME} lists")
         return fields
 
     def write_holdout(self, name: str, fields: Mapping[str, JsonValue]) -> None:
-        """Write a result of the holdout, and then list it."""
         self.write_json(name, fields)
         listed = {**self._listed(), name: _listed_file(name, fields)}
         files = tuple(listed[other] for other in sorted(listed) if other.startswith(HOLDOUT))
         self.write_json(LIST_NAME, _FileList(files=files).model_dump(mode="json"))
 
     def _listed(self) -> dict[str, _ListedFile]:
-        """Return the list by name, empty if it is missing or damaged."""
         try:
             return {entry.name: entry for entry in _FileList.model_validate(self.read_json(LIST_NAME)).files}
         except (MissingObjectError, ValueError):
             return {}
 
     def _read(self, relative: str, limit: int) -> bytes:
-        """Return the content of a small object; `DamagedFileError` if it is too large."""
         name = self.object_name(relative)
         try:
             return self.store.read(name, limit)
@@ -233,7 +222,7 @@ class RunContents:
         return stored.name.removeprefix(f"{self.name}/")
 
     def manifest(self, name: str) -> Manifest | Damage:
-        """Return the manifest of this name (see `manifest_names`) or its damage; its blobs are not looked at.
+        """Return the manifest of this name (see `manifest_names`) or its damage; its blobs are not checked.
 
         Raises:
             InputError: it was written by a newer version of Eigen.
@@ -260,7 +249,7 @@ class RunContents:
             yield from sorted(found, key=age_key, reverse=True)
 
     def newest_manifest(self) -> Manifest | None:
-        """Return the newest manifest that is whole, None if there is none; its blobs are not looked at."""
+        """Return the newest manifest that is whole; its blobs are not checked."""
         return next((found for found in self.newest_first() if isinstance(found, Manifest)), None)
 
     def document(self, manifest: Manifest, stem: str) -> JsonValue:
@@ -277,7 +266,7 @@ class RunContents:
 
     @contextmanager
     def blob_file(self, blob: str, size: int, read: Progress | None = None) -> Iterator[Path]:
-        """Give a file with the content of a blob of this size (bytes), a temporary one if the store is elsewhere.
+        """Give a verified file with a blob of this size (bytes), a temporary one if the store is elsewhere.
 
         `DamagedFileError` if the blob is missing or damaged; `read` is called with the number of bytes just read.
         """
@@ -297,7 +286,6 @@ class RunContents:
             yield path
 
     def fetch(self, blob: str, path: Path, moved: Progress | None = None) -> None:
-        """Copy a blob to a file; `DamagedFileError` if it is missing."""
         try:
             self.remote_store.fetch(self.object_name(blob), path, moved)
         except MissingObjectError as error:
@@ -350,10 +338,9 @@ class RunContents:
         ]
 
     def verify(self, *, deep: bool = True) -> list[Damage]:
-        """Return all that is wrong with a run: its configuration, its manifests, and all that these refer to.
+        """Return the damages of the configuration, the manifests, and all files that these name.
 
-        Args:
-            deep: compare SHA-256 too, and read the holdout's results; progress is reported as "verify", in bytes.
+        With `deep` SHA-256 and holdout results are checked too; progress is reported as "verify", in bytes.
         """
         config = self.begun_config()
         found = list(self.newest_first())
@@ -379,10 +366,7 @@ class RunContents:
         return damages
 
     def missing_generations(self, rules: Collection[CheckpointConfig]) -> list[Damage]:
-        """Return the generations that are gone though retention by all these rules keeps them.
-
-        At most a thousand are named.
-        """
+        """Return the first thousand generations that are gone though retention by all these rules keeps them."""
         newest = self.newest_manifest()
         # Listed after the newest one was read: a living run's older ones go when a newer one is there.
         missing = missing_generations(self.generations(), 0 if newest is None else newest.champion_generation, rules)
@@ -498,12 +482,10 @@ def age_key(found: Manifest | Damage) -> tuple[int, bool, tuple[int, str, str]]:
 
 
 def _age_of(manifest: Manifest) -> tuple[int, str, str]:
-    """Return a sort key for the manifests of one generation."""
     return manifest.epoch, manifest.created, manifest.name
 
 
 def _size_damage(found: int | None, size: int) -> str | None:
-    """Compare the size of a blob (bytes; None: there is no blob) and return the damage, None if there is none."""
     if found is None:
         return _MISSING
     return None if found == size else f"has {found:,} bytes instead of {size:,}"

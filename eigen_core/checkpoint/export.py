@@ -43,12 +43,10 @@ class ExportedChampion(NamedTuple):
 
 
 def write_champion(contents: RunContents, path: Path) -> Manifest:
-    """Write a run's newest whole champion as a safetensors file with the configuration in its header.
-
-    Returns the manifest that it was read from.
+    """Write a run's newest undamaged champion to a safetensors file; return the manifest that it was read from.
 
     Raises:
-        InputError: the run has no generation, the file cannot be written, or the champion is damaged.
+        InputError: the run has no generation, the file cannot be written, or all champions are damaged.
     """
     damages: list[Damage] = []
     for found in contents.newest_first():

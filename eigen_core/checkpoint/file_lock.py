@@ -49,7 +49,6 @@ class ProcessIdentity(BaseModel):
 
     @classmethod
     def of(cls, pid: int) -> Self:
-        """Return the identity of a process of this machine."""
         status = _status(pid) if _sees_itself() else None
         return cls(
             host=socket.gethostname(),
@@ -105,14 +104,9 @@ class FileLock:
         return self._descriptor is not None
 
     def acquire(self, seconds: float = _TRY_SECONDS) -> bool:
-        """Take the lock and return whether that succeeded.
+        """Take the lock and return whether that succeeded within `seconds`.
 
-        Args:
-            seconds: timeout; `is_taken` in another process holds a shared lock for an instant.
-
-        Raises:
-            InputError: the path is no file.
-            OSError: the file system refuses.
+        `is_taken` in another process holds a shared lock for an instant. `InputError` if the path is no regular file.
         """
         with ExitStack() as closing:
             descriptor = self._opened(os.O_RDWR | os.O_CREAT, closing)
@@ -143,7 +137,7 @@ class FileLock:
                 os.close(descriptor)
 
     def is_taken(self) -> bool:
-        """Whether any process, this one included, holds the lock unshared."""
+        """Whether any process, this one included, holds the lock."""
         with explained("look at the lock", self._path, ANOTHER_STORE), ExitStack() as closing:
             try:
                 descriptor = self._opened(os.O_RDONLY, closing)
@@ -152,7 +146,6 @@ class FileLock:
             return not _flock(descriptor, fcntl.LOCK_SH)
 
     def holder(self) -> ProcessIdentity | None:
-        """Return the process that holds the lock, None if that is not known."""
         try:
             with ExitStack() as closing:
                 content = os.pread(self._opened(os.O_RDONLY, closing), _MOST_BYTES, 0)
@@ -200,7 +193,7 @@ def _sees_itself() -> bool:
 
 
 def _status(pid: int) -> tuple[str, int] | None:
-    """Return a process's state and when it started, None if it is not known."""
+    """Return state and start time of a process, None if unknown."""
     try:
         content = (_PROC / str(pid) / "stat").read_text(errors="replace")
         # The command's name, in brackets, may hold anything, brackets and spaces too.

@@ -141,7 +141,7 @@ class GcsClient:
         return blob.size, blob.crc32c, blob.generation
 
     def _refresh(self) -> None:
-        """Refresh the access token a few minutes early: gcsfs would do it in the thread that serves all requests."""
+        """Refresh the access token early: gcsfs would do it in the thread that serves all requests."""
         expiry: datetime | None = self._credentials.expiry
         lasts = expiry is None or expiry.replace(tzinfo=UTC) - datetime.now(UTC) > _RESERVE
         if not (self._credentials.valid and lasts):
@@ -219,7 +219,7 @@ def find_credentials() -> tuple[Credentials, str]:
 
 
 def _is_machine_of_google() -> bool:
-    """Whether there is a metadata server, for which the library would search for 17 to 42 seconds."""
+    """Whether a metadata server answers, for which the library would search for 17 to 42 seconds."""
     if os.environ.get("NO_GCE_CHECK") == "true":
         return False
     host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
@@ -231,7 +231,7 @@ def _is_machine_of_google() -> bool:
 
 
 def _answer(error: Exception) -> tuple[int, str]:
-    """Return status and text of the answer for which a request failed; 0 and the error's text if there was none."""
+    """Return status and text of the answer to a failed request; 0 and the error's text if there was none."""
     reason = "no answer in time" if isinstance(error, FSTimeoutError) else _reason(error)
     if isinstance(error, FileNotFoundError):
         return 404, reason
@@ -246,7 +246,6 @@ def _answer(error: Exception) -> tuple[int, str]:
 
 
 def _emulator() -> str | None:
-    """Return the URL of the emulator that the environment names, None for the real service."""
     named = os.environ.get(_EMULATOR, "")
     if named in ("", "default"):
         return None
@@ -439,5 +438,4 @@ class _ReportedFile(BufferedIOBase):
 
 
 def _described(size: int, checksum: int) -> tuple[int, str]:
-    """Return size (bytes) and CRC-32C in base64, as the service describes an object."""
     return size, b64encode(checksum.to_bytes(4, "big")).decode()

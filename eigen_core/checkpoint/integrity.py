@@ -40,17 +40,15 @@ _MANIFEST = re.compile(rf"(?:{MANIFESTS})?(\d{{6,18}})-[0-9a-f]{{8}}\.json")
 
 
 def blob_name(sha256: str) -> str:
-    """Return the name of the blob with this SHA-256 (hexadecimal)."""
     return f"{BLOBS}{sha256[:2]}/{sha256}"
 
 
 def manifest_name(generation: int, checksum: str) -> str:
-    """Return the name of a generation's manifest, given the manifest's own checksum (hexadecimal)."""
     return f"{MANIFESTS}{generation:06d}-{checksum[:8]}.json"
 
 
 def generation_of(name: str) -> int | None:
-    """Return the generation whose manifest has this name, with or without its folder; None if it is no manifest's."""
+    """Return the generation of a manifest, given its name with or without the folder; None if it is no manifest's."""
     match = _MANIFEST.fullmatch(name)
     if match is None or f"{int(match[1]):06d}" != match[1]:
         return None
@@ -58,7 +56,6 @@ def generation_of(name: str) -> int | None:
 
 
 def holdout_name(generation: int) -> str:
-    """Return the name of the holdout's result after a generation."""
     return f"{HOLDOUT}{generation:06d}.json"
 
 
@@ -94,7 +91,7 @@ class UnfitSnapshotError(InputError):
 
 
 class DamagedGenerationError(InputError):
-    """A generation differs from its manifest; `damages` has all differences."""
+    """A generation differs from its manifest."""
 
     def __init__(self, message: str, damages: list[Damage]) -> None:
         super().__init__(message)
@@ -102,27 +99,21 @@ class DamagedGenerationError(InputError):
 
 
 def in_words(damages: list[Damage]) -> str:
-    """Return the first damages as part of a sentence."""
     shown = "; ".join(str(damage) for damage in damages[:3])
     return shown + (f"; and {len(damages) - 3} more" if len(damages) > 3 else "")
 
 
 def canonical_json(document: JsonValue) -> bytes:
-    """Return canonical JSON: sorted keys, no spaces, ASCII; `ValueError` for NaN and infinity."""
+    """Return JSON with sorted keys, no spaces, ASCII only; `ValueError` for NaN and infinity."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
 def json_sha256(document: JsonValue) -> str:
-    """Return the SHA-256 of a document's canonical JSON (hexadecimal)."""
     return hashlib.sha256(canonical_json(document)).hexdigest()
 
 
 def checksummed(fields: Mapping[str, JsonValue]) -> bytes:
-    """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON.
-
-    Raises:
-        ValueError: the document has NaN or infinity.
-    """
+    """Return a JSON document with these fields and, as `checksum`, the SHA-256 of their canonical JSON."""
     return _file_content({**fields, _CHECKSUM: json_sha256(dict(fields))})
 
 
@@ -148,7 +139,7 @@ def _file_content(document: JsonValue) -> bytes:
 
 
 class BytesDone:
-    """Count bytes and report them, as `name` of so many in `total`, in the context in which this object was made."""
+    """Count bytes and report them as progress of `name`, in the context in which this object was made."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name
@@ -164,7 +155,6 @@ class BytesDone:
 
 
 def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
-    """Return the canonical JSON of a document, or its JSON text as it is; `ValueError` names `file`."""
     try:
         return document if isinstance(document, bytes) else canonical_json(document)
     except ValueError as error:
@@ -172,7 +162,6 @@ def document_bytes(file: str, document: JsonValue | bytes) -> bytes:
 
 
 def parse_document(content: bytes) -> JsonValue:
-    """Return the document of a JSON text; `DamagedFileError` if it is none."""
     try:
         document: JsonValue = json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -188,7 +177,6 @@ _READ_BYTES = 1 << 20
 
 
 def blob_path(run: Path, sha256: str) -> Path:
-    """Return the file of a blob in a run's folder, whether it exists or not."""
     return run / blob_name(sha256)
 
 
@@ -227,9 +215,9 @@ def opened(path: Path) -> Iterator[BinaryIO]:
 
 
 def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None) -> None:
-    """Raise `DamagedFileError` unless a blob's file has this size (bytes) and the SHA-256 that is its name.
+    """Raise `DamagedFileError` unless a blob's file has this size (bytes) and the SHA-256 in its name.
 
-    `read` is called with the number of further bytes that were read.
+    `read` is called with the number of bytes just read.
     """
     try:
         with opened(path) as file:

@@ -50,7 +50,7 @@ class LeaseLostError(Exception):
 
 
 class _LeaseRecord(BaseModel):
-    """The holder of a lease: written once, when it is taken."""
+    """Written once, when the lease is taken."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -60,8 +60,6 @@ class _LeaseRecord(BaseModel):
 
 
 class _Beat(BaseModel):
-    """A sign of life of the holder, written again and again."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     token: str
@@ -73,12 +71,8 @@ class _Beat(BaseModel):
 class LeaseState:
     """The lease on a run, as the store shows it.
 
-    Attributes:
-        epoch: how often the lease has been taken.
-        owner: its holder; None if that cannot be read.
-        age_seconds: time since it was renewed, by the store's clock; infinite if it was released, or its holder has
-            certainly ended.
-        lease_seconds: the lease expires at this age.
+    `epoch` counts the holders so far. `age_seconds` is the time since the last renewal, by the store's clock: infinite
+    if the lease was released, or its holder has certainly ended.
     """
 
     epoch: int
@@ -129,10 +123,9 @@ class Lease:
         at_once: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
-        """Take the lease on a run.
+        """Take the lease on a run, which expires when it is not renewed for `lease_seconds`.
 
         Args:
-            lease_seconds: the lease expires when it was not renewed for this time.
             above: lower bound of the epoch: the highest in the run's manifests.
             at_once: any other holder has certainly ended, since this process holds the run's lock.
             clock: rising seconds.
@@ -160,17 +153,13 @@ class Lease:
             raise LeaseLostError(self._lost)
 
     def check(self) -> None:
-        """Check that this is the newest lease, before a manifest is written.
-
-        Raises:
-            LeaseLostError: another process has taken it since. A lease that expired and was not taken is still held.
-        """
+        """Raise `LeaseLostError` if another process has taken the lease; one that merely expired is still held."""
         if self._clock() - self._renewed > self._record.lease_seconds / 2:
             self.renew()
         self._look_for_another()
 
     def announce(self, manifest: str) -> None:
-        """Write down the name of a manifest that is about to be created, and `check` then."""
+        """Announce a manifest that is about to be created, and then `check`."""
         self._store.put(self._announcement(manifest), b"")
         self.check()
 
@@ -188,7 +177,7 @@ class Lease:
                 self._renewed = started
 
     def release(self) -> None:
-        """Release the lease. If the store cannot be reached, it expires by itself; that is logged."""
+        """Release the lease. If the store does not answer, it expires by itself; that is logged."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -264,7 +253,6 @@ class Lease:
         raise LeaseLostError(self._lost)
 
     def _keep(self) -> None:
-        """Renew the lease a few times while it lasts, until it is released or lost."""
         while not self._ended.wait(self._record.lease_seconds / _BEATS_PER_LEASE):
             try:
                 self.renew()
@@ -296,7 +284,6 @@ def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState 
 
 
 def is_live(store: Store, run: str) -> bool:
-    """Whether a process may be writing to a run, by its lease."""
     state = lease_state(store, run)
     return state is not None and state.live
 
@@ -311,7 +298,7 @@ def _is_free(store: Store, run: str, epoch: int, record: _LeaseRecord) -> bool:
 
 
 def _parsed(kind: type[_Document], store: Store, name: str) -> _Document | None:
-    """Return a small object's content, None if there is none or it is damaged."""
+    """Return a small object's content, None if it is missing or damaged."""
     try:
         return kind.model_validate_json(store.read(name, _MOST_BYTES))
     except (MissingObjectError, ValidationError):
@@ -327,6 +314,5 @@ def _beat_name(run: str, epoch: int) -> str:
 
 
 def _epochs(found: list[StoredObject]) -> list[int]:
-    """Return the epochs among the objects of a lease's folder, rising."""
     matches = (_RECORD_NAME.fullmatch(thing.name.rpartition("/")[2]) for thing in found)
     return sorted(int(match[1]) for match in matches if match is not None)

@@ -48,7 +48,6 @@ class LocalStore(Store):
         return str(self.folder)
 
     def path(self, name: str) -> Path:
-        """Return the path of an object's file, which need not exist."""
         return self.folder / checked_name(name)
 
     def time(self) -> datetime:

@@ -17,11 +17,7 @@ from eigen_core.config.model import CheckpointConfig
 
 
 def open_store(url: str) -> Store:
-    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`, without accessing it.
-
-    Raises:
-        InputError: the URL is none of these.
-    """
+    """Return the store at a folder's path, a `file://` URL or `gs://bucket/prefix`, without accessing it."""
     location = gcs_location(url)
     if location is None:
         return LocalStore(store_folder(url))
@@ -40,7 +36,7 @@ def open_store(url: str) -> Store:
 
 @dataclass(frozen=True)
 class RunLocation:
-    """The place of a run: its store, a bucket if it is `remote`, and `root`, the folder of the run directory."""
+    """The place of a run: its store, a bucket if it is `remote`; `root` is the folder of this machine's directories."""
 
     name: str
     store: Store
@@ -49,19 +45,16 @@ class RunLocation:
 
     @classmethod
     def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
-        """Return the location that the settings name; `InputError` if they name none, or no run can have this name."""
         url = settings.store
         check_run_name(name)
         return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
 
     @property
     def local(self) -> RunContents:
-        """The run on this machine."""
         return RunContents(LocalStore(self.root), self.name)
 
     @property
     def stored(self) -> RunContents:
-        """The run in the store."""
         return RunContents(self.store, self.name) if self.remote else self.local
 
     def is_locked(self) -> bool:
@@ -69,16 +62,15 @@ class RunLocation:
         return FileLock(self.root / self.name / LOCK_NAME).is_taken()
 
     def exists(self) -> bool:
-        """Whether the run was begun, here or in the store."""
         return self.local.exists() or (self.remote and self.stored.exists())
 
     def contents(self) -> list[RunContents]:
-        """The run in all places that may have its generations, this machine first."""
+        """Return all places that may have generations of the run, this machine first."""
         return [self.local, self.stored] if self.remote else [self.local]
 
 
 def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
-    """Yield all manifests of a run and where they are, newest first; of equally new ones the first place's."""
+    """Yield all manifests of a run with their places, newest first; of equally new ones the first place's."""
 
     def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
         return ((one, found) for found in one.newest_first())
@@ -87,12 +79,10 @@ def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Ma
 
 
 def list_runs(store: Store) -> list[str]:
-    """Return the names of the runs in a store, sorted."""
     return [name for name in store.folders("") if RunContents(store, name).exists()]
 
 
 def no_such_run(store: Store, name: str) -> InputError:
-    """Return the error for a run that is missing, which names those that the store holds."""
     runs = list_runs(store)
     held = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
     return InputError(f"There is no run '{name}' in {store.url}: {held}.")

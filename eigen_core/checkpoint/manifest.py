@@ -60,7 +60,6 @@ class TensorFacts(_Entry):
 
     @property
     def nbytes(self) -> int:
-        """Its size (bytes)."""
         return prod(self.shape) * _ITEM_BYTES[self.dtype]
 
 
@@ -100,12 +99,10 @@ class ShardEntry(_Entry):
 
     @property
     def stop(self) -> int:
-        """Number of the row after the last one."""
         return self.first + self.count
 
     @property
     def title(self) -> str:
-        """Name in reports."""
         return f"replay shard {self.first}"
 
 
@@ -144,7 +141,6 @@ class RingEntry(_Entry):
 
     @property
     def row_bytes(self) -> int:
-        """Size of one row in memory (bytes)."""
         return sum(column.nbytes for column in self.columns)
 
 
@@ -203,33 +199,29 @@ class Manifest(_Entry):
 
     @property
     def shards(self) -> tuple[ShardEntry, ...]:
-        """The shards of the replay buffer."""
         return self.ring.shards if self.ring is not None else ()
 
     @property
     def blobs(self) -> dict[str, int]:
-        """Its blobs: name relative to the run's folder -> size (bytes)."""
+        """Name relative to the run's folder -> size (bytes)."""
         files = {blob_name(entry.sha256): entry.bytes for entry in self.files}
         return files | {blob_name(shard.sha256): shard.bytes for shard in self.shards}
 
     @property
     def parts(self) -> dict[str, str]:
-        """Its parts: name in reports -> name of the blob."""
+        """Name in reports -> name of the blob."""
         files = {entry.name: blob_name(entry.sha256) for entry in self.files}
         return files | {shard.title: blob_name(shard.sha256) for shard in self.shards}
 
     @property
     def bytes(self) -> int:
-        """Size of its blobs."""
         return sum(self.blobs.values())
 
     def entry(self, name: str) -> FileEntry:
-        """Return the entry of the file `name`; `KeyError` if there is none."""
         return {entry.name: entry for entry in self.files}[name]
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    """Return the one spelling of a manifest's file."""
     # What was left out stays out, so that a manifest which was read keeps its checksum.
     return checksummed(manifest.model_dump(mode="json", exclude={"checksum"}, exclude_unset=True))
 
@@ -255,7 +247,6 @@ def parse_manifest(content: bytes) -> Manifest:
 
 
 def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
-    """Return the error for a generation that differs from its manifest."""
     return DamagedGenerationError(
         f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): load another one.",
         damages,

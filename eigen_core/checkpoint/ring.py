@@ -67,13 +67,10 @@ RowRange = tuple[int, int]
 
 @dataclass(frozen=True)
 class Ring:
-    """The replay buffer: the newest rows of a table to which rows are only ever appended.
+    """The newest rows of a table to which rows are only ever appended.
 
     The row that was appended as number n (from 0) is in slot n % capacity; slots that no row has reached hold anything
-    before saving, zeros after loading.
-
-    Raises:
-        ValueError: columns, size and number of rows do not fit together.
+    before saving, zeros after loading. `ValueError` if columns, size and number of rows do not fit together.
     """
 
     columns: Mapping[str, torch.Tensor]
@@ -95,7 +92,6 @@ class Ring:
 
     @property
     def capacity(self) -> int:
-        """Rows that it can store."""
         return int(next(iter(self.columns.values())).shape[0])
 
 
@@ -116,7 +112,7 @@ def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
 def _plan_shards(
     ring: Ring, row_bytes: int, known: Sequence[ShardEntry], run: Path
 ) -> tuple[list[ShardEntry], list[RowRange]]:
-    """Return which of the known shards of an earlier state still serve, and which ranges of rows must be written."""
+    """Return the known shards of an earlier state that still serve, and the ranges of rows to write."""
     oldest = ring.written - ring.size
     kept = [shard for shard in known if shard.stop > oldest]
     reaches = kept and kept[0].first <= oldest and kept[-1].stop <= ring.written
@@ -131,7 +127,6 @@ def _plan_shards(
 
 
 def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
-    """Split rows into as few equal ranges as keep each below `_SHARD_BYTES`."""
     count = stop - first
     parts = min(count, math.ceil(count * row_bytes / _SHARD_BYTES) or 1)
     bounds = [first + count * part // parts for part in range(parts + 1)] if count else []
@@ -139,9 +134,9 @@ def _spread(first: int, stop: int, row_bytes: int) -> list[RowRange]:
 
 
 def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[RingEntry | None, int]:
-    """Write the rows of a ring that are not stored yet; return the ring's entry, and how much was written (bytes).
+    """Write the rows of a ring that are not stored yet; return the ring's entry, and the bytes written.
 
-    `base`: entry of an earlier state of this ring, to which rows were only appended since; None: none is known.
+    `base`: entry of an earlier state of this ring, to which rows were only appended since.
     """
     if ring is None:
         return None, 0
@@ -203,7 +198,7 @@ class _Head:
 
 
 def write_shard(path: Path, ring: Ring, columns: tuple[TensorFacts, ...], first: int, count: int) -> int:
-    """Write rows of a ring to a file as a shard and return the shard's size before compression (bytes)."""
+    """Write rows of a ring to a file as a shard; return the shard's size before compression (bytes)."""
     row_bytes = sum(column.nbytes for column in columns)
     head = _Head(first, count, max(1, min(count, _BLOCK_BYTES // max(1, row_bytes))), columns)
     start = head.spelled()
@@ -242,12 +237,8 @@ def rows_as_bytes(rows: torch.Tensor) -> Bytes:
 def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dict[str, Bytes]) -> None:
     """Read a verified shard into the slots of its rows; rows that have been overwritten since are left out.
 
-    Nothing beyond the sizes in the manifest is decompressed.
-
-    Args:
-        file: at its start.
-        entry, shard: the manifest's entries of ring and shard; `DamagedFileError` if the content differs from them.
-        columns: name -> the ring's memory as bytes `[capacity, bytes of a row]`.
+    Nothing beyond the sizes in the manifest is decompressed; `DamagedFileError` if the content differs from it.
+    `columns` maps each name to the ring's memory as bytes `[capacity, bytes of a row]`.
     """
     stream = _reader(file)
     try:
@@ -304,7 +295,6 @@ def _read_exactly(stream: _Reader, buffer: memoryview) -> None:
 
 
 def _reader(file: BinaryIO) -> _Reader:
-    """Return a stream of a file's decompressed content, by its first bytes."""
     magic = file.read(len(_ZSTD_MAGIC))
     file.seek(0)
     if magic == _ZSTD_MAGIC:

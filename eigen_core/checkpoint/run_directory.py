@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Saved:
-    """A generation that was committed, and the size of its new files (bytes), of which new rows of the ring."""
+    """A generation that was committed; `ring_bytes` of the bytes of its new files are new rows of the ring."""
 
     manifest: Manifest
     written_bytes: int
@@ -76,7 +76,6 @@ class RunDirectory:
 
         Raises:
             InputError: the name or the folder cannot be used, or there is such a run already.
-            ValueError: the configuration has NaN or infinity.
         """
         check_run_name(name)
         content = config_content(name, config)
@@ -90,7 +89,6 @@ class RunDirectory:
 
     @classmethod
     def open(cls, root: Path, name: str) -> Self:
-        """Return the run of this name; `InputError` if there is none, or its configuration cannot be read."""
         check_run_name(name)
         store = LocalStore(root)
         contents = RunContents(store, name)
@@ -100,7 +98,6 @@ class RunDirectory:
 
     @property
     def plots(self) -> Path:
-        """Folder of the run's plots, which is created when plots are drawn."""
         return self.path / PLOTS
 
     @contextmanager
@@ -109,7 +106,6 @@ class RunDirectory:
 
         Raises:
             RunLockedError: another process is writing to the run; the message names it.
-            InputError: the run's folder cannot be written to.
         """
         self._lock.require(f"Run '{self.name}'")
         try:
@@ -132,16 +128,11 @@ class RunDirectory:
         config: Mapping[str, JsonValue] | None = None,
         epoch: int = 0,
     ) -> Saved:
-        """Commit a generation durably, completely or not at all.
+        """Commit a generation durably, completely or not at all; the run is locked meanwhile.
 
         Of the ring only those rows are written that are new since the generation that this object saved or loaded
-        last: between the two, rows may only have been appended. A generation with the same content stays as it is. The
-        run is locked meanwhile, unless it is already.
-
-        Args:
-            snapshot: the state at the end of the generation.
-            config: with which the generation was trained; None: the one that the run began with.
-            epoch: of the lease; 0: there is none.
+        last: between the two, rows may only have been appended. A generation with the same content stays as it is.
+        `config` is by default the one that the run began with; `epoch` is that of the lease, 0 without one.
 
         Raises:
             InputError: the folder cannot be written to (no space, no permission, ...).
@@ -170,7 +161,7 @@ class RunDirectory:
             return Saved(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
 
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
-        """Return the stored manifest that differs in its time alone, None if there is none."""
+        """Return the stored manifest that differs in its time alone."""
         names = [name for name in self.contents.manifest_names() if generation_of(name) == manifest.generation]
         for found in map(self.contents.manifest, names):
             if isinstance(found, Manifest):
@@ -183,7 +174,7 @@ class RunDirectory:
         """Read a generation, all of it verified before any is parsed; tensors are on the CPU, in their own memory.
 
         Raises:
-            DamagedGenerationError: it is damaged, or not of this form, which is seen before any of it is read.
+            DamagedGenerationError: it is damaged, or not of this form, which is checked before any of it is read.
         """
         _require_form(manifest, form)
         if damages := self.contents.damages(manifest, deep=True, phase="load"):
@@ -198,9 +189,7 @@ class RunDirectory:
         restore: Callable[[Snapshot], None] | None = None,
         stored: RunContents | None = None,
     ) -> LoadedGeneration | None:
-        """Read the newest generation that is whole; None if the run has no generation.
-
-        Damaged generations are logged, returned and skipped.
+        """Read the newest undamaged generation; None if the run has no generation. Damaged ones are logged and skipped.
 
         Args:
             form: see `load`.
@@ -209,7 +198,6 @@ class RunDirectory:
 
         Raises:
             InputError: all generations are damaged, or the newest was written by a newer version of Eigen.
-            StoreUnavailableError: the store does not answer.
         """
         damages: list[Damage] = []
         names_stored = set() if stored is None else set(stored.manifest_names())
@@ -275,13 +263,11 @@ class RunDirectory:
         champion_generation: int | None = None,
         protected: Collection[int] = frozenset(),
     ) -> CleanReport:
-        """Apply retention (`RunContents.clean`) under the run's lock."""
         with self._writing():
             return self.contents.clean(keep_last, keep_every, champion_generation, protected)
 
 
 def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:
-    """Return the content of `config.json` of a run that begins now."""
     return checksummed(
         {
             "format_version": FORMAT_VERSION,
@@ -299,7 +285,6 @@ def _require_form(manifest: Manifest, form: SnapshotForm | None) -> None:
 
 
 def _is_taken(path: Path) -> bool:
-    """Whether the place of a new run has files beside its lock, lease and attempts."""
     with explained("make a run in", path.parent, ANOTHER_STORE):
         try:
             names = os.listdir(path)

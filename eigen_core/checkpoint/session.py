@@ -41,13 +41,12 @@ class RunSession:
 
     @property
     def epoch(self) -> int:
-        """Epoch of the lease."""
         return self.lease.epoch
 
     def load_newest(
         self, form: SnapshotForm | None = None, restore: Callable[[Snapshot], None] | None = None
     ) -> LoadedGeneration | None:
-        """Read the newest generation that is whole, here or in the store (see `RunDirectory.load_newest`)."""
+        """Read the newest undamaged generation, here or in the store (`RunDirectory.load_newest`)."""
         return self.directory.load_newest(form, restore, self.location.stored if self.location.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
@@ -64,13 +63,7 @@ class RunSession:
         return self._save(snapshot, config)
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
-        """Commit `snapshot` without waiting for uploads, since the process is about to end.
-
-        Returns None if this session has committed the generation before.
-
-        Raises:
-            LeaseLostError, InputError: see `save`.
-        """
+        """Commit `snapshot` without waiting for uploads; None if this session has committed the generation before."""
         self.lease.check()
         newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
@@ -86,13 +79,11 @@ class RunSession:
         return saved
 
     def keep_holdout(self, generation: int, result: Mapping[str, JsonValue]) -> None:
-        """Store the champion's holdout result after a generation."""
         name = holdout_name(generation)
         self.directory.contents.write_holdout(name, result)
         self.upload_files([self.directory.path / name, self.directory.path / LIST_NAME])
 
     def upload_files(self, paths: Iterable[Path]) -> None:
-        """Queue small files of the run directory for upload."""
         if self.uploader is not None:
             for path in paths:
                 self.uploader.add_file(path.relative_to(self.directory.path).as_posix())
@@ -108,17 +99,11 @@ class RunSession:
             self.uploader.finish(self.settings.finish_seconds if seconds is None else seconds)
 
     def uploads(self) -> UploadStatus | None:
-        """Return the state of the uploads; None if the store is on this machine."""
         return None if self.uploader is None else self.uploader.status()
 
 
 def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
-    """Create a run, here and in the store.
-
-    Raises:
-        InputError: it exists, or store or name cannot be used.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Create a run, here and in the store; `InputError` if it exists."""
     directory = RunDirectory.create(location.root, location.name, config)
     if location.remote:
         try:
@@ -130,12 +115,7 @@ def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
 
 @contextmanager
 def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
-    """Lock an existing run for this process.
-
-    Raises:
-        InputError: there is no such run, it is in use, or the store cannot be used.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Lock an existing run for this process; `InputError` if it does not exist or is in use."""
     location = RunLocation.of(settings, name)
     if location.local.exists() or not location.remote:
         directory = RunDirectory.open(location.root, location.name)
@@ -157,7 +137,7 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
 
 
 def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
-    """Take the lease on a run (see `Lease.acquire`) whose directory here, if there is one, is locked already."""
+    """Take the lease on a run (`Lease.acquire`) whose directory here, if there is one, is locked already."""
     newest = [contents.newest_manifest() for contents in location.contents()]
     above = max((manifest.epoch for manifest in newest if manifest is not None), default=0)
     at_once = not location.remote

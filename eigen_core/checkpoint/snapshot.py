@@ -61,8 +61,6 @@ _HEADER_LIMIT = 1 << 20
 
 
 class LoadedGeneration(NamedTuple):
-    """A generation read from a run."""
-
     snapshot: Snapshot
     manifest: Manifest
     damages: list[Damage]
@@ -109,13 +107,12 @@ class SnapshotForm:
         ring: Ring,
         generation_rows: range,
     ) -> Self:
-        """Return the form of snapshots with tensors, documents and a ring like these, whatever they hold."""
+        """Return the form of snapshots with tensors, documents and a ring like these, whatever their values."""
         held = {f"{stem}.safetensors": tensor_facts(stem, named) for stem, named in tensors.items()}
         texts = dict.fromkeys(f"{stem}.json" for stem in documents)
         return cls({**held, **texts}, ring.capacity, ring_columns(ring), generation_rows)
 
     def damages(self, manifest: Manifest) -> list[Damage]:
-        """Return the differences of a manifest from this form."""
         found = [*self._file_damages(manifest), *self._ring_damages(manifest.ring, manifest.generation)]
         return [Damage(manifest.generation, part, what, manifest.name) for part, what in found]
 
@@ -149,7 +146,6 @@ class SnapshotForm:
 
 
 def _difference(found: Collection[TensorFacts], wanted: Collection[TensorFacts]) -> str | None:
-    """Return the first difference between two sets of tensors, None if there is none."""
     there = {tensor.name: tensor for tensor in found}
     expected = {tensor.name: tensor for tensor in wanted}
     for name in sorted(there.keys() | expected.keys()):
@@ -163,11 +159,7 @@ def _in_words(tensor: TensorFacts | None) -> str:
 
 
 def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
-    """Write a snapshot's tensors and documents as blobs and return their entries.
-
-    Raises:
-        ValueError: one of them cannot be stored; nothing is written then.
-    """
+    """Write a snapshot's tensors and documents as blobs; `ValueError` if one cannot be stored, before it writes any."""
     facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
     texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
     entries = []
@@ -190,7 +182,6 @@ def compose_manifest(
     epoch: int,
     config: Mapping[str, JsonValue],
 ) -> Manifest:
-    """Return the manifest of a snapshot whose blobs are written, stamped with the current time and versions."""
     values = dict(config)
     seed = values.get("seed")
     fields: dict[str, JsonValue] = {

@@ -44,7 +44,7 @@ class MissingObjectError(Exception):
 
 @dataclass(frozen=True)
 class StoredObject:
-    """An object in a store: name in the store, size, and time of the last write by the store's clock (UTC)."""
+    """An object in a store; `modified` is the time of the last write by the store's clock (UTC)."""
 
     name: str
     bytes: int
@@ -92,7 +92,7 @@ class Store(Protocol):
         """
 
     def stat(self, name: str) -> StoredObject | None:
-        """Return an object's size and date, None if there is no such object."""
+        """Return size and date of an object, None if there is none."""
 
     def objects(self, prefix: str) -> list[StoredObject]:
         """Return all objects whose names start with `prefix` ("" or a folder's name with its slash), sorted by name."""
@@ -115,18 +115,13 @@ class RemoteStore(Store, Protocol):
         """
 
     def fetch(self, name: str, path: Path, moved: Progress | None = None) -> None:
-        """Copy an object to a file, in bounded memory; the file is replaced atomically.
-
-        Raises:
-            MissingObjectError: there is none.
-        """
+        """Copy an object to a file, in bounded memory, atomically; `MissingObjectError` if there is none."""
 
     def holds(self, name: str, path: Path) -> bool:
-        """Whether the object exists and has the same content as the file, by size and checksum."""
+        """Whether the object exists and has the content of the file, by size and checksum."""
 
 
 def has_content(store: Store, name: str, content: bytes) -> bool:
-    """Whether a store has an object of this name with this content."""
     known = store.stat(name)
     if known is None or known.bytes != len(content):
         return False
@@ -169,11 +164,7 @@ def within(seconds: float, action: Callable[[], object], late: str) -> None:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of an object.
-
-    Raises:
-        ValueError: it has an empty part, a part that begins with a dot, a backslash or a control character.
-    """
+    """Return `name`; `ValueError` if a part is empty or hidden, or has a backslash or a control character."""
     if is_hidden(name):
         raise ValueError(
             f"{name[:200]!r} is no name of an object in a store: it is hidden, has an empty part, or odd characters."
@@ -257,7 +248,7 @@ def gcs_location(store: str) -> GcsLocation | None:
 
 
 def store_folder(store: str) -> Path:
-    """Return the absolute folder of a store given as a path or a `file://` URL; `InputError` if it is no folder."""
+    """Return the absolute folder of a store given as a path or a `file://` URL."""
     if not store or "\0" in store:
         raise InputError("The store's path is empty or has a zero byte: give a folder, such as 'runs'.")
     if _SCHEME_WITHOUT_SLASHES.match(store):

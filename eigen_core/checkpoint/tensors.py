@@ -37,7 +37,7 @@ def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
 
 
 def tensors_sha256(tensors: Mapping[str, torch.Tensor]) -> str:
-    """Return a SHA-256 (hexadecimal) of names, types, shapes and bytes, whatever the mapping's order and the device."""
+    """Return a SHA-256 (hexadecimal) of names, types, shapes and bytes, independent of order and device."""
     return json_sha256(
         [
             [name, str(tensor.dtype), list(tensor.shape), hashlib.sha256(tensor_bytes(tensor).data).hexdigest()]

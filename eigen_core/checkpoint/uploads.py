@@ -101,36 +101,21 @@ def read_status(folder: Path) -> UploadStatus | None:
 
 @dataclass(frozen=True, eq=False)
 class _File:
-    """A small file in the queue, by its name in the run directory."""
-
     name: str
 
 
 @dataclass(frozen=True, eq=False)
 class _Generation(_File):
-    """A generation in the queue."""
-
     manifest: Manifest
     since: float
 
 
 class Uploader:
-    """Copy the committed generations and the small files of a run to a bucket, in the order in which they were added.
+    """Copies generations and small files of a run to a bucket, in the order in which they were added.
 
     As a context manager its thread runs inside the block, whose end stops it, whatever is left: call `finish` before.
     Generations that are in the run directory at the start are queued. Methods may be called from any thread, `add` and
-    `finish` from the one that commits generations.
-
-    Args:
-        directory: the run on this machine.
-        target: the run in the store.
-        lease: the right to write there.
-        config: retention, the bounds of the queue and the rate limit.
-        clock: rising seconds.
-        sleep: waits between two blocks; by default `close` ends the wait.
-
-    Raises:
-        InputError: the run directory cannot be read.
+    `finish` from the one that commits generations. `sleep` waits between two blocks; by default `close` ends the wait.
     """
 
     def __init__(
@@ -195,21 +180,16 @@ class Uploader:
             self._changed.notify_all()
 
     def wait_for_queue(self) -> None:
-        """Wait while the queue has too many or too large generations.
-
-        Raises:
-            LeaseLostError, UploadsEndedError: see `add`.
-        """
+        """Wait while the queue has too many or too large generations; errors of `add`."""
         with self._changed:
             self._wait(self._has_room, math.inf, "training waits", -math.inf)
             self._raise_if_broken()
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything is in the store, and apply retention in the run directory.
+        """Wait until everything is in the store, and apply retention in the run directory; errors of `add`.
 
         Raises:
             StoreUnavailableError: something is not there after these seconds, or never will be; the message lists it.
-            LeaseLostError, UploadsEndedError: see `add`.
         """
         with self._changed:
             self._is_finishing = True
@@ -237,7 +217,6 @@ class Uploader:
         self.close()
 
     def status(self) -> UploadStatus:
-        """Return the state of the uploads."""
         with self._changed:
             waiting = self._generations().values()
             return self._status.model_copy(
@@ -318,12 +297,10 @@ class Uploader:
             self._changed.wait(min(left, _WARN_SECONDS))
 
     def _append(self, manifest: Manifest) -> None:
-        """Queue a generation, in place of an older version of it."""
         self._damaged.pop(manifest.generation, None)
         self._put(_Generation(f"generation {manifest.generation}", manifest, self._clock()))
 
     def _put(self, item: _File) -> None:
-        """Put an item at the end of the queue, in place of one of its name."""
         self._queue.pop(item.name, None)
         self._queue[item.name] = item
 
@@ -335,7 +312,6 @@ class Uploader:
         return True
 
     def _generations(self) -> dict[int, _Generation]:
-        """Return the waiting generations by number."""
         return {item.manifest.generation: item for item in self._queue.values() if isinstance(item, _Generation)}
 
     def _has_finished(self) -> bool:
@@ -465,7 +441,6 @@ class Uploader:
             logger.warning(_NOT_DELETED, self._name, self._directory.path, error)
 
     def _retry_after(self, error: StoreUnavailableError | InputError) -> float:
-        """Report a failed attempt and return the longest pause before the next one (seconds)."""
         with self._changed:
             item, self._current = self._current, None
             pause = min(2.0 ** min(self._failures, 16), _MOST_RETRY_SECONDS)
@@ -510,7 +485,6 @@ class Uploader:
             self._changed.notify_all()
 
     def _save_status(self) -> None:
-        """Replace the status file; uploads go on if it cannot be written."""
         try:
             with replacing(self._directory.path / STATUS_NAME) as file:
                 file.write(self.status().model_dump_json(indent=2).encode() + b"\n")

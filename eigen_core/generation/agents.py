@@ -31,7 +31,6 @@ class Episodes:
     """Episodes of consecutive agents in the evaluate phase.
 
     Attributes:
-        generation: the generation.
         first_agent: index of the first agent in the population.
         training: start of each agent's training episodes, int64 `[agents, slices]`.
         fixed: start of the episodes without noise that all agents play, int64 `[slices]`.
@@ -49,7 +48,6 @@ class Episodes:
     task_state: Mapping[str, Tensor]
 
     def rows(self, agents: slice) -> "Episodes":
-        """The episodes of consecutive agents."""
         return replace(self, training=self.training[agents], first_agent=self.first_agent + agents.start)
 
 
@@ -68,7 +66,6 @@ class EpisodeResults:
 
     @classmethod
     def joined(cls, parts: Sequence["EpisodeResults"]) -> "EpisodeResults":
-        """Join the results of consecutive groups of agents."""
         return cls(Rollout.joined([part.training for part in parts]), Rollout.joined([part.fixed for part in parts]))
 
 
@@ -97,7 +94,7 @@ class Executor(Protocol):
             groups: consecutive agents that learn together in this process.
             plan: of the whole population.
             replay: stored transitions.
-            task_state: the task's, which normalises observations and rewards.
+            task_state: normalises observations and rewards.
 
         Returns:
             Each of the learner's curves, float64 `[agents that learn, gradient steps]` on the host.
@@ -105,18 +102,11 @@ class Executor(Protocol):
 
 
 class AgentComputer:
-    """Computes agents of a run in this process, a group at a time. Implements `Executor`.
-
-    Args:
-        config: the run.
-        content: data of the task, as `open_data` gives it.
-        device: where everything is computed.
-    """
+    """Computes agents of a run in this process, a group at a time. Implements `Executor`."""
 
     exchanged_bytes = 0
 
     def __str__(self) -> str:
-        """Where agents are computed, in words."""
         return f"{self.device} (at a time {self.playing_size} agents play, {self.group_size} learn)"
 
     def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
@@ -133,7 +123,6 @@ class AgentComputer:
         self.playing_size = playing_at_once(config.population, self.task.play_bytes, device.type)
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
-        """Play the episodes of all agents of a population, or of consecutive ones; see `Executor.play`."""
         self.task.state = episodes.task_state
         groups = agent_groups(population.size, self.playing_size)
         parts = []
@@ -159,7 +148,6 @@ class AgentComputer:
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Let the agents in `groups` learn; see `Executor.learn`."""
         self.task.state = task_state
         total, done = len(groups) * plan.gradient_steps, 0
 

@@ -48,7 +48,6 @@ def validation_slices(state: TrainingState) -> NDArray[np.int64]:
 
 
 def coming_episodes(state: TrainingState) -> Episodes:
-    """Return the episodes that the coming generation plays."""
     return Episodes(
         generation=state.generation + 1,
         first_agent=0,
@@ -92,10 +91,8 @@ def _fitness_and_scores(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Return fitness, validation fitness and score of each agent: float64 `[agents]` each.
 
-    Args:
-        state: the run.
-        with_noise: rewards of the training episodes, `[agents, slices]`; None: random actions were played.
-        noise_free: rewards, `[agents, slices]`: those of fitness, then those of validation.
+    Rewards are `[agents, slices]`: `with_noise` of the training episodes, None if random actions were played;
+    `noise_free` of fitness, then of validation.
     """
     evaluation, slices = state.config.evaluation, state.config.evaluation.fitness_slices
     validations = mean_of_lowest(noise_free[:, slices:], evaluation.validation_lowest)
@@ -168,11 +165,7 @@ def _means(curves: Mapping[str, Tensor]) -> dict[str, float]:
 
 
 def evolve(state: TrainingState) -> GenerationRecord:
-    """Breed the next population, complete the generation and return its record.
-
-    Raises:
-        RuntimeError: the generation was not evaluated.
-    """
+    """Breed the next population, complete the generation and return its record."""
     result, champion = state.evaluated, state.champion
     if result is None or champion is None:
         if state.history:

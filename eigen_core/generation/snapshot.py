@@ -33,7 +33,6 @@ from eigen_core.task.replay import Replay
 
 
 def require(condition: bool, file: str, what: str) -> None:
-    """Raise `UnfitSnapshotError` for a part of a snapshot unless `condition` holds."""
     if not condition:
         raise UnfitSnapshotError(file, what)
 
@@ -50,7 +49,7 @@ def require_population(
 def require_finite(
     file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]] | None = None
 ) -> None:
-    """Require finite values, within the bounds of their name where it has some; NaN is rejected."""
+    """Require finite values, within the bounds of their name if it has some; NaN is rejected."""
     for name, tensor in tensors.items():
         if tensor.numel():
             low, high = (bounds or {}).get(name, (-math.inf, math.inf))
@@ -62,11 +61,7 @@ def require_finite(
 def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *, take_memory: bool) -> Replay:
     """Return the replay that a ring holds: whole episodes, finite values, the content in the newest record.
 
-    Args:
-        state: the run, before it is restored.
-        ring: what was saved.
-        newest: the newest record.
-        take_memory: the replay may go on in the ring's own memory.
+    With `take_memory` the replay may go on in the ring's own memory.
     """
     wrong = state.task.check_rows(ring)
     require(wrong is None, "replay", str(wrong))
@@ -183,7 +178,6 @@ def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
 
 
 def snapshot_form(state: TrainingState) -> SnapshotForm:
-    """Return what the snapshots of this run consist of: what those of `state` would, whatever they hold."""
     episodes = state.config.population.size * state.config.evaluation.slices
     rows = range(episodes * state.task.min_episode_steps, episodes * state.task.episode_steps + 1)
     return SnapshotForm.of(
@@ -192,11 +186,11 @@ def snapshot_form(state: TrainingState) -> SnapshotForm:
 
 
 def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False) -> None:
-    """Let a fresh state become the one that `saved` was taken of; nothing changes if it cannot.
+    """Restore the state of which `saved` was taken; nothing changes if that fails.
 
     Args:
         state: the state before the first generation, with the configuration to go on with.
-        saved: what was saved, of the form that `snapshot_form` gives.
+        saved: of the form that `snapshot_form` gives.
         take_memory: let the replay go on in the snapshot's own memory, where a copy would take as much again; the
             snapshot cannot be used afterwards.
 
@@ -251,15 +245,9 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
 
 
 def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
-    """Refuse what `restore` would refuse because of its data, before a run is taken to be restored.
+    """Raise the `InputError` of `restore` for other data early, given the `state` document of a snapshot.
 
-    Args:
-        state: the state before the first generation.
-        document: the document `state` of the generation's snapshot; one that no run can have left is not looked at.
-        generation: its number.
-
-    Raises:
-        InputError: the snapshot was taken on other data.
+    A document that no run can have left is not checked.
     """
     try:
         found = parsed(_STATE, document)
@@ -282,7 +270,7 @@ def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor
 
 
 def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
-    """Remember what a generation took; a second record of the newest generation replaces the first."""
+    """Append telemetry; a second record of the newest generation replaces the first."""
     log = state.telemetry
     if log and log[-1].generation == telemetry.generation:
         log = log.without_last()

@@ -25,10 +25,8 @@ class EvaluationResult:
     """Result of the evaluate phase of a generation.
 
     Attributes:
-        generation: the generation.
-        fitness: float64 `[agents]`.
-        validations: float64 `[agents]`.
-        scores: by which the champion is chosen, float64 `[agents]`.
+        fitness, validations: float64 `[agents]`.
+        scores: the champion has the best, float64 `[agents]`.
         statistics: the task's metrics of the training episodes.
         excess: gain beyond the market, in validation, of the agent with the best score.
         task_state: the task's, after the episodes.
@@ -44,11 +42,7 @@ class EvaluationResult:
 
 
 def resolve_device(wanted: str) -> torch.device:
-    """Return the device that a configuration asks for.
-
-    Raises:
-        InputError: a GPU is asked for and there is none.
-    """
+    """Return the device that a configuration asks for; `InputError` if it is a GPU and there is none."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -63,7 +57,6 @@ class TrainingState:
 
     Attributes:
         generation: last completed generation; 0 at the start.
-        heads: heads of the networks that the learner needs.
         group_size, playing_size: agents that learn, and that play, at a time in this process, at most.
         executor: computes the agents; by default in this process.
         population, replay, champion, method_state, noise_scale, task_state: start of the next generation.

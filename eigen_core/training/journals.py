@@ -38,17 +38,11 @@ R = TypeVar("R", bound=Record)
 
 
 class BlockedError(Exception):
-    """A run is not resumed by schedule any more. The message says why and how to change that."""
+    """A run is not resumed by schedule any more; the message says why and how to change that."""
 
 
 class Journal(Generic[R]):
-    """The newest records of a kind, in a JSON file with a checksum; a file that cannot be read counts as empty.
-
-    Args:
-        name: of the file, relative to the run's folder.
-        kind: of the records.
-        kept: number of records that are kept.
-    """
+    """The newest `kept` records of a kind, in a JSON file with a checksum; an unreadable file counts as empty."""
 
     def __init__(self, name: str, kind: type[R], kept: int = 20) -> None:
         self._name = name
@@ -56,7 +50,7 @@ class Journal(Generic[R]):
         self._kept = kept
 
     def read(self, location: RunLocation) -> list[R]:
-        """Return the records of a run, oldest first: of the copies here and in its store the longest."""
+        """Return the records, oldest first: of the copies here and in the store the longest."""
         return max((self._read_in(contents) for contents in location.contents()), key=len)
 
     def append(self, location: RunLocation, record: R) -> list[R]:
@@ -121,7 +115,6 @@ def withdraw_attempt(location: RunLocation) -> None:
 
 
 def has_failed_too_often(location: RunLocation, generation: int) -> bool:
-    """Whether the last scheduled resumes have all failed in `generation`."""
     newest = ATTEMPTS.read(location)[-MOST_ATTEMPTS:]
     return len(newest) == MOST_ATTEMPTS and all(attempt.generation == generation for attempt in newest)
 
@@ -169,17 +162,12 @@ def remember_request(location: RunLocation, generation: int, config: Mapping[str
 
 
 def requested_config(location: RunLocation, generation: int) -> dict[str, JsonValue] | None:
-    """Return the configuration that was requested after the newest `generation` of a run, if any was."""
     last = _REQUESTS.read(location)[-1:]
     return next((request.config for request in last if request.generation == generation), None)
 
 
 def write_memory_report(location: RunLocation, report: "MemoryReport", generation: int, phase: str) -> Path:
-    """Write a report into the run's folder, as markdown and JSON; return the markdown's path. Old reports are removed.
-
-    Raises:
-        OSError: the folder cannot be written to.
-    """
+    """Write a report into the run's folder and remove old ones; return the path of its markdown."""
     # Imported here because it loads torch, which a table of runs does without.
     from eigen_core.machine import write_report
 
@@ -194,7 +182,7 @@ def write_memory_report(location: RunLocation, report: "MemoryReport", generatio
 
 
 def memory_reports(folder: Path) -> list[Path]:
-    """Return the reports of a run (markdown), newest first; `folder` is the run's on this machine."""
+    """Return the reports in a run's folder (markdown), newest first."""
     return sorted((folder / _REPORTS).glob("*.md"), reverse=True)
 
 
@@ -207,9 +195,7 @@ class OwnSettings(Record):
 def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
     """Return this machine's settings of a run in a remote store; None if it was never trained here.
 
-    Args:
-        location: the run.
-        local: a value of `checkpoint.local`, in whose folder they may be.
+    `local` is a value of `checkpoint.local`, in whose folder they may be.
     """
     if not location.remote:
         return None
@@ -224,11 +210,7 @@ def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
 
 
 def remember_own_settings(config: Config, name: str) -> None:
-    """Keep this machine's settings of a run in a remote store, in its folder for files on their way there.
-
-    Raises:
-        InputError: the folder cannot be written to.
-    """
+    """Keep this machine's settings of a run in a remote store, in the folder for files on their way there."""
     settings = config.checkpoint
     if is_remote(settings.store):
         content = checksummed(OwnSettings(data=config.market.data).model_dump(mode="json"))
@@ -267,8 +249,8 @@ class Goodput:
     """Use of a run's time, from its first start to its newest checkpoint.
 
     Attributes:
-        useful_seconds: training whose result checkpoints hold.
-        lost_seconds: training after a last checkpoint, which an interruption has lost.
+        useful_seconds: training that checkpoints hold.
+        lost_seconds: training after a last checkpoint that an interruption has lost.
         waiting_seconds: from each interruption, and from each start of a process, to the first phase.
         interruptions: number of trainings that ended without a request to stop.
         recovery_seconds: mean time from an interruption to the next first phase; None: there was none.
@@ -296,12 +278,7 @@ class Goodput:
 
 
 def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodput | None:
-    """Return the goodput of a run: the time whose work checkpoints hold, as a share of all training time.
-
-    Args:
-        starts: all starts of the run.
-        last_checkpoint: time of its newest manifest (UTC); None: there is none, and no goodput.
-    """
+    """Return the goodput of a run, given all its starts and the time of its newest manifest (UTC)."""
     if not starts or last_checkpoint is None:
         return None
     useful = sum(start.kept_seconds for start in starts) + _between(starts[-1].moment, last_checkpoint)
@@ -322,14 +299,10 @@ def goodput(starts: Sequence[Start], last_checkpoint: datetime | None) -> Goodpu
 def work_recorded(
     location: RunLocation, last_checkpoint: datetime | None, stop_requests: tuple[type[BaseException], ...]
 ) -> Iterator[list[Start]]:
-    """Record that training begins now, and the time of its last step until the block ends; yield all starts of the run.
+    """Record a start, and the time of the last training step until the block ends; yield all starts of the run.
 
     The next start on this machine counts an interruption; on another machine the time up to its start is not counted.
-
-    Args:
-        location: the run, which this process holds.
-        last_checkpoint: time of its newest manifest (UTC); None: there is none.
-        stop_requests: exceptions by which a user stops the block; all others are interruptions.
+    All exceptions but `stop_requests` are interruptions.
     """
     sign = location.root / location.name / SIGN_OF_LIFE
     starts = STARTS.append(location, _start(sign, STARTS.read(location), last_checkpoint))

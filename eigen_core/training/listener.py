@@ -23,16 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Training:
-    """A run that is prepared for training.
-
-    Attributes:
-        name: of the run.
-        state: of the training.
-        session: the run's directory, lease and uploads, held by this process.
-        guard: of its memory.
-        plan: of its memory.
-        data: of its task.
-    """
+    """A run that is prepared for training; this process holds its session."""
 
     name: str
     state: "TrainingState"
@@ -43,7 +34,6 @@ class Training:
 
     @property
     def config(self) -> "Config":
-        """The configuration with which the run is trained."""
         return self.state.config
 
 
@@ -99,5 +89,4 @@ def observed_by(listener: Listener) -> Iterator[None]:
 
 
 def outside_listeners() -> tuple[Listener, ...]:
-    """Return the listener of `observed_by`, if there is one."""
     return _outside.get()

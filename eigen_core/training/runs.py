@@ -74,18 +74,14 @@ class RunStatus:
     """The status of a run.
 
     Attributes:
-        run: its name.
         state: running (a process holds its lock or lease), finished (`is_complete`), unfinished, or blocked: its next
             generation has failed too often in scheduled resumes.
         generation: last complete generation; 0: none.
         config: the configuration with which it was last started or continued.
-        store: absolute path or URL of the store.
-        folder: the run's folder on this machine, for its plots; it need not exist if the store is remote.
+        folder: the run's folder on this machine; it need not exist if the store is remote.
         history, telemetry: one record per complete generation.
-        holdout: the champion in the holdout episodes, once the run has all its generations.
-        computed_by: processor and libraries of its newest generation; None: not known.
-        goodput: use of its time; None: not known.
-        uploads: status of its uploads; None if the store is this machine, or nothing was uploaded from here.
+        computed_by: processor and libraries of its newest generation.
+        uploads: None if the store is this machine, or nothing was uploaded from here.
     """
 
     run: str
@@ -103,18 +99,9 @@ class RunStatus:
 
 
 class Run:
-    """A handle of a run, which is read lazily and once: open another one when the run has gone on.
+    """A handle of a run, which need not exist. It is read lazily and once: open another one when the run has gone on.
 
-    Args:
-        settings: of the store.
-        name: of the run, which need not exist.
-        own: nested values of settings that belong to this machine, beside its environment.
-
-    Attributes:
-        name, location: of the run.
-
-    Raises:
-        InputError: the settings name no store, or no run can have this name.
+    `own` has nested values of settings that belong to this machine, beside its environment.
     """
 
     def __init__(self, settings: CheckpointConfig, name: str, own: Mapping[str, Any] | None = None) -> None:
@@ -125,18 +112,7 @@ class Run:
 
     @classmethod
     def open(cls, store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None) -> "Run":
-        """Return a run that exists.
-
-        Args:
-            store: of the run.
-            name: of the run.
-            local: `checkpoint.local`.
-            own: see `Run`.
-
-        Raises:
-            InputError: there is no such run.
-            StoreUnavailableError: the store does not answer.
-        """
+        """Return a run that exists; `local` is `checkpoint.local`."""
         return cls(_given(store, local), name, own)._in_its_folder()
 
     def _in_its_folder(self) -> "Run":
@@ -148,12 +124,10 @@ class Run:
 
     @property
     def exists(self) -> bool:
-        """Whether the run exists in the store or on this machine."""
         return self._begun is not None
 
     @cached_property
     def _begun(self) -> RunContents | None:
-        """The contents with the configuration with which the run began."""
         return next((contents for contents in self.location.contents() if contents.exists()), None)
 
     @cached_property
@@ -164,7 +138,7 @@ class Run:
 
     @cached_property
     def newest(self) -> tuple[RunContents, Manifest] | None:
-        """The newest manifest and its place; of two that are as new, that on this machine."""
+        """Newest manifest and its place; of two that are as new, that on this machine."""
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[tuple[RunContents, Manifest]]:
@@ -177,7 +151,7 @@ class Run:
 
     @property
     def generation(self) -> int:
-        """The newest complete generation; 0: none."""
+        """Newest complete generation; 0: none."""
         return 0 if self.newest is None else self.newest[1].generation
 
     @cached_property
@@ -193,9 +167,6 @@ class Run:
 
         The store may have been moved since, or come from somebody else: settings that belong to a machine are taken
         from this one; data and local folder, if the store is remote, as it last trained the run.
-
-        Raises:
-            InputError: there is no such run, or its configuration cannot be read.
         """
         store, local = self._settings.store, self._settings.local
         config = _config_of(self.location, self._latest_values, self._own)
@@ -210,12 +181,11 @@ class Run:
     def config_to_resume(self, data: str | None = None) -> Config:
         """Return the configuration with which this machine continues the run.
 
-        Args:
-            data: path of its prices on this machine; None: `EIGEN_DATA`, else the path when the run was trained here.
+        `data` is the path of its prices here; by default `EIGEN_DATA`, else the path when the run was trained here.
 
         Raises:
-            InputError: there is no such run, its configuration cannot be read, the path of its prices is not known, or
-                its task is of a module that this machine names neither in its own settings nor in the environment.
+            InputError: the path of its prices is not known, or its task is of a module that this machine names neither
+                in its own settings nor in the environment.
         """
         config = self.config
         named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
@@ -235,7 +205,7 @@ class Run:
         return config
 
     def _say_left_out(self) -> None:
-        """Warn of settings that belong to a machine with which the run was trained and is not continued."""
+        """Warn of machine settings with which the run was trained and is not continued."""
         stored = flatten(machine_values(current_values(self._latest_values)))
         now, usual = (flatten(one.model_dump(mode="json")) for one in (self.config, Config()))
         places = ("checkpoint.store", "checkpoint.local")
@@ -271,12 +241,7 @@ class Run:
             )
 
     def begin(self, config: Config) -> RunLocation:
-        """Create the run with this configuration if it is missing, and return its location.
-
-        Raises:
-            InputError: the store cannot be used, or the run was begun with other settings (`require_same`).
-            StoreUnavailableError: the store does not answer.
-        """
+        """Create the run with this configuration if it is missing; `InputError` if it differs (`require_same`)."""
         if self.exists:
             self.require_same(config)
         else:
@@ -293,7 +258,6 @@ class Run:
             remember_request(self.location, self.generation, stored_values(config))
 
     def holdout_of(self, generation: int) -> HoldoutResult | None:
-        """Return the holdout's result after `generation`; None if it was not played then."""
         name = holdout_name(generation)
         for contents in self.location.contents():
             try:
@@ -311,9 +275,7 @@ class Run:
     def is_complete(self, config: Config, generation: int | None = None) -> bool:
         """Whether the run has all generations of `config`, and has played the holdout episodes, if there are any.
 
-        Args:
-            config: the run's, or one with more generations.
-            generation: the newest one that is intact; None: the newest one.
+        `generation` is the newest one that is intact; by default the newest one.
         """
         newest = self.generation if generation is None else generation
         return newest >= config.generations and (not config.holds_out or self.holdout_of(newest) is not None)
@@ -390,7 +352,6 @@ def status_of(store: str, name: str) -> RunStatus:
     """Return the status of a run (`Run.status`); if the store does not answer, as this machine knows it.
 
     Raises:
-        InputError: there is no such run, or its configuration cannot be read.
         StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
     """
     run = Run(_given(store, _LOCAL), name)
@@ -399,12 +360,7 @@ def status_of(store: str, name: str) -> RunStatus:
 
 
 def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
-    """Return the status of each run of a store, and by name of those that cannot be read the reason, a sentence.
-
-    Raises:
-        InputError: the store cannot be used.
-        StoreUnavailableError: it does not answer.
-    """
+    """Return the status of each run of a store, and by name the reason why others cannot be read, a sentence."""
     statuses, unreadable = [], {}
     for name in runs_in(store):
         try:
@@ -415,18 +371,12 @@ def statuses_of(store: str) -> tuple[list[RunStatus], dict[str, str]]:
 
 
 def require_store(settings: CheckpointConfig) -> None:
-    """Check within 15 seconds that a remote store can be used; a folder is checked when the run is created.
-
-    Raises:
-        InputError: credentials, bucket or permission are missing.
-        StoreUnavailableError: it does not answer.
-    """
+    """Check within 15 seconds that a remote store can be used; a folder is checked when the run is created."""
     if is_remote(settings.store):
         open_store(settings.store).check()
 
 
 def runs_in(store: str) -> list[str]:
-    """Return the names of the runs in a store, sorted."""
     return list_runs(open_store(store))
 
 
@@ -438,11 +388,8 @@ def is_changeable(key: str) -> bool:
 def require_same_definition(what: str, begun: Config, now: Config, options: Sequence[str]) -> None:
     """Raise `InputError` if a walk or sweep would be continued with another definition.
 
-    Args:
-        what: begins the sentence, for example `Walk 'years'`.
-        begun, now: configuration of all its runs; settings that may change between the generations of a run may change
-            here too, but for the number of generations.
-        options: other differences, in words.
+    `what` begins the sentence, for example `Walk 'years'`; `options` are other differences, in words. Settings that may
+    change between the generations of a run may change here too, but for the number of generations.
     """
     settings = [key for key in differing_keys(begun, now) if key == "generations" or not is_changeable(key)]
     differing = [*options, *settings]
@@ -456,10 +403,7 @@ def require_same_definition(what: str, begun: Config, now: Config, options: Sequ
 def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
     """Raise `InputError` for a task that imports a module, unless this machine itself names it.
 
-    Args:
-        task: named by a store, or by a flow run's parameters.
-        who: begins the sentence, for example `Run 'long' plays`.
-        named: the tasks that this machine names.
+    `who` begins the sentence, for example `Run 'long' plays`; `named` are the tasks that this machine names.
     """
     if not names_module(task) or task in named:
         return
@@ -472,13 +416,11 @@ def require_named(task: str, who: str, named: Sequence[str | None]) -> None:
 
 
 def _given(store: str, local: str) -> CheckpointConfig:
-    """Return the settings of a store on this machine, with those of its environment."""
     of_environment = values_of_environment(os.environ).get("checkpoint", {}) if local == _LOCAL else {}
     return CheckpointConfig(**{"store": store, "local": local, **of_environment})
 
 
 def _stored_local(values: Mapping[str, Any]) -> str | None:
-    """Return `checkpoint.local` of a stored configuration; None if it has none that can be used."""
     section = values.get("checkpoint")
     named = section.get("local") if isinstance(section, Mapping) else None
     return named if isinstance(named, str) and named.isprintable() else None

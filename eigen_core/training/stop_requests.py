@@ -16,7 +16,7 @@ _AGAIN_SECONDS = 0.05
 
 @contextmanager
 def stop_requests_unmasked(requests: tuple[type[BaseException], ...]) -> Iterator[None]:
-    """Raise the request to stop itself in place of an error that came of handling it.
+    """Raise the request to stop itself in place of an error that handling it caused.
 
     Prefect raises `ValueError("Task run is not set")` for a signal that comes while it creates a task run, which would
     end the flow as failed instead of as stopped.
