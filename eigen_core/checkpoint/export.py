@@ -7,6 +7,7 @@ with safe_open("champion.safetensors", framework="pt") as file:
 
 import json
 import logging
+import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from eigen_core.checkpoint.manifest import Manifest, reading_part
 from eigen_core.checkpoint.tensors import read_tensors
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
+from eigen_core.common.text import without_credentials
 from eigen_core.config.stored import current_values
 
 logger = logging.getLogger(__name__)
@@ -29,6 +31,8 @@ CHAMPION = "champion"
 """Stem of the tensors and of the document that a champion is made of."""
 _FORMAT = "eigen champion"
 _FORMAT_VERSION = "1"
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
+"""A text in JSON."""
 
 
 class ExportedChampion(NamedTuple):
@@ -75,12 +79,14 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
         entry = manifest.entry(f"{CHAMPION}.json")
         with reading_part(manifest, entry.name, blob_name(entry.sha256)):
             raise DamagedFileError("says nothing of a champion's weights")
+    # Earlier versions stored passwords of trackers.
+    config = canonical_json(manifest.config).decode("ascii")
     metadata = {
         "format": _FORMAT,
         "format_version": _FORMAT_VERSION,
         "run": contents.name,
         "generation": str(manifest.generation),
-        "config": canonical_json(manifest.config).decode("ascii"),
+        "config": _TEXT.sub(lambda text: f'"{without_credentials(text[1])}"', config),
         "facts": canonical_json(facts).decode("ascii"),
     }
     with explained("write", path), replacing(path) as target:

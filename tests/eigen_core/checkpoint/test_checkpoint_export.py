@@ -33,6 +33,19 @@ def test_the_newest_champion_is_exported_with_its_configuration(tmp_path: Path) 
     assert three_lines[1] == later
 
 
+def test_a_password_that_an_earlier_version_stored_is_not_exported(tmp_path: Path) -> None:
+    run, path = new_run(tmp_path), tmp_path / "champion.safetensors"
+    uris = ["http://me:hunter2@host", "http://host?token=hunter2"]
+    run.save(sample(1), {**CONFIG, "reporting": {"mlflow_uri": uris[0]}, "tracked": uris})
+    write_champion(run.contents, path)
+    assert b"hunter2" not in path.read_bytes()
+    assert read_champion(path).config == {
+        **current_values(CONFIG),
+        "reporting": {"mlflow_uri": (hidden := "http://...@host")},
+        "tracked": [hidden, "http://host?token=..."],
+    }
+
+
 def test_a_run_without_a_champion_says_so(tmp_path: Path) -> None:
     run = new_run(tmp_path)
     with pytest.raises(InputError, match="has no champion yet"):
