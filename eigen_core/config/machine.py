@@ -99,16 +99,17 @@ def belongs_to_run(key: str) -> bool:
 
 def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the nested values of the run's settings; unlisted ones are left out."""
-    return _sections(values, belongs_to_run)
+    return values_where(values, belongs_to_run)
 
 
 def machine_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the nested values of this machine's settings, and the task if it imports a module."""
-    own = _sections(values, lambda key: key in MACHINE_SETTINGS)
+    own = values_where(values, lambda key: key in MACHINE_SETTINGS)
     return {"task": values["task"], **own} if names_module(values.get("task")) else own
 
 
-def _sections(values: Mapping[str, Any], belongs: Callable[[str], bool]) -> dict[str, Any]:
+def values_where(values: Mapping[str, Any], belongs: Callable[[str], bool]) -> dict[str, Any]:
+    """Return the nested values of the settings for whose dotted keys `belongs` is true."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping) and name not in MACHINE_SETTINGS:

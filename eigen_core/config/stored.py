@@ -7,9 +7,10 @@ from pydantic import JsonValue
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
+from eigen_core.config.explain import settings
 from eigen_core.config.learning import VARIANTS, Variants
 from eigen_core.config.loading import config_from_values
-from eigen_core.config.machine import run_values
+from eigen_core.config.machine import belongs_to_run, values_where
 from eigen_core.config.market import own_path
 from eigen_core.config.model import Config, merge
 
@@ -128,7 +129,7 @@ def stored_values(config: Config) -> dict[str, JsonValue]:
 def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
     """Return the configuration that this version of Eigen or an older one stored.
 
-    A store is not trusted: only the run's settings are read (`run_values`).
+    A store is not trusted: only the run's settings are read (`belongs_to_run`).
 
     Args:
         stored: values from the store.
@@ -137,10 +138,9 @@ def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None 
     Raises:
         InputError: a newer version stored it, or it is invalid.
     """
-    values = current_values(stored)
     # Settings of the other machine are left out without a word; those that nobody knows are refused below.
-    unknown = {name: value for name, value in values.items() if name not in Config.model_fields}
-    values = merge(run_values(values) | unknown, {} if own is None else own)
+    values = values_where(current_values(stored), lambda key: belongs_to_run(key) or key not in settings())
+    values = merge(values, {} if own is None else own)
     if values.get("scheduler") is not None:
         # The scheduler's workers replace the processes that the run was trained with.
         values["workers"] = 0

@@ -286,6 +286,8 @@ def test_a_run_with_settings_that_its_learner_never_read_goes_on(store: Path, tm
         ({"format_version": 99, "unheard_of": 1}, "was written by a newer version of Eigen"),
         ({"unheard_of": 1}, "unheard_of: unknown setting"),
         ({"population": {"unheard_of": 1}}, "population.unheard_of: unknown setting"),
+        ({"checkpoint": {"unheard_of": 1}}, "checkpoint.unheard_of: unknown setting"),
+        ({"reporting": 7}, "reporting: '7' cannot be used"),
         ({"learner": 7}, "learner: '7' cannot be used"),
     ],
 )
