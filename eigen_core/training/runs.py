@@ -14,7 +14,7 @@ from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError,
 from eigen_core.checkpoint.lease import is_live
 from eigen_core.checkpoint.location import RunLocation, list_runs, newest_of, no_such_run, open_store
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, is_remote
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, is_remote, store_folder
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (
@@ -421,9 +421,23 @@ def _given(store: str, local: str) -> CheckpointConfig:
 
 
 def _stored_local(values: Mapping[str, Any]) -> str | None:
+    """Return `checkpoint.local` of a stored configuration; None if it is no folder of this user.
+
+    Another user could fill a folder of their own, or exchange a link: a path with links is returned without them.
+    """
     section = values.get("checkpoint")
     named = section.get("local") if isinstance(section, Mapping) else None
-    return named if isinstance(named, str) and named.isprintable() else None
+    if not isinstance(named, str) or not named.isprintable():
+        return None
+    try:
+        folder = store_folder(named)
+        real = folder.resolve()
+        own = real.stat().st_uid == os.geteuid()
+    except (InputError, OSError, RuntimeError):
+        return None
+    if not own:
+        return None
+    return named if os.path.abspath(folder) == str(real) else str(real)
 
 
 def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
