@@ -167,7 +167,6 @@ class GenerationRecord(Record):
 
     @property
     def distinct_ancestors(self) -> int | None:
-        """Number of different ancestors of the new population; None if unknown."""
         return len(set(self.ancestors)) or None
 
     @model_validator(mode="before")
@@ -264,7 +263,6 @@ class HoldoutResult(Record):
 
     @property
     def share_of_random_beaten(self) -> float:
-        """Share of the random agents with a mean reward below the champion's."""
         return fmean(reward < self.champion_reward for reward in self.random_rewards)
 
 
@@ -292,22 +290,18 @@ class RecordLog(Sequence[R]):
 
     @classmethod
     def of_lines(cls, kind: type[R], lines: Iterable[bytes]) -> "RecordLog[R]":
-        """Return the log of records that are JSON text."""
         return cls(kind, tuple(zlib.compress(line) for line in lines))
 
     def lines(self) -> Iterator[bytes]:
-        """Yield each record as JSON text without a line break."""
         return map(zlib.decompress, self._rows)
 
     def followed_by(self, record: R) -> "RecordLog[R]":
-        """Return the log with one more record."""
         return RecordLog(self._kind, (*self._rows, _packed(record)))
 
     def without_last(self) -> "RecordLog[R]":
         return RecordLog(self._kind, self._rows[:-1])
 
     def json(self) -> bytes:
-        """Return all records as a JSON array."""
         return b"[" + b",".join(self.lines()) + b"]"
 
     def __len__(self) -> int:
@@ -334,8 +328,7 @@ class RecordLog(Sequence[R]):
         return hash(self._rows)
 
 
-class UnfitRecordsError(ValueError):
-    """A document does not hold a run's records; the message follows the document's name."""
+class UnfitRecordsError(ValueError): ...
 
 
 _HISTORY = TypeAdapter(list[GenerationRecord])

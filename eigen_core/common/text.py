@@ -68,7 +68,6 @@ def _three_digits(value: float) -> str:
 
 
 def signed(value: float) -> str:
-    """Format a change, with its sign."""
     return f"+{number(value)}" if value > 0 else number(value)
 
 

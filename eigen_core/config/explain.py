@@ -65,8 +65,6 @@ class Setting:
 
 @dataclass(frozen=True)
 class ExplainedSetting:
-    """A setting with its value in a configuration, and the source of the value."""
-
     setting: Setting
     value: Any
     source: Literal["default", "preset", "given"]
@@ -98,7 +96,6 @@ def with_variants_of(config: Config) -> Config:
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested `values` with dotted keys."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):

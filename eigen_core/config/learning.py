@@ -101,7 +101,6 @@ class LearnerConfig(Section):
 
     @property
     def learns(self) -> bool:
-        """Whether agents learn by gradients; otherwise only evolution changes them."""
         raise NotImplementedError
 
 
@@ -282,7 +281,6 @@ class EvaluationConfig(Section):
 
     @property
     def holdout_episodes(self) -> int:
-        """Holdout episodes of an agent."""
         return self.holdout_slices or self.validation_slices
 
     @model_validator(mode="after")

@@ -178,7 +178,6 @@ class TradingConfig(Section):
 
     @property
     def no_trade_step(self) -> int:
-        """Step of an episode at which `no_trade_penalty` applies."""
         return (self.episode_days if self.bookkeeping == "classic" else self.trading_days) - 1
 
     @model_validator(mode="after")

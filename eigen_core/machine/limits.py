@@ -45,7 +45,6 @@ class ControlGroup:
 
     @property
     def limit_file(self) -> Path:
-        """File that holds the limit."""
         return self.folder / _LIMIT_FILES[self.version]
 
     def limit(self) -> int | None:
@@ -204,7 +203,6 @@ class Pressure(Limit):
 
     @classmethod
     def on(cls, limit: Limit, counted: int, memory: MemoryConfig) -> Self:
-        """Return the pressure of `counted` bytes on a limit."""
         return cls(limit.bytes, limit.origin, counted, int(limit.bytes * memory.soft), int(limit.bytes * memory.hard))
 
     @property

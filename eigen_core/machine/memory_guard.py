@@ -150,7 +150,6 @@ class MemoryGuard:
 
     @property
     def phases(self) -> tuple[PhaseUsage, ...]:
-        """The newest phases that have ended, in order."""
         return tuple(self._ended)
 
     def usage_of(self, generation: int) -> tuple[PhaseUsage, ...]:
@@ -310,7 +309,6 @@ class MemoryGuard:
             return replace(report, parts=parts, tensors=tensors)
 
     def _error(self, reason: str) -> MemoryGuardError:
-        """Return the error of the phase under way."""
         self._free_reserve()
         phase, generation = "", None
         if self._open is not None:

@@ -78,7 +78,6 @@ class MemoryReport:
 
     @property
     def headline(self) -> str:
-        """One sentence that names the largest part."""
         if not self.parts:
             return "No part of the memory was found."
         largest = max(self.parts, key=lambda part: max(part.host, part.device))

@@ -60,7 +60,6 @@ class ThreadTrial:
         self._began = 0.0
 
     def begin(self) -> None:
-        """Begin a row of steps."""
         self._began = self._clock()
 
     def step(self) -> None:

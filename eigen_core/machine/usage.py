@@ -288,7 +288,6 @@ class SystemMeter:
         return peak_resident_bytes(), DeviceUsage(int(allocated(self._device)), int(reserved(self._device)), now.taken)
 
     def reset_peaks(self) -> None:
-        """Start the peaks again from the present."""
         reset_peak()
         if self._device.type == "cuda" and gpu_in_use():
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -336,20 +335,17 @@ class PhaseUsage:
 
     @classmethod
     def begin(cls, phase: str, generation: int, now: float, usage: Usage) -> Self:
-        """Return a phase that begins with this reading."""
         begun = cls(phase, generation, now, now, usage.host, usage.host, usage.host)
         begun.device_start_bytes = (usage.device or _NO_DEVICE).allocated
         begun.note(now, usage)
         return begun
 
     def note(self, now: float, usage: Usage) -> None:
-        """Add a reading."""
         self.ended, self.end_bytes = now, usage.host
         self.device_end_bytes = (usage.device or _NO_DEVICE).allocated
         self.note_peaks(usage.host, usage.device)
 
     def note_peaks(self, host: int, device: DeviceUsage | None) -> None:
-        """Add peaks of the host's resident memory and of the device."""
         self.peak_bytes = max(self.peak_bytes, host)
         if device is not None:
             self.device_allocated_peak = max(self.device_allocated_peak, device.allocated)

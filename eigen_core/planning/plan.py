@@ -75,7 +75,6 @@ class Verdict:
 
     @property
     def fits(self) -> bool:
-        """Whether the peak stays within the limit."""
         return self.peak_bytes <= self.limit.bytes
 
     @property
@@ -84,7 +83,6 @@ class Verdict:
         return max(self.peak_bytes - self.limit.bytes, 0)
 
     def __str__(self) -> str:
-        """The verdict as a part of a sentence."""
         missing = "" if self.fits else f": {size(self.missing_bytes)} are missing"
         if self.at_least and not self.fits:
             missing = ": that is too little"
@@ -132,7 +130,6 @@ class Plan:
         return _sum([part for part in self.parts if part.device_holder == holder], phase).device
 
     def peak_phase(self, where: str = "host") -> Phase:
-        """The phase with the highest peak, on the host or on the device."""
         return max(PHASES, key=self.host_bytes if where == "host" else self.device_bytes)
 
     @property
@@ -147,11 +144,9 @@ class Plan:
 
     @property
     def fits(self) -> bool:
-        """Whether it fits below all limits that were given."""
         return all(verdict.fits for verdict in self.verdicts)
 
     def part_rows(self) -> list[dict[str, str | float]]:
-        """The parts as rows of a table, sizes in MB."""
         return [
             {
                 "part": part.name,
@@ -163,7 +158,6 @@ class Plan:
         ]
 
     def document(self) -> dict[str, object]:
-        """The plan as what JSON can hold, sizes in bytes."""
         return {
             "device": self.device,
             "peak_host_bytes": self.peak_host_bytes,
@@ -255,7 +249,6 @@ class _Parts:
         return self.device == "cuda"
 
     def all(self, own_bytes: int) -> tuple[Part, ...]:
-        """Return all parts that are not empty."""
         count = local_worker_count(self.config, self.device)
         elsewhere = count > 0 or self.config.scheduler is not None
         parts = [*self._held(own_bytes), *self._written()]
@@ -264,7 +257,6 @@ class _Parts:
         return tuple(part for part in parts if part.host_bytes or part.device_bytes)
 
     def _tensors(self, amount: int) -> Peak:
-        """Tensors that live where the run computes."""
         return Peak(0, amount) if self.cuda else Peak(amount)
 
     def _held(self, own_bytes: int) -> list[Part]:
@@ -364,7 +356,6 @@ class _Parts:
         return [*parts, part("data", data)]
 
     def _written(self) -> list[Part]:
-        """Memory of checkpoints, uploads, plots and trackers."""
         sizes, config = self.sizes, self.config
         # The largest tensor that is brought from the device to the host to be hashed or written.
         largest = max(sizes.champion_bytes * config.population.size, sizes.rows_stored * sizes.column_bytes)

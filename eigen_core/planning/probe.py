@@ -68,7 +68,6 @@ class Peak(NamedTuple):
         return Peak(max(self.host - held.host, 0), max(self.device - held.device, 0))
 
     def times(self, share: float) -> "Peak":
-        """Return a share of it."""
         return Peak(int(self.host * share), int(self.device * share))
 
 
@@ -313,7 +312,6 @@ class _Piece:
         return moments
 
     def evolve(self) -> tuple[float, Peak]:
-        """Breed the next population of all agents."""
         state = self._state
         began = self._now()
         evolve(state)
@@ -333,8 +331,7 @@ class _Piece:
         return Peak(max(peak.host - stored, 0), peak.device)
 
 
-class _ProbeCompleteError(Exception):
-    """Ends the probe's learning."""
+class _ProbeCompleteError(Exception): ...
 
 
 def _peak(device: torch.device) -> Peak:

@@ -66,7 +66,6 @@ class DiskRoom:
 
     @property
     def fits(self) -> bool:
-        """Whether enough is free."""
         return self.needed_bytes <= self.free_bytes
 
     def __str__(self) -> str:
@@ -108,12 +107,10 @@ class RunPlan:
 
     @property
     def fits_memory(self) -> bool:
-        """Whether memory and device suffice."""
         return self.plan.fits and not self.missing_device
 
     @property
     def measured(self) -> ProbeResult | None:
-        """Result of a probe of the run; None without one."""
         return self.plan.measured if isinstance(self.plan.measured, ProbeResult) else None
 
     def sentence(self) -> str:
@@ -126,7 +123,6 @@ class RunPlan:
         return f"{self.memory_sentence()} {disk[0].upper()}{disk[1:]}"
 
     def memory_sentence(self) -> str:
-        """Return the part of `sentence` on memory and device."""
         if self.fits_memory:
             return f"The run fits: {'; '.join(str(verdict) for verdict in self.plan.verdicts)}."
         needs = [str(verdict) for verdict in self.plan.verdicts if not verdict.fits]
@@ -144,7 +140,6 @@ class RunPlan:
         return [f"{f'What helps: {shown}; but no' if shown else 'No'} setting is enough: it needs more memory."]
 
     def document(self) -> dict[str, object]:
-        """Return the plan as what JSON can hold, sizes in bytes."""
         return {
             "panel": None if self.data.facts is None else asdict(self.data.facts),
             **self.plan.document(),

@@ -87,17 +87,14 @@ class Sizes:
 
     @property
     def replay_bytes(self) -> int:
-        """The transitions in the replay at the run's end."""
         return self.rows_stored * self.row_bytes
 
     @property
     def champion_bytes(self) -> int:
-        """The weights of one agent."""
         return self.parameters * torch.float32.itemsize
 
     @property
     def population_bytes(self) -> int:
-        """All agents."""
         return self.agent_bytes * self.config.population.size
 
 
