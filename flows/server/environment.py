@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
-from flows.server.prefect_internals import LEASES_IN_FILES
+from flows.server.prefect_internals import EVENTS_AS_THEY_COME, LEASES_IN_FILES
 
 Component = Literal["server", "worker"]
 COMPONENTS: tuple[Component, ...] = ("server", "worker")
@@ -154,6 +154,7 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
         "PREFECT_SERVER_FLOW_RUN_GRAPH_MAX_NODES": "1000",
         **flow_environment(kept),
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES_IN_FILES,
+        "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": EVENTS_AS_THEY_COME,
         # The pages would ask port 4200. A proxy before them has another address, which only the user knows.
         # By itself Prefect lets every page that a browser has open here ask it, and whoever asks it can run code.
         CORS_VARIABLE: environ.get(CORS_VARIABLE, own_origins(environ, port)),

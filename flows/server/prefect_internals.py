@@ -20,6 +20,9 @@ LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
 """Module that keeps the server's concurrency leases in files. By default they are in its memory: the leases of a
 running training would end with the server, and the training with them."""
 
+EVENTS_AS_THEY_COME = "flows.server.event_ordering"
+"""Module that replaces the server's wait for the event before another one; it says why."""
+
 SERVER_IN_MEMORY = "prefect-in-memory"
 """Host name by which the server calls itself, as when an automation resumes what has crashed. The guard against web
 pages must let it pass."""

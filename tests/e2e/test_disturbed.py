@@ -118,6 +118,9 @@ def test_a_killed_training_is_resumed_by_the_trigger_and_without_it_by_the_sched
     number = operated.launch("killed", ["--generations", str(GENERATIONS), *settings])
     operated.wait_for_generation("killed", 1)
     measured(f"launched: first generation after {time.monotonic() - launched:.1f} s")
+    # A server that has not seen the flow run start sees it crash.
+    operated.engine().suspend()
+    kill_parts(operated, ("server",))
     generation, killed = kill_engine(operated, "killed")
     assert operated.wait_for_end(number) == "Crashed"
     crashed = time.monotonic() - killed
