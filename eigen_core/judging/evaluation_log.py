@@ -40,13 +40,10 @@ from eigen_core.config import Config
 
 logger = logging.getLogger(__name__)
 
-_HEAD_LIMIT = 2**16
 _NAME = re.compile(rf"{LOOKS}(\d{{4}}-\d{{2}}-\d{{2}})_(\d{{4}}-\d{{2}}-\d{{2}})_[0-9a-f]{{16}}\.json")
 _ENTRY = re.compile(rf"{LOOKS_CHAIN}\d{{8}}\.json")
-_LIMIT = 2**20
-# The first entry names all looks from before it.
-_ENTRY_LIMIT = 2**24
-_DIGITS = 16
+# The first entry, the largest object, names all looks from before it.
+_MOST_BYTES = 2**24
 _READERS = 16
 # Of several processes that add an entry at once, one succeeds each time.
 _ATTEMPTS = 1_000
@@ -66,7 +63,7 @@ class Head(Record):
 
 
 def _stored_head(store: Store) -> Head | None:
-    return _parsed(Head, _contents(store, [LEDGER_HEAD], _HEAD_LIMIT).get(LEDGER_HEAD, b""))
+    return _parsed(Head, _contents(store, [LEDGER_HEAD]).get(LEDGER_HEAD, b""))
 
 
 def _copied_head(store: Store) -> Head | None:
@@ -104,7 +101,7 @@ def _keep_head(store: Store, head: Head) -> None:
 
 
 def _copy_of(store: Store) -> Path:
-    return default_cache_root() / "ledgers" / f"{hashlib.sha256(store.url.encode()).hexdigest()}.json"
+    return default_cache_root() / "ledgers" / f"{_sha256(store.url.encode())}.json"
 
 
 class Look(Record):
@@ -126,7 +123,7 @@ class Look(Record):
     def name(self) -> str:
         """Name in a store; the same agent with the same settings on the same days is the same look."""
         identity = json.dumps([self.first, self.last, sorted(self.symbols), self.agent, self.settings])
-        return f"{LOOKS}{self.first}_{self.last}_{hashlib.sha256(identity.encode()).hexdigest()[:_DIGITS]}.json"
+        return f"{LOOKS}{self.first}_{self.last}_{_sha256(identity.encode())[:16]}.json"
 
 
 class _Entry(Record):
@@ -189,7 +186,7 @@ def record_look(store: Store, look: Look) -> None:
                 f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: put {LEDGER_HEAD} "
                 f"and {LOOKS_CHAIN} back from a copy of the store."
             )
-        earlier = _contents(store, _names(store, LOOKS, _NAME), _LIMIT) if last.number == 0 else {}
+        earlier = _contents(store, _names(store, LOOKS, _NAME)) if last.number == 0 else {}
         before = {name: _sha256(earlier[name]) for name in sorted(earlier) if name != look.name}
         entry = _Entry(number=last.number + 1, previous=last.sha256, look=look, before=before, ledger=ledger)
         written = entry.model_dump_json().encode()
@@ -204,7 +201,7 @@ def _last(store: Store, ledger: str) -> Head:
     heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
     newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
     if newest is not None:
-        sha256 = _sha256(_contents(store, [newest], _ENTRY_LIMIT).get(newest, b""))
+        sha256 = _sha256(_contents(store, [newest]).get(newest, b""))
         heads.append(Head(ledger=ledger, number=_number(newest), sha256=sha256))
     # An entry that a head knows too counts as it was written.
     return max(heads, key=lambda head: head.number, default=Head(ledger=ledger, number=0, sha256=""))
@@ -249,12 +246,12 @@ class _Ledger(NamedTuple):
         # Before the entries: a head is kept after its own.
         stored, copied = _stored_head(store), _copied_head(store)
         heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
-        entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY), _ENTRY_LIMIT), heads)
+        entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY)), heads)
         chained = {entry.look.name: entry.look for entry in entries}
         before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
         # A look is kept before its entry: those of all entries that were listed are there by now.
         names = {*(found.name for found in store.objects(LOOKS)), *chained, *before}
-        contents = _contents(store, sorted(names), _LIMIT)
+        contents = _contents(store, sorted(names))
         looks, alone = dict(chained), 0
         unreadable: list[str] = []
         damages: list[Damage] = []
@@ -323,12 +320,12 @@ def _number(entry: str) -> int:
     return int(entry.removeprefix(LOOKS_CHAIN).removesuffix(".json"))
 
 
-def _contents(store: Store, names: Sequence[str], limit: int) -> dict[str, bytes]:
+def _contents(store: Store, names: Sequence[str]) -> dict[str, bytes]:
     """Return the contents of existing objects, by name."""
 
     def content(name: str) -> bytes | None:
         try:
-            return store.read(name, limit)
+            return store.read(name, _MOST_BYTES)
         except MissingObjectError:
             return None
 

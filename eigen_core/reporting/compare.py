@@ -10,9 +10,16 @@ import numpy as np
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import require_place
 from eigen_core.judging.run_backtests import Backtest, play
-from eigen_core.reporting.report import NAMES, differing_settings, figures_table, rows_table, stated, yearly_table
-from eigen_core.reporting.report_page import page, write_page
-from eigen_core.reporting.report_plots import equity_plot, variable
+from eigen_core.reporting.report import (
+    differing_settings,
+    figures_table,
+    page,
+    rows_table,
+    stated,
+    write_page,
+    yearly_table,
+)
+from eigen_core.reporting.report_plots import NAMES, equity_plot, variable
 from eigen_core.reporting.style import BLUE, GREEN, INK, MUTED, ORANGE, PURPLE, SKY, VERMILLION
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics

@@ -1,36 +1,51 @@
-"""Content of a report: verdict, settings and tables."""
+"""The report of a run or a walk: verdict, settings, tables and plots in one HTML file without network or script."""
 
 import json
 import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from pathlib import PurePath
-from typing import Literal
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path, PurePath
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from eigen_core.common.text import money, number, percent, ratio
+from eigen_core.checkpoint.location import no_such_run, open_store
+from eigen_core.common.errors import InputError
+from eigen_core.common.files import explained, replacing, require_place
+from eigen_core.common.text import count, money, number, percent, ratio
 from eigen_core.config import Config
 from eigen_core.config.explain import explain, settings
 from eigen_core.config.machine import MACHINE_SETTINGS
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.backtest import SpanResult
+from eigen_core.judging.evaluation_log import Looks
+from eigen_core.judging.run_backtests import Backtest, backtest
 from eigen_core.judging.verdicts import Verdict
-from eigen_core.judging.walk_forward import Fold
+from eigen_core.judging.walk_forward import Fold, is_walk, stored_walk, walks_in
+from eigen_core.market import build_panel
+from eigen_core.reporting.report_plots import (
+    AGENT,
+    BASELINE_COLOURS,
+    NAMES,
+    drawdown_plot,
+    equity_plot,
+    exposure_plot,
+    matched_plot,
+    rolling_plots,
+    variable,
+    variables,
+    weights_plot,
+    window_of,
+)
+from eigen_core.reporting.style import CHAMPION
+from eigen_core.reporting.tables import Row, markdown_table
+from eigen_core.reporting.walk_report import WalkResult, play_walk
 from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics
-
-NAMES = {
-    "cash": "Cash",
-    "equal_weight": "Equal weight (held)",
-    "rebalanced": "Equal weight (daily)",
-    "momentum": "Momentum",
-    "reversal": "Reversal",
-    "classic": "Classic rule",
-    "initial_population": "Initial agents",
-}
-"""Names of the baselines in reports."""
+from eigen_core.training.runs import Run, RunStatus, status_of
 
 
 @dataclass(frozen=True)
@@ -248,11 +263,7 @@ def _compounded(curve: EquityCurve, unit: Literal["M", "Y"]) -> dict[str, float]
 
 
 def _return(fraction: float | None, full: float) -> Cell:
-    return Cell("") if fraction is None else Cell(percent(fraction), _shade(fraction, full))
-
-
-def _shade(fraction: float, full: float) -> float:
-    return float(np.clip(fraction / full, -1.0, 1.0))
+    return Cell("") if fraction is None else Cell(percent(fraction), float(np.clip(fraction / full, -1.0, 1.0)))
 
 
 def trade_tables(trades: pd.DataFrame) -> list[Table]:
@@ -310,3 +321,300 @@ def rows_table(caption: str, rows: Sequence[Mapping[str, str]], numbers: Collect
     columns = tuple(rows[0]) if rows else ()
     cells = [[Cell(str(row[column])) for column in columns] for row in rows]
     return Table(caption, columns, cells, frozenset(columns) - frozenset(numbers))
+
+
+HEADLINES = {"skill": "Skill is likely", "none": "No skill shown", "undecided": "Too little data to tell"}
+
+_WALK = "walk"
+_DAYS = {"holdout": "Holdout", "validation": "Validation days", _WALK: "Walk-forward"}
+
+
+def write_report(store: str, run: str, *, span: str | None, agent: str, file: Path) -> Report:
+    """Play an agent of a run over a span of days and write the report to an HTML file; see `backtest`."""
+    require_place(file)
+    report = report_of(backtest(store, run, span=span, agent=agent), status_of(store, run))
+    write_page(report_page(report), file)
+    return report
+
+
+def write_walk_report(store: str, name: str, file: Path) -> Report:
+    """Play the folds of a finished walk with its champions, and write the report to an HTML file.
+
+    Raises:
+        InputError: there is no such walk, it is not finished, its prices changed, or the file cannot be written.
+        StoreUnavailableError: the store does not answer.
+    """
+    require_place(file)
+    report = report_of_walk(play_walk(stored_walk(store, name)))
+    write_page(report_page(report), file)
+    return report
+
+
+def write_page(page: str, file: Path) -> None:
+    with explained("write", file), replacing(file) as opened:
+        opened.write(page.encode())
+
+
+def report_of(played: Backtest, status: RunStatus) -> Report:
+    last = status.history[-1]
+    hashes = [Fact("Weights of the last generation", last.weights_sha256), Fact("Replay", last.replay_sha256)]
+    if status.computed_by is not None:
+        hashes.append(Fact("Computed by", str(status.computed_by)))
+    return _report(
+        played,
+        played.verdict,
+        played.config,
+        hashes,
+        run=played.run,
+        agent=agent_in_words(played, status),
+        span=played.span,
+        warnings=played.warnings,
+        looks=looks_in_words(played.looks, played.verdict),
+        commands=[
+            training_command(played.config, played.run),
+            shlex.join(["eigen", "report", played.run, "--slice", played.span, "--agent", played.agent]),
+        ],
+    )
+
+
+def report_of_walk(result: WalkResult) -> Report:
+    walk, verdict = result.walk, result.verdict
+    shape = ["--folds", str(len(walk.folds)), "--seeds", str(walk.seeds)]
+    shape += [] if walk.train_days is None else ["--train-days", str(walk.train_days)]
+    return _report(
+        result,
+        verdict,
+        walk.config,
+        [],
+        run=walk.name,
+        agent=f"champions of {count(len(walk.folds), 'fold')}, {count(walk.seeds, 'seed')} each",
+        span=_WALK,
+        warnings=result.warnings,
+        folds=walk.folds,
+        looks=f"The verdict is corrected for {count(verdict.looks, 'look')}: those at the fold with the most.",
+        commands=[
+            shlex.join(["eigen", "walk", walk.name, *shape, *options_of(walk.config)]),
+            shlex.join(["eigen", "report", walk.name]),
+        ],
+    )
+
+
+def _report(played: SpanResult, verdict: Verdict, config: Config, hashes: Sequence[Fact], **words: Any) -> Report:  # noqa: ANN401
+    panel, found = build_panel(config)
+    return Report(
+        played=played,
+        verdict=verdict,
+        facts=facts_of(played, verdict),
+        data=replace(found, source=Path(found.source).name).lines(config.trading),
+        preset=config.preset,
+        settings=settings_of(config),
+        hashes=[*hashes, Fact("Data and features", panel.fingerprint)],
+        **words,
+    )
+
+
+def agent_in_words(played: Backtest, status: RunStatus) -> str:
+    """Return who played: "champion, agent 3 of generation 7"."""
+    if played.agent == "champion":
+        last = status.history[-1]
+        return f"champion, agent {last.champion_agent} of generation {last.champion_generation}"
+    if played.agent.isdecimal():
+        return f"agent {played.agent} of generation {played.generation}"
+    return f"{played.agent} of generation {played.generation}, {count(played.agents, 'agent')}"
+
+
+def looks_in_words(looks: Looks, verdict: Verdict) -> str:
+    """Return the number of looks at these days, and the number that the verdict is corrected for."""
+    known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the store's ledger"
+    runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
+    sharpes = f"; the best Sharpe ratio of a day among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
+    return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
+
+
+def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
+    """Return earnings beside those of others, and how likely luck is after all looks at these days."""
+    figures, benchmark = played.figures, played.figures_of_baselines[played.benchmark]
+    excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
+    name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
+    bounds = "" if interval is None else f"{ratio(interval[0])} to {ratio(interval[1])} (95 %); "
+    sharpe = f"{bounds}{name} {shown(benchmark.sharpe, ratio)}"
+    by_luck, by_timing = (f"by luck {percent(p)}, {looks}" for p in (verdict.matched_pvalue, verdict.timing_pvalue))
+    draws = f"of {len(matched.total_returns):,} {matched.description}; {by_luck}"
+    per, made = "trade" if excess is None else excess.per, "trade" if played.weights is None else "order"
+    whole = partial(percent, digits=0)
+    timing = None if played.by_timing else played.timing.quantile_of(figures.total_return)
+    return [
+        Fact("Total Return", percent(figures.total_return), f"{name} {percent(benchmark.total_return)}"),
+        Fact("Sharpe", shown(figures.sharpe, ratio), sharpe),
+        Fact("Max Drawdown", percent(figures.max_drawdown), f"longest {count(figures.longest_drawdown_days, 'day')}"),
+        Fact(f"Excess a {per}", UNDEFINED if excess is None else excess.short, count(len(played.trades), made)),
+        Fact("Earned more than", shown(matched.quantile_of(figures.total_return), whole), draws),
+        *(
+            []
+            if timing is None
+            else [Fact("Timing", whole(timing), f"of shifts of its decisions in time earned less; {by_timing}")]
+        ),
+        Fact("Deflated Sharpe", shown(verdict.deflated_sharpe, percent), "probability that Sharpe is above 0"),
+        Fact("SPA p-value", shown(verdict.spa_pvalue, ratio), "against the best baseline (Hansen 2005)"),
+        Fact("Smallest edge", shown(verdict.smallest_edge, "{:.2f} %".format), f"a {per}, that would have been found"),
+    ]
+
+
+def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) -> bool:
+    """Return whether the report of a walk is meant, not that of a run.
+
+    `span` and `agent` are as `backtest` takes them; `span` may be `walk`.
+
+    Raises:
+        InputError: there is no run or walk of this name, the name is ambiguous, or a walk is given days or agents.
+        StoreUnavailableError: the store does not answer.
+    """
+    run, walk = Run(CheckpointConfig(store=store), name).exists, is_walk(store, name)
+    where = open_store(store).url
+    if not run and not walk:
+        raise InputError(f"{no_such_run(open_store(store), name)} {_held(walks_in(store))}")
+    if run and walk and span is None:
+        raise InputError(
+            f"'{name}' is a run and a walk in {where}: give --slice walk for the walk, --slice holdout for the run."
+        )
+    if span == _WALK and not walk:
+        raise InputError(f"There is no walk '{name}' in {where}, only a run: leave out --slice walk.")
+    if not walk or (run and span != _WALK):
+        return False
+    if span not in (None, _WALK) or agent != "champion":
+        raise InputError(
+            f"'{name}' is a walk, whose champions play the days of its folds: leave out --slice and --agent, or name "
+            f"one of its runs, such as {name}-fold-1-seed-1."
+        )
+    return True
+
+
+def _held(walks: Sequence[str]) -> str:
+    shown = f"{', '.join(walks[:20])}{', ...' if len(walks) > 20 else ''}"
+    return f"Its walks: {shown}." if walks else "It holds no walks either."
+
+
+def report_page(report: Report) -> str:
+    played, headline = report.played, HEADLINES[report.verdict.claim]
+    curve, benchmark = played.curve, NAMES[played.benchmark]
+    curves = {AGENT: curve, **{NAMES[name]: held for name, held in played.baselines.items()}}
+    colours = {AGENT: CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in played.baselines}}
+    compared = {name: variable(colours[name]) for name in (AGENT, benchmark)}
+    weights, shares = (None, {}) if played.weights is None else weights_plot(played.weights)
+    settings = [{"Setting": one.key, "Value": one.value} for one in report.settings]
+    changed = [
+        {"Setting": one.key, "Value": one.value, f"Preset {report.preset}": one.preset}
+        for one in report.settings
+        if one.preset is not None
+    ]
+    context = {
+        "report": report,
+        "played": played,
+        "title": f"{headline}: {report.run}",
+        "headline": headline,
+        "days": _DAYS.get(report.span, "Days"),
+        "sentence": _after_headline(report),
+        "capital": money(curve.capital),
+        "colours": {name: variable(colour) for name, colour in colours.items()},
+        "compared": compared,
+        "benchmark": benchmark,
+        "equity": equity_plot(curves, colours, [fold.played.last for fold in report.folds]),
+        "drawdowns": drawdown_plot(played),
+        "deepest": percent(played.figures.max_drawdown),
+        "stated": f"{stated(played)} Beta, alpha and information ratio are against {benchmark.lower()}. “–” is "
+        "undefined.",
+        "figures": figures_table(_all_figures(report), "Agent and baselines"),
+        "yearly": yearly_table(curves),
+        "calendar": calendar_table(curve),
+        "rolling": rolling_plots(played),
+        "window": window_of(len(curve.dates)),
+        "exposed": percent(float(curve.exposure.mean()), 0),
+        "exposure": exposure_plot(curve),
+        "weights": weights,
+        "shares": {name: variable(colour) for name, colour in shares.items()},
+        "matched": matched_plot(played) if len(played.matched.total_returns) else None,
+        "traded": _traded(played),
+        "trades": trade_tables(played.trades) if played.weights is None else [],
+        "assets": assets_table(played.by_asset, curve.capital, played.weights),
+        "folds": rows_table("Folds", _folds(report), compared) if report.folds else None,
+        "changed": rows_table(f"Settings that are not those of preset {report.preset}", changed),
+        "settings": rows_table("All settings", settings),
+    }
+    return page("report.html", context)
+
+
+def _all_figures(report: Report) -> dict[str, Metrics]:
+    of_baselines = report.played.figures_of_baselines
+    return {AGENT: report.played.figures, **{NAMES[name]: figures for name, figures in of_baselines.items()}}
+
+
+def page(template: str, context: dict[str, Any]) -> str:
+    """Return a page from a template of this package; inserted text is escaped."""
+    return _environment().get_template(template).render(context | {"variables": variables()})
+
+
+@cache
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("eigen_core.reporting", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_with_its_unit,
+    )
+
+
+def _with_its_unit(value: object) -> object:
+    """Keep a number and its percent sign on one line."""
+    return value.replace(" %", "\N{NO-BREAK SPACE}%") if isinstance(value, str) else value
+
+
+def _after_headline(report: Report) -> str:
+    """Return the verdict's sentence without the claim that the headline makes."""
+    claim, colon, rest = report.verdict.statement.partition(": ")
+    repeated = colon and claim.casefold() == HEADLINES[report.verdict.claim].casefold()
+    return rest[:1].upper() + rest[1:] if repeated else report.verdict.statement
+
+
+def _traded(played: SpanResult) -> str:
+    trades, costs = played.trades, money(float(played.curve.costs.sum()))
+    if not len(trades):
+        return "The agent did not trade."
+    if played.weights is not None:
+        return (
+            f"{count(len(trades), 'order')} brought the account to its target weights: "
+            f"{ratio(played.figures.turnover)} times its mean equity was bought and sold a year, for {costs} of costs "
+            "in all."
+        )
+    gains, closed = trades["gain"] / trades["paid"], trades.dropna(subset="exit")
+    held = (closed["exit"] - closed["fill"]).dt.days.mean()
+    return (
+        f"{count(len(trades), 'trade')}, {percent(float((gains > 0).mean()), 0)} of them with a gain; "
+        f"{percent(float(gains.mean()), 2)} a trade on average, "
+        f"{f'held {number(held)} calendar days, ' if len(closed) else ''}{costs} of costs in all."
+    )
+
+
+def _folds(report: Report) -> list[dict[str, str]]:
+    played, rows = report.played, []
+    earned = {AGENT: played.curve, NAMES[played.benchmark]: played.baselines[played.benchmark]}
+    for fold in report.folds:
+        first, last = fold.played.first, fold.played.last
+        days = (played.curve.dates >= np.datetime64(first)) & (played.curve.dates <= np.datetime64(last))
+        returns = {name: percent(float(np.prod(1.0 + curve.returns[days]) - 1.0)) for name, curve in earned.items()}
+        rows.append({"Fold": f"fold {fold.number}", "First day": first, "Last day": last, **returns})
+    return rows
+
+
+def report_markdown(report: Report, where: str) -> str:
+    """Return verdict, facts and metrics of a report as markdown; `where`: the file with plots and all tables."""
+    table = figures_table(_all_figures(report), "")
+    columns = ("Figure", *table.columns[1:])
+    rows: list[Row] = [{column: cell.text for column, cell in zip(columns, row, strict=True)} for row in table.rows]
+    page = [
+        f"# {report.run}, {report.agent}: {report.span}, {report.first} to {report.last}",
+        f"**{report.verdict.statement}**",
+        "\n".join(f"- **{fact.name}**: {fact.value} {fact.note}".rstrip() for fact in report.facts),
+        markdown_table(rows),
+        f"Plots and all tables: `{where}`",
+    ]
+    return "\n\n".join(filter(None, page))

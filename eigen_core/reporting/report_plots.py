@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from eigen_core.common.text import money, number, percent
 from eigen_core.judging.backtest import SpanResult
-from eigen_core.reporting.report import NAMES
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -42,6 +41,16 @@ from eigen_core.trading.metrics import drawdowns
 
 AGENT = "Agent"
 
+NAMES = {
+    "cash": "Cash",
+    "equal_weight": "Equal weight (held)",
+    "rebalanced": "Equal weight (daily)",
+    "momentum": "Momentum",
+    "reversal": "Reversal",
+    "classic": "Classic rule",
+    "initial_population": "Initial agents",
+}
+"""Names of the baselines in reports."""
 BASELINE_COLOURS = {
     "cash": MUTED,
     "equal_weight": BLUE,

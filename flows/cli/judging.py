@@ -267,7 +267,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
-    from eigen_core.reporting.report_page import is_report_of_walk, write_report, write_walk_report
+    from eigen_core.reporting.report import is_report_of_walk, write_report, write_walk_report
     from flows.server.reporter import publish
 
     where = store_of(store)

@@ -117,7 +117,7 @@ def walk(
         trained = _train_one_by_one(planned, name, config, console)
     else:
         trained = _train_side_by_side(planned, options.preset, given, jobs or 1, runs_on, partial(print_line, console))
-    from eigen_core.reporting.report_page import report_of_walk, report_page, write_page
+    from eigen_core.reporting.report import report_of_walk, report_page, write_page
     from eigen_core.reporting.walk_report import play_walk, write_walk
 
     result = play_walk(trained)

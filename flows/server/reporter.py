@@ -208,7 +208,7 @@ def publish(report: "Report", file: Path) -> str | None:
     if configured_api(os.environ) is None:
         return None
     # What Prefect reads for a hook or a form must not load torch.
-    from eigen_core.reporting.report_page import report_markdown
+    from eigen_core.reporting.report import report_markdown
 
     key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(file.absolute()))
     published = False

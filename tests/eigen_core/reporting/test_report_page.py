@@ -18,9 +18,10 @@ from eigen_core.reporting.report import (
     Report,
     Setting,
     calendar_table,
+    report_markdown,
+    report_page,
     trade_tables,
 )
-from eigen_core.reporting.report_page import report_markdown, report_page
 from eigen_core.reporting.report_plots import rolling_beta, rolling_sharpe, window_of
 from eigen_core.trading.matched_traders import MatchedTraders
 from eigen_core.trading.metrics import compute_metrics

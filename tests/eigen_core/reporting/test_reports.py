@@ -19,7 +19,7 @@ from eigen_core.judging.evaluation_log import Look
 from eigen_core.judging.run_backtests import backtest
 from eigen_core.market import build_panel
 from eigen_core.reporting.compare import write_comparison
-from eigen_core.reporting.report_page import HEADLINES, write_report
+from eigen_core.reporting.report import HEADLINES, write_report
 from flows.cli.app import app
 from flows.server import reporter
 

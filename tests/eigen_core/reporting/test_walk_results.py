@@ -17,7 +17,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
 from eigen_core.judging.walk_forward import Walk, plan_walk, remember_walk, stored_walk
 from eigen_core.market import build_panel
-from eigen_core.reporting.report_page import is_report_of_walk, report_of_walk, report_page
+from eigen_core.reporting.report import is_report_of_walk, report_of_walk, report_page
 from eigen_core.reporting.walk_report import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk
 from eigen_core.training.runs import Run
 from flows.cli.walk import print_walk, walk_document
