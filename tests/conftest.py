@@ -67,7 +67,6 @@ os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] = "false"
 
 
 def pytest_configure() -> None:
-    """Refuse a device that is not there before anything is collected."""
     from tested_device import require_device
 
     require_device()
@@ -75,11 +74,7 @@ def pytest_configure() -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Set aside what the imports have made, a million objects that only the tests' own process has.
-
-    Else each training in this process looks through all of them, to collect garbage and to count what lives. A test
-    of that looking takes them back. Looking for garbage while they are made takes a fifth of that time.
-    """
+    """Freeze the million objects that imports make: each training in this process would look through them."""
     gc.disable()
     try:
         return (yield)
@@ -112,7 +107,7 @@ def _tested_device(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
-    """Let what several tests share be made on the device too, before any of them has it."""
+    """Make what several tests share on the device too."""
     from tested_device import with_device
 
     with nullcontext() if fixturedef.scope == "function" else with_device():
@@ -132,7 +127,6 @@ def session_folder() -> Path:
 
 @pytest.fixture
 def without_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No API of Prefect is configured, though other tests of this process may have a server."""
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
@@ -142,7 +136,6 @@ def without_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def prefect_api() -> Iterator[None]:
-    """A Prefect server of this session for flows that run inside the test process."""
     from kept_database import begin_with_copy, kept_file
     from prefect.settings import (
         PREFECT_FLOWS_HEARTBEAT_FREQUENCY,

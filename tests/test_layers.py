@@ -14,7 +14,7 @@ MOST_FILES = 20
 
 
 def part_of(module: str) -> str:
-    """The package that a module belongs to: `checkpoint` of `eigen_core.checkpoint.ring`, `flows.cli`, `tasks`."""
+    """The package of a module: `checkpoint` of `eigen_core.checkpoint.ring`, `flows.cli`, `tasks`."""
     first, *rest = module.split(".")
     if first == "eigen_core":
         return rest[0] if rest else first
@@ -59,21 +59,14 @@ def test_no_circle_of_packages() -> None:
 
 def test_the_core_knows_no_prefect_and_nothing_above_it() -> None:
     above = {"prefect", "tasks", "flows", "benchmarks", "tests"}
-    wrong = [
-        (module, name)
-        for module, file in files()
-        if module.startswith("eigen_core")
-        for name in imports_of(file)
-        if name.split(".")[0] in above
-    ]
-    assert wrong == []
+    core = [(module, name) for module, file in files() if module.startswith("eigen_core") for name in imports_of(file)]
+    assert [(module, name) for module, name in core if name.split(".")[0] in above] == []
 
 
 def test_training_never_imports_what_judges_and_reports() -> None:
-    below = {
-        part: imported for part, imported in arrows().items() if part.split(".")[0] not in {*JUDGING, "flows", "tasks"}
-    }
-    assert {part: imported.keys() & JUDGING for part, imported in below.items() if imported.keys() & JUDGING} == {}
+    above = {*JUDGING, "flows", "tasks"}
+    below = {part: imported.keys() & JUDGING for part, imported in arrows().items() if part.split(".")[0] not in above}
+    assert not any(below.values()), below
 
 
 @pytest.mark.parametrize("package", PRODUCT)

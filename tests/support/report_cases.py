@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from equity_cases import curve_of
+from trading_cases import curve_of
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config

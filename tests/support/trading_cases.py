@@ -5,11 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig, TradingConfig
 from eigen_core.market.panel import Panel, Splits
+from eigen_core.trading import EquityCurve
 from eigen_core.trading.prices import Prices, precedence_of
 
 CPU = torch.device("cpu")
@@ -327,3 +329,24 @@ def suspended_market(days: int, assets: int = 1) -> Panel:
     close[random.random((days, assets)) < 0.15] = np.nan
     panel = panel_of(close * np.exp(random.normal(0.0, 0.02, (days, assets))), close, close)
     return replace(panel, valid=np.ones_like(panel.valid))
+
+
+CAPITAL = 1_000.0
+
+
+def curve_of(
+    returns: "pd.Series[float]",
+    *,
+    exposure: Array | None = None,
+    traded: Array | None = None,
+) -> EquityCurve:
+    """The equity of an account with these daily returns, by date; without costs, and idle unless it is given."""
+    none = np.zeros(len(returns))
+    return EquityCurve(
+        dates=returns.index.to_numpy().astype("datetime64[D]"),
+        capital=CAPITAL,
+        equity=CAPITAL * np.cumprod(1.0 + returns.to_numpy(dtype=np.float64)),
+        exposure=none if exposure is None else exposure,
+        traded=none if traded is None else traded,
+        costs=none,
+    )

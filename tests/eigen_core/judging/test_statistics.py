@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from equity_cases import curve_of
 from scipy.stats import norm
+from trading_cases import curve_of
 
 from eigen_core.common.records import Excess
 from eigen_core.config import Config

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from browser import Browser, browser, missing_browser
-from equity_cases import curve_of
 from report_cases import BASELINES, comparison_of, report_of
+from trading_cases import curve_of
 
 from eigen_core.common.text import money, percent
 from eigen_core.reporting.compare import comparison_page

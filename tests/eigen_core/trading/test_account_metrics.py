@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from equity_cases import CAPITAL, curve_of
 from numpy.typing import NDArray
+from trading_cases import CAPITAL, curve_of
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config
