@@ -228,7 +228,6 @@ def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Loo
 
 
 def ledger_damages(store: Store) -> tuple[Damage, ...]:
-    """Return the damages of a store's log; paths are relative to the store."""
     return _Ledger.read(store).damages
 
 

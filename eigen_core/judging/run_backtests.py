@@ -263,7 +263,6 @@ def _days_between(panel: Panel, span: str) -> range:
 
 
 def write_backtest(backtest: Backtest, folder: Path) -> None:
-    """Write the tables of a backtest into a folder; may raise `InputError`."""
     write_table(equity_table(backtest), folder / "equity")
     write_table(backtest.trades, folder / "trades")
     write_table(backtest.by_asset, folder / "by_asset")

@@ -203,11 +203,9 @@ class Study:
         self._study.tell(number, value)
 
     def prune(self, number: int) -> None:
-        """End a trial that is behind."""
         self._study.tell(number, state=TrialState.PRUNED)
 
     def refuse(self, number: int, reason: str) -> None:
-        """End a trial whose settings cannot be trained."""
         optuna.Trial(self._study, self._study.trials[number]._trial_id).set_user_attr(_REASON, reason)
         self._study.tell(number, state=TrialState.FAIL)
 

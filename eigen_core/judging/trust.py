@@ -113,9 +113,7 @@ class Trust:
 class TrustTrials:
     """The trials of a configuration on its prices, kept in a folder.
 
-    Args:
-        config: of each trial, except for the seed: trials have the configuration's seed and those that follow.
-        folder: of the finished trials, created if missing.
+    Trials have the configuration's seed and those that follow.
 
     Raises:
         InputError: the prices cannot be used, the task is no market, or the folder holds trials of another definition.
@@ -221,7 +219,6 @@ def with_trial_settings(given: Sequence[str]) -> list[str]:
 
 
 def trust_document(trust: Trust) -> dict[str, Any]:
-    """Return the output of `eigen trust --json`."""
 
     def document(claims: Claims) -> dict[str, Any]:
         return {**asdict(claims), "share": claims.share, "interval": claims.interval}

@@ -168,7 +168,6 @@ def _basket(played: SpanResult, correlation: float | None) -> str:
 
 
 def _missing(pvalues: Sequence[float], played: SpanResult, smallest: float | None, looks: int) -> str:
-    """Return the reason why skill was not claimed: luck in the alpha alone, or too small an edge."""
     *others, alpha = pvalues
     if max(others) <= SIGNIFICANCE < alpha:
         return f"by luck alone, the excess that the market's moves do not explain has a probability of {percent(alpha)}"

@@ -87,7 +87,6 @@ class Drawing:
 
 
 def main() -> None:
-    """Draw the records of standard input."""
     # What imports create is never freed: looking for garbage among it takes time.
     gc.disable()
     from eigen_core.reporting.plots import write_plots

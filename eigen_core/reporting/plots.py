@@ -183,7 +183,6 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
 
 
 def plot_resources(telemetry: Sequence[Telemetry], path: Path) -> Path:
-    """Write the time of each generation by phase (seconds) and the resident memory (MB)."""
     with figure_file(path, "Time and memory", _resources_story(telemetry)) as figure:
         if telemetry:
             _draw_time(figure.add_axes((0.05, 0.13, 0.31, 0.68)), telemetry)

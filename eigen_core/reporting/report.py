@@ -338,12 +338,7 @@ def write_report(store: str, run: str, *, span: str | None, agent: str, file: Pa
 
 
 def write_walk_report(store: str, name: str, file: Path) -> Report:
-    """Play the folds of a finished walk with its champions, and write the report to an HTML file.
-
-    Raises:
-        InputError: there is no such walk, it is not finished, its prices changed, or the file cannot be written.
-        StoreUnavailableError: the store does not answer.
-    """
+    """Play the folds of a finished walk with its champions, and write the report to an HTML file; see `stored_walk`."""
     require_place(file)
     report = report_of_walk(play_walk(stored_walk(store, name)))
     write_page(report_page(report), file)

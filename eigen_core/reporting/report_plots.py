@@ -209,11 +209,7 @@ def exposure_plot(curve: EquityCurve) -> Markup:
 
 
 def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
-    """Draw the shares of the equity in each asset over the days, the largest separately; return the colours too.
-
-    Args:
-        weights: a row a day, a column a symbol; below 0: sold short.
-    """
+    """Draw the shares of the equity in each asset over the days, the largest separately; return the colours too."""
     order = weights.abs().mean().sort_values(ascending=False, kind="stable").index
     apart = list(order[: len(_WEIGHT_COLOURS)])
     shares = {str(symbol): weights[symbol].to_numpy() for symbol in apart}
@@ -238,7 +234,6 @@ def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
 
 
 def matched_plot(played: SpanResult) -> Markup:
-    """Draw the total returns of the matched random traders, and the agent's among them."""
     own, matched = played.figures.total_return, played.matched.total_returns
 
     def draw(axes: Axes, narrow: bool) -> None:

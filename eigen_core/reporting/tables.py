@@ -144,7 +144,6 @@ def markdown_table(rows: Sequence[Row]) -> str:
 
 
 def markdown_card(card: Mapping[str, int | float | str | None]) -> str:
-    """Return one row as a markdown list of names and values."""
     return "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in card.items())
 
 
@@ -163,12 +162,11 @@ def _cell(name: str, value: float | str | None) -> str:
 
 
 def plots_markdown(paths: Sequence[Path]) -> str:
-    """Return markdown with pictures inside it (base64), each under a heading, the name of its file."""
+    """Return markdown with the content of pictures (base64), each under a heading, the name of its file."""
     return "\n".join(f"### {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
 
 
 def picture_markdown(path: Path) -> str:
-    """Return markdown with a picture inside it (base64)."""
     image = base64.b64encode(path.read_bytes()).decode("ascii")
     return f"![{_title(path)}](data:image/png;base64,{image})"
 
@@ -178,7 +176,6 @@ def _title(plot: Path) -> str:
 
 
 def champion_sentence(history: Sequence[GenerationRecord]) -> str:
-    """Return a sentence: the champion, number of validations it is the best of, excess over the market."""
     newest = history[-1]
     looks = count(sum(len(record.validations) for record in history), "validation")
     score = (
@@ -205,7 +202,6 @@ def diversity_sentence(record: GenerationRecord) -> str | None:
 
 
 def holdout_sentence(result: HoldoutResult) -> str:
-    """Return the champion's result in the holdout episodes, beside agents with random weights, as a sentence."""
     rewards = result.random_rewards
     excess = f"; beyond the market it gains {result.champion_excess}" if result.champion_excess else ""
     return (

@@ -205,13 +205,9 @@ _STORY = 118
 
 
 def plot_walk(curves: Mapping[str, EquityCurve], ends: Sequence[str], verdict: str, path: Path) -> Path:
-    """Write the equity of a walk, on a logarithmic axis.
+    """Write a PNG file with the equity of a walk, on a logarithmic axis.
 
-    Args:
-        curves: the champions' account, then baselines by name.
-        ends: last date of each fold, as YYYY-MM-DD.
-        verdict: in a sentence, of which the first part is shown.
-        path: PNG file.
+    `curves` are the champions' account, then baselines by name; `ends` the last date of each fold, as YYYY-MM-DD.
     """
     story = verdict.split(";")[0]
     story = story if len(story) <= _STORY else f"{story[:_STORY].rsplit(' ', 1)[0]} …"

@@ -18,6 +18,7 @@ from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
 from eigen_core.trading import DecidedTrades, Prices, TradedAccounts, trade_accounts
 from eigen_core.trading.baselines import baseline_curves
+from eigen_core.trading.episodes import EpisodeSummary
 from eigen_core.trading.matched_traders import matched_traders
 from eigen_core.trading.prices import prices_of_span
 
@@ -38,17 +39,21 @@ def played(
     return trades, known, trade_accounts(trades, closes, dates, config.trading, config.account)
 
 
+def played_twice(config: Config) -> tuple[tuple[DecidedTrades, Prices, TradedAccounts], EpisodeSummary]:
+    """The same agents on the days of an episode, as in a backtest and as in training."""
+    panel, start = random_panel(config), 60
+    network = AgentNetwork(panel, config, CPU, Heads())
+    weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
+    summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start)).summary
+    # Settlement follows the last decision, so that all trades end inside the span.
+    return played(panel, config, range(start, start + config.trading.episode_days)), summary
+
+
 @pytest.mark.parametrize("rank", ["coefficient", "separate"])
 @pytest.mark.parametrize(("observe", "purchases"), [(True, 1), (False, 1), (True, 3), (False, 2)])
 def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, purchases: int, rank: str) -> None:
     config = small_config(trading={"observe_portfolio": observe, "purchases_per_day": purchases, "rank": rank})
-    panel = random_panel(config)
-    start, days = 60, config.trading.trading_days
-    # Settlement follows the last decision, so that all trades end inside the span.
-    trades, _, _ = played(panel, config, range(start, start + config.trading.episode_days))
-    network = AgentNetwork(panel, config, CPU, Heads())
-    weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
-    summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start)).summary
+    days, (trades, _, _), summary = config.trading.trading_days, *played_twice(config)
     decided = trades.asset[:, :days] >= 0
     offsets = np.where(decided, trades.exit_day[:, :days] - np.arange(days)[:, None], 0)
     # In the order of columns: an order of a day that buys nothing leaves a gap in the summary alone.
@@ -58,15 +63,6 @@ def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, pu
             expected.gather(2, summary.asset.argsort(dim=2, stable=True)).numpy(),
         )
     assert decided.all(axis=2).any()
-
-
-def test_the_time_that_agents_see_begins_again_within_what_they_were_trained_on() -> None:
-    config = small_config()
-    panel = random_panel(config)
-    trades, _, accounts = played(panel, config, range(20, 150))
-    # Positions may be opened on every day: an episode alone would end after `trading_days`.
-    assert (trades.asset[:, config.trading.episode_days :] >= 0).any()
-    assert accounts.equity.shape == (AGENTS, 130)
 
 
 def price_table(days: int, seed: int) -> pd.DataFrame:
@@ -147,12 +143,7 @@ def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: s
 @pytest.mark.parametrize("purchases", [1, 3])
 def test_what_an_account_gains_by_its_trades_is_what_the_reward_counts(purchases: int) -> None:
     config = small_config(trading={"loss_multiplier": 1.0, "purchases_per_day": purchases})
-    panel = random_panel(config)
-    trading, start = config.trading, 60
-    trades, _, accounts = played(panel, config, range(start, start + trading.episode_days))
-    network = AgentNetwork(panel, config, CPU, Heads())
-    weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
-    summary = MarketTask(config, panel, CPU, Heads()).play(weights, np.full((AGENTS, 1), start)).summary
+    trading, (trades, _, accounts), summary = config.trading, *played_twice(config)
     penalties = (
         summary.idle_days.numpy() * trading.idle_penalty + (summary.trades.numpy() == 0) * trading.no_trade_penalty
     )

@@ -1,6 +1,7 @@
 """Made-up histories that look like those of real runs."""
 
 import numpy as np
+import record_cases
 
 from eigen_core.common.records import GenerationRecord, Lineage, PhaseMemory, Telemetry
 
@@ -29,26 +30,24 @@ def make_run(
         champion = max(champion, (float(validations[best]), generation, best))
         learning = generation >= first_learning
         history.append(
-            GenerationRecord(
-                generation=generation,
-                fitness=tuple(fitness.tolist()),
-                best_fitness=float(fitness.max()),
-                mean_fitness=float(fitness.mean()),
-                validations=tuple(validations.tolist()),
-                validation=float(validations.max()),
-                champion_validation=champion[0],
-                champion_score=champion[0],
-                champion_generation=champion[1],
-                champion_agent=champion[2],
-                learning=_learning(generation - first_learning, rng) if learning else None,
-                trading={"trades": 60.0, "win_rate": 0.5, "idle_days": 12.0, "fees": 8.0},
-                transitions=min(capacity, generation * agents * 145),
-                replay_capacity=capacity,
-                noise_scale=0.1 * 0.99**generation,
-                evolution={"mutation_rate": 0.1, "mutation_std": 0.01},
-                descent=_descent(fitness, champion[2], rng),
-                weights_sha256=f"{generation:064x}",
-                replay_sha256=f"{generation + 1:064x}",
+            record_cases.record(generation).model_copy(
+                update={
+                    "fitness": tuple(fitness.tolist()),
+                    "best_fitness": float(fitness.max()),
+                    "mean_fitness": float(fitness.mean()),
+                    "validations": tuple(validations.tolist()),
+                    "validation": float(validations.max()),
+                    "champion_validation": champion[0],
+                    "champion_score": champion[0],
+                    "champion_generation": champion[1],
+                    "champion_agent": champion[2],
+                    "learning": _learning(generation - first_learning, rng) if learning else None,
+                    "transitions": min(capacity, generation * agents * 145),
+                    "replay_capacity": capacity,
+                    "descent": _descent(fitness, champion[2], rng),
+                    "weights_sha256": f"{generation:064x}",
+                    "replay_sha256": f"{generation + 1:064x}",
+                }
             )
         )
         telemetry.append(_telemetry(generation, learning, rng))
@@ -81,21 +80,16 @@ def _learning(step: int, rng: np.random.Generator) -> dict[str, float]:
 def _telemetry(generation: int, learning: bool, rng: np.random.Generator) -> Telemetry:
     resident = int(612e6 + 4e6 * min(generation, 6) + rng.normal(0.0, 1e6))
     names = ("evaluate", "train", "evolve", "checkpoint", *(("plot",) if generation % 5 == 0 else ()))
-    return Telemetry(
-        generation=generation,
-        evaluate_seconds=float(1.4 + rng.uniform(0.0, 0.2)),
-        train_seconds=float(3.1 + rng.uniform(0.0, 0.4)) if learning else 0.01,
-        evolve_seconds=0.05,
-        checkpoint_seconds=float(0.2 + rng.uniform(0.0, 0.1)),
-        rss_bytes=resident,
-        rss_peak_bytes=int(resident + 60e6 + rng.uniform(0.0, 20e6)),
-        phases=tuple(
-            PhaseMemory(
-                phase=name,
-                start_bytes=resident,
-                peak_bytes=resident + int(rng.uniform(1e6, 80e6)),
-                end_bytes=resident + int(rng.uniform(-5e6, 5e6)),
-            )
-            for name in names
-        ),
-    )
+    phases = [
+        PhaseMemory(
+            phase=name,
+            start_bytes=resident,
+            peak_bytes=resident + int(rng.uniform(1e6, 80e6)),
+            end_bytes=resident + int(rng.uniform(-5e6, 5e6)),
+        )
+        for name in names
+    ]
+    seconds = float(3.1 + rng.uniform(0.0, 0.4)) if learning else 0.01
+    measured = {"train_seconds": seconds, "checkpoint_seconds": 0.2, "phases": tuple(phases)}
+    memory = {"rss_bytes": resident, "rss_peak_bytes": int(resident + 60e6 + rng.uniform(0.0, 20e6))}
+    return record_cases.telemetry(generation).model_copy(update=measured | memory)
