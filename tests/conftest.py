@@ -115,14 +115,9 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _session_folder() -> Iterator[None]:
-    yield
+def session_folder() -> Iterator[Path]:
+    yield SESSION_FOLDER
     shutil.rmtree(SESSION_FOLDER, ignore_errors=True)
-
-
-@pytest.fixture(scope="session")
-def session_folder() -> Path:
-    return SESSION_FOLDER
 
 
 @pytest.fixture

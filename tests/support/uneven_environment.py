@@ -1,5 +1,6 @@
 """A Gymnasium environment whose episodes are of unequal length: a walk that ends when it leaves the unit square."""
 
+from collections.abc import Callable
 from typing import Any
 
 import gymnasium
@@ -50,12 +51,6 @@ class OtherUnitsEnvironment(UnevenEnvironment):
         return 64.0 * super()._observed()
 
 
-class EndlessEnvironment(UnevenEnvironment):
-    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observed, reward, _, truncated, info = super().step(action)
-        return observed, reward, False, truncated, info
-
-
 class DiscreteEnvironment(UnevenEnvironment):
     """Acts by numbers: moves to one of three sides."""
 
@@ -67,46 +62,9 @@ class DiscreteEnvironment(UnevenEnvironment):
         return self._moved(moves[int(action) - 4])
 
 
-class ManyChoicesEnvironment(UnevenEnvironment):
-    action_space = spaces.MultiDiscrete([2, 3])  # type: ignore[assignment]
-
-
-class UnboundedEnvironment(UnevenEnvironment):
-    action_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-
-class DictionaryEnvironment(UnevenEnvironment):
-    observation_space = spaces.Dict({"position": spaces.Box(-1.0, 1.0, (2,))})  # type: ignore[assignment]
-
-
 class BrokenEnvironment(UnevenEnvironment):
     def __init__(self, rooms: int) -> None:
         """Need an argument that is not given."""
-
-
-class OldStepEnvironment(UnevenEnvironment):
-    """Its step is that of Gym before 0.26."""
-
-    def step(self, action: NDArray[np.float32]) -> Any:
-        observed, reward, terminated, truncated, info = super().step(action)
-        return observed, reward, terminated or truncated, info
-
-
-class UnseededEnvironment(UnevenEnvironment):
-    def reset(self) -> Any:  # type: ignore[override]
-        return super().reset()
-
-
-class OtherShapeEnvironment(UnevenEnvironment):
-    def step(self, action: NDArray[np.float32]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        observed, *rest = super().step(action)
-        return observed[0], *rest
-
-
-class VectorRewardEnvironment(UnevenEnvironment):
-    def step(self, action: NDArray[np.float32]) -> Any:
-        observed, reward, *rest = super().step(action)
-        return observed, np.array([reward, reward]), *rest
 
 
 class NotFiniteEnvironment(UnevenEnvironment):
@@ -118,3 +76,22 @@ class NotFiniteEnvironment(UnevenEnvironment):
         observed, reward, *rest = super().step(action)
         self._steps += 1
         return observed, np.nan if self._steps == 3 else reward, *rest
+
+
+def _with(**changes: Any) -> type[UnevenEnvironment]:
+    return type("ChangedEnvironment", (UnevenEnvironment,), changes)
+
+
+def _with_step(changed: Callable[..., Any]) -> type[UnevenEnvironment]:
+    """Let `step` return something else: `changed` receives observation, reward, terminated, truncated and info."""
+    return _with(step=lambda self, action: changed(*UnevenEnvironment.step(self, action)))
+
+
+EndlessEnvironment = _with_step(lambda observed, reward, _, *rest: (observed, reward, False, *rest))
+OldStepEnvironment = _with_step(lambda observed, reward, ended, cut, info: (observed, reward, ended or cut, info))
+OtherShapeEnvironment = _with_step(lambda observed, *rest: (observed[0], *rest))
+VectorRewardEnvironment = _with_step(lambda observed, reward, *rest: (observed, np.array([reward, reward]), *rest))
+UnseededEnvironment = _with(reset=lambda self: UnevenEnvironment.reset(self))
+ManyChoicesEnvironment = _with(action_space=spaces.MultiDiscrete([2, 3]))
+UnboundedEnvironment = _with(action_space=spaces.Box(-np.inf, np.inf, (2,), np.float32))
+DictionaryEnvironment = _with(observation_space=spaces.Dict({"position": spaces.Box(-1.0, 1.0, (2,))}))
