@@ -132,18 +132,12 @@ class Study:
             storage=f"sqlite:///{path}", study_name=path.stem, direction="maximize", pruner=pruner, load_if_exists=True
         )
         self._definition = definition
-        begun = self._study.user_attrs.get(_DEFINITION)
+        begun, now = self._study.user_attrs.get(_DEFINITION), definition.document()
         if begun is None:
-            self._study.set_user_attr(_DEFINITION, definition.document())
-        else:
-            self._require_same(path.stem, begun)
-
-    def _require_same(self, name: str, begun: Mapping[str, Any]) -> None:
-        now = self._definition.document()
+            self._study.set_user_attr(_DEFINITION, now)
+            return
         options = [f"--{key}" for key in ("vary", "seeds", "prune") if begun[key] != now[key]]
-        require_same_definition(
-            f"Sweep '{name}'", config_from_stored(begun["config"]), self._definition.config, options
-        )
+        require_same_definition(f"Sweep '{path.stem}'", config_from_stored(begun["config"]), definition.config, options)
 
     def trials(self) -> list[Any]:
         return list(self._study.trials)

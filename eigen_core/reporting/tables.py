@@ -4,10 +4,9 @@ import base64
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from eigen_core.common.records import (
-    Excess,
     GenerationRecord,
     HoldoutResult,
     Telemetry,
@@ -93,7 +92,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
             "mean (reward)": round(record.mean_fitness, 2),
             "champion (reward)": round(record.champion_validation, 2),
             **({"ancestors": record.distinct_ancestors} if known_ancestors else {}),
-            **({f"excess a {excess}": _short(record.champion_excess)} if excess else {}),
+            **({f"excess a {excess}": one.short if (one := record.champion_excess) else None} if excess else {}),
             "time (s)": None if entry is None else round(entry.seconds, 2),
             "peak (MB)": None if entry is None else _megabytes(entry.rss_peak_bytes),
             **({"GPU (MB)": None if entry is None else _megabytes(entry.device_peak_bytes)} if on_device else {}),
@@ -106,10 +105,6 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
 def excess_unit(history: Sequence[GenerationRecord]) -> str | None:
     """Return the unit of the champions' excess, trade or year; None where there is none."""
     return next((record.champion_excess.per for record in history if record.champion_excess), None)
-
-
-def _short(excess: Excess | None) -> str | None:
-    return None if excess is None else excess.short
 
 
 def _megabytes(amount: int) -> float | None:
@@ -147,14 +142,10 @@ def markdown_card(card: Mapping[str, int | float | str | None]) -> str:
     return "\n".join(f"- **{name}**: {_cell(name, value)}" for name, value in card.items())
 
 
-def _is_reward(value: object, name: str) -> TypeGuard[float]:
-    return isinstance(value, float) and name.endswith("(reward)")
-
-
 def _cell(name: str, value: float | str | None) -> str:
     if value is None:
         return "–"
-    if _is_reward(value, name):
+    if isinstance(value, float) and name.endswith("(reward)"):
         return reward(value)
     if isinstance(value, float) and name.endswith("(s)"):
         return f"{value:,.2f}"

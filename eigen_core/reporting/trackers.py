@@ -175,8 +175,7 @@ class TrackerListener(Listener):
     def prepared(self, training: Training) -> None:
         self.write(training.state.history, training.state.telemetry)
 
-    def checkpointed(self, training: Training) -> None:
-        self.write(training.state.history, training.state.telemetry)
+    checkpointed = prepared
 
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
         for follower in self._followers:

@@ -11,7 +11,6 @@ from torch import Tensor
 from trained_run_cases import RUN, trained
 
 from eigen_core.checkpoint.session import open_session
-from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.stored import stored_values
 from eigen_core.generation import evaluate, evolve, snapshot, start_training, train
@@ -90,8 +89,6 @@ def test_json_is_about_every_feature_and_column(tmp_path: Path) -> None:
     low = {column["name"] for column in document["columns"] if column["changed_interval"][1] <= 0.01}
     assert set(document["low_columns"]) == low
     assert all(one["name"] in table for one in (*document["features"], *document["columns"]))
-    with pytest.raises(InputError, match="There is no agent '99'"):
-        run_importance(str(tmp_path), RUN, agent="99", draws=2)
 
 
 def test_importance_over_agents_is_the_mean_with_the_widest_bounds() -> None:
