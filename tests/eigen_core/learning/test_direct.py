@@ -83,22 +83,6 @@ def test_stretches_are_training_days_and_no_longer_than_there_are() -> None:
         assert int(plan.starts.max()) + plan.days - 1 + 2 < panel.splits.train.stop
 
 
-@pytest.mark.thorough
-def test_an_agent_that_is_averse_to_risk_holds_less_of_it() -> None:
-    """All else equal, cash is without risk."""
-    exposures = []
-    for aversion in (0.0, 10.0):
-        rates = {"actor_learning_rate": 0.02, "critic_learning_rate": 0.02, "gradient_steps": 20}
-        config = small_config(
-            learner={"algorithm": "direct", "stretch_days": 60, "risk_aversion": aversion, **rates},
-            evolution={"enabled": False},
-            trading={"observe_portfolio": False},
-        )
-        state = advance(start_training(config, random_panel(config)), 2)
-        exposures.append(state.history[-1].trading["exposure"])
-    assert exposures[1] < 0.8 * exposures[0]
-
-
 @pytest.mark.parametrize("task", ["market", "gym:uneven_environment:EndlessEnvironment"])
 def test_a_task_without_such_an_account_is_refused(task: str) -> None:
     config = small_config(
@@ -163,18 +147,20 @@ def test_it_learns_from_the_first_generation_on() -> None:
 
 
 @pytest.mark.thorough
-def test_it_learns_a_leak_in_fewer_steps_than_ddpg() -> None:
-    """By gradients alone, from as many steps; one of them takes less time."""
-    rewards = {}
-    for algorithm in ("ddpg", "counterfactual"):
-        learner = {"algorithm": algorithm, "gradient_steps": 32}
-        still: dict[str, Any] = {"evaluation": {"slices": 5, "lowest": 5}, "evolution": {"enabled": False}}
-        market: dict[str, Any] = {"market": {"window": 2}, "network": {"scales": [1]}, "population": {"size": 4}}
-        config = Config(preset="quickstart", device="cpu", learner=learner, **still, **market)
-        state = advance(start_training(config, leaking_market(config, 1_500, 20, 1)), 3)
-        starts = np.tile(validation_slices(state), (4, 1))
-        rewards[algorithm] = float(state.task.roll_out(state.population.weights, starts).rewards.mean())
-    assert rewards["counterfactual"] > max(1.2 * rewards["ddpg"], 500.0)
+def test_it_learns_a_leak_by_gradients_alone() -> None:
+    config = Config(
+        preset="quickstart",
+        device="cpu",
+        market={"window": 2},
+        network={"scales": [1]},
+        population={"size": 4},
+        learner={"algorithm": "counterfactual", "gradient_steps": 32},
+        evaluation={"slices": 5, "lowest": 5},
+        evolution={"enabled": False},
+    )
+    state = advance(start_training(config, leaking_market(config, 1_500, 20, 1)), 3)
+    starts = np.tile(validation_slices(state), (4, 1))
+    assert state.task.roll_out(state.population.weights, starts).rewards.mean() > 500.0
 
 
 def test_a_task_that_does_not_know_what_was_not_played_is_refused() -> None:

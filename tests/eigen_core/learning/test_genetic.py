@@ -148,16 +148,6 @@ def test_parents_win_tournaments_of_random_agents(tournament_size: int) -> None:
         assert distance < 1.95 / sqrt(len(parents)) + 2.0 * tournament_size / size
 
 
-def test_both_parents_and_the_blend_are_drawn_apart() -> None:
-    children = descents(4_000, offspring_share=1.0 - 1.0 / 4_000)
-    first, second = (np.array([one.parents[place] for one in children]) for place in (0, 1))
-    blends = np.array([one.blend for one in children], dtype=np.float64)
-    correlations = np.corrcoef([first, second, blends])
-    assert abs(correlations[np.triu_indices(3, 1)]).max() < 4.0 / sqrt(len(children))
-    uniform = np.sort((blends - 0.3) / 0.4)
-    assert abs(uniform - np.arange(1, len(uniform) + 1) / len(uniform)).max() < 1.95 / sqrt(len(uniform))
-
-
 @pytest.mark.parametrize(("rate", "std"), [(0.0, 0.5), (0.1, 0.01), (0.4, 0.05), (1.0, 0.3), (0.5, 0.0)])
 def test_a_mutant_differs_in_about_rate_of_its_weights_by_about_std(rate: float, std: float) -> None:
     parameters = 40_000
@@ -194,26 +184,20 @@ GROWN = {"rate": 0.15, "std": 0.015}
 @pytest.mark.parametrize(
     ("validations", "expected", "reference", "waited"),
     [
-        # The first generation sets what progress is measured against.
         ([100.0], START, 100.0, 0),
-        ([-100.0], START, -100.0, 0),
         # At least 2 % of the reference's size is progress, whatever its sign; less is not.
         ([100.0, 102.0], START, 102.0, 0),
         ([100.0, 101.9], START, 100.0, 1),
         ([-100.0, -98.0], START, -98.0, 0),
         ([-100.0, -98.1], START, -100.0, 1),
-        ([-100.0, 3.0], START, 3.0, 0),
-        ([100.0, 50.0], START, 100.0, 1),
         # From nothing, anything more than nothing is progress; the same again is not.
         ([0.0, 0.0], START, 0.0, 1),
         ([0.0, 1e-9], START, 1e-9, 0),
         # Small steps add up against the same reference.
         ([100.0, 101.0, 102.0], START, 102.0, 0),
-        # Three generations without progress let it grow once, and count anew.
+        # Three generations without progress let it grow once, and count anew, up to the limits.
         ([100.0] * 3, START, 100.0, 2),
         ([100.0] * 4, GROWN, 100.0, 0),
-        ([100.0] * 7, {"rate": 0.225, "std": 0.0225}, 100.0, 0),
-        # The limits hold.
         ([100.0] * 40, {"rate": 0.4, "std": 0.05}, 100.0, 0),
         # Progress resets the strength.
         ([100.0] * 7 + [103.0], START, 103.0, 0),
@@ -259,10 +243,3 @@ def test_a_first_agent_that_does_nothing_makes_no_plateau_while_the_others_impro
         bred_now = method.breed(ended)
         population, state = bred_now.population, bred_now.state
     assert (bred_now.facts["mutation_rate"] != begun) == grows
-
-
-@pytest.mark.parametrize(("limits", "rate", "std"), [((0.12, 0.05), 0.12, 0.015), ((0.4, 0.012), 0.15, 0.012)])
-def test_each_limit_holds_by_itself(limits: tuple[float, float], rate: float, std: float) -> None:
-    config = GeneticConfig(plateau_generations=1, mutation_rate_limit=limits[0], mutation_std_limit=limits[1])
-    state = MutationState.initial(config).after(5.0, config).after(5.0, config)
-    assert (state.rate, state.std) == pytest.approx((rate, std))

@@ -158,15 +158,6 @@ def uneven_state(**sections: Any) -> TrainingState:
     return start_training(config, open_data(config).content)
 
 
-def test_choices_are_played_and_learned() -> None:
-    state = advance(uneven_state(task="gym:uneven_environment:DiscreteEnvironment"), 2)
-    chosen = state.replay.pick(torch.arange(state.replay.size), "action")["action"].cpu()
-    assert chosen.shape[1] == 3
-    assert torch.equal(chosen.sum(1), torch.ones(len(chosen)))
-    assert (chosen.sum(0) > 0).all()
-    assert state.history[-1].learning is not None
-
-
 def test_a_learner_of_continuous_actions_is_refused_where_they_are_discrete() -> None:
     with pytest.raises(InputError, match=r"use learner\.algorithm ppo"):
         uneven_state(task="gym:uneven_environment:DiscreteEnvironment", learner={"algorithm": "ddpg"})

@@ -1,7 +1,6 @@
 """The networks of agents: shapes, sight, gradients, and the bank that holds them."""
 
 from math import sqrt
-from typing import Any
 
 import pytest
 import torch
@@ -10,7 +9,6 @@ from stand_in_gpu import GPU, stand_in_gpu
 from torch import Tensor
 
 from eigen_core.common.randomness import keyed_generator
-from eigen_core.learning import learner_class
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.layout import add_product
 from eigen_core.networks.population import initial_weights
@@ -18,35 +16,12 @@ from eigen_core.networks.population import initial_weights
 CPU = torch.device("cpu")
 
 
-def network_and_weights(assets: int = 6, **sections: Any) -> tuple[AgentNetwork, Tensor]:
-    config = small_config(**sections)
-    network = AgentNetwork(
-        random_panel(config, assets=assets), config, CPU, learner_class(config.learner).heads(config)
-    )
-    return network, initial_weights(network.layouts, config.population.size, config.seed, CPU)
-
-
 @pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
 def test_the_number_of_assets_does_not_change_the_number_of_parameters(encoder: str) -> None:
-    small, large = (network_and_weights(assets, network={"encoder": encoder})[1] for assets in (3, 11))
-    assert small.shape == large.shape
-
-
-def test_all_parameters_can_learn() -> None:
-    network, weights = network_and_weights(learner={"twin_critics": True})
-    size = network.critic_layout.size
-    critic_rows = weights[:, :size].clone().requires_grad_()
-    actor_rows = weights[:, size:].clone().requires_grad_()
-    critic, actor = network.critic_layout.views(critic_rows), network.actor_layout.views(actor_rows)
-    market = network.encode_block(critic, 20, 30)
-    portfolio = torch.linspace(-1.0, 1.0, 5 * 30 * 6 * 4).reshape(5, 30, 6, 4)
-    episode_time = torch.linspace(0.0, 1.0, 60).reshape(30, 2)
-    actions = network.policy(actor, network.prepare_actor(actor, market.detach(), episode_time), portfolio).mode
-    torch.autograd.backward(network.values(critic, market, portfolio, episode_time, actions).square().sum())
-    for layout, rows in ((network.critic_layout, critic_rows), (network.actor_layout, actor_rows)):
-        assert rows.grad is not None
-        for name, gradient in layout.views(rows.grad).items():
-            assert (gradient != 0).any(), name
+    config = small_config(network={"encoder": encoder})
+    panels = (random_panel(config, assets=assets) for assets in (3, 11))
+    small, large = (AgentNetwork(panel, config, CPU, Heads()).layouts for panel in panels)
+    assert small == large
 
 
 @pytest.fixture(scope="module")

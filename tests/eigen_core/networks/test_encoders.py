@@ -12,7 +12,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import NetworkConfig
 from eigen_core.networks import Encoder, ParameterLayout, Parameters
 from eigen_core.networks.encoders import FilterBankEncoder
-from eigen_core.networks.tcn import Schedule, TcnEncoder, receptive_dilations
+from eigen_core.networks.tcn import TcnEncoder, receptive_dilations
 
 WIDTH = NetworkConfig(channels=16, embedding=8)
 
@@ -44,15 +44,6 @@ def test_one_pass_equals_window_by_window_to_the_bit(
     for day in range(first_day, first_day + 25):
         only_the_window = TcnEncoder(features[day - window + 1 : day + 1], 0, window, config)
         assert torch.equal(only_the_window.encode_block(parameters, window - 1, 1)[:, 0], at_once[:, day - first_day])
-
-
-@given(st.integers(1, 3_000))
-def test_dilations_cover_the_window_without_a_hole(window: int) -> None:
-    reach = 1
-    for dilation in receptive_dilations(window):
-        assert 1 <= dilation <= reach
-        reach += dilation
-    assert reach == window
 
 
 @settings(max_examples=25, deadline=None)
@@ -133,16 +124,3 @@ def test_embeddings_and_gradients_are_those_of_plain_convolutions(
     (gradient,) = torch.autograd.grad((found * weights).sum(), rows)
     (slow,) = torch.autograd.grad((expected * weights).sum(), rows)
     torch.testing.assert_close(gradient, slow, rtol=1e-3, atol=1e-3)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.integers(1, 300), st.integers(1, 60), st.data())
-def test_no_schedule_computes_more_than_the_whole_block(window: int, days: int, data: st.DataObject) -> None:
-    wanted = data.draw(st.integers(1, days))
-    schedule, whole = Schedule(window, days, wanted), Schedule(window, days)
-    computed = sum(schedule.full[: schedule.whole + 1]) + sum(schedule.sparse)
-    assert computed <= sum(whole.full) + wanted
-    assert schedule.sparse[-1] == wanted
-    places = schedule.gathered(torch.arange(wanted)[None])
-    assert int(places.max()) < schedule.full[schedule.whole]
-    assert all(len(set(one[0].tolist())) == wanted for one in places)

@@ -293,25 +293,16 @@ def test_a_task_that_is_none_is_refused_with_a_sentence(task: str) -> None:
         load_config("quickstart", [f"task={task}"])
 
 
-def test_settings_of_the_market_do_not_stand_in_the_way() -> None:
-    assert load_config("quickstart", ["task=gym:Pendulum-v1", "market.window=8"]).task == "gym:Pendulum-v1"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_what_cem_draws_plays_the_pendulum_once_its_learners_do(seed: int) -> None:
-    """The distribution narrows around what has learned: of both, all agents but one at most play well.
-
-    The variance that is added falls by 5 % a generation, and agents learn for some before any plays well.
-    """
+    """The distribution narrows around what has learned: of both, all agents but one at most play well."""
     settings = ["evolution.method=cem", "evolution.elite_share=0.5", "population.size=15", f"seed={seed}"]
     state = advance(begin(load_config("pendulum", settings)), 14)
     evaluate(state)
     assert state.evaluated is not None
-    mean, learned, drawn = np.split(state.evaluated.validations, [1, 8])
-    assert mean > -200.0
-    assert np.sort(learned)[1] > -200.0
-    assert np.sort(drawn)[1] > -200.0
+    for played in np.split(state.evaluated.validations, [1, 8]):
+        assert np.sort(played)[min(1, len(played) - 1)] > -200.0
     assert state.history[-1].evolution["distribution_std"] < 0.04
 
 

@@ -2,7 +2,6 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
 from trading_cases import SlowEpisode, panel_of, slow_market_gain
@@ -246,23 +243,6 @@ def test_one_asset_needs_enough_days_to_judge_its_timing(tmp_path: Path, task: s
     assert "no verdict" not in enough
     assert "timing is all that a verdict can judge" in enough
     assert "timing" not in lines(tmp_path, 2, 59, **given)
-
-
-@given(st.lists(st.integers(0, 200), min_size=1, max_size=20), st.integers(1, 30), st.integers(0, 30))
-def test_runs_hold_the_days_of_all_episodes_and_gaps_that_are_cheaper_to_encode(
-    starts: list[int], steps: int, days_before: int
-) -> None:
-    runs = day_runs(np.array(starts), steps, days_before)
-    wanted = {start + step for start in starts for step in range(steps)}
-    held = [day for run in runs for day in run]
-    assert held == sorted(set(held))
-    assert wanted <= set(held)
-    for former, run in pairwise(runs):
-        assert run.start - former.stop > days_before
-    for run in runs:
-        assert run.start in wanted
-        inside = [day for day in run if day in wanted]
-        assert max(np.diff(inside), default=1) - 1 <= days_before
 
 
 _SHARED = np.array([[30, 9, 33, 30, 70]] * 3)
