@@ -164,15 +164,3 @@ def test_policy_delay_counts_over_generations(learner: dict[str, Any], learns: l
         moved.append(bool((state.population.weights[:, actor] != before).any()))
         evolve(state)
     assert moved == learns
-
-
-def test_agents_start_with_their_own_targets_and_have_not_learned() -> None:
-    case = Case()
-    weights = initial_weights(case.network.layouts, 4, 1, CPU)
-    population = case.learner.new_agents(weights)
-    targets = population.state["targets"]
-    assert torch.equal(targets, weights)
-    for name in ("first_moment", "second_moment", "critic_steps", "actor_steps"):
-        assert not population.state[name].any()
-    assert len({tensor.data_ptr() for tensor in population.tensors().values()}) == 6
-    assert population.nbytes == 4 * (4 * weights.shape[1] * 4 + 2 * 8)

@@ -21,7 +21,7 @@ from eigen_core.task.transitions import EpisodeBatch, stored_steps
 
 CPU = torch.device("cpu")
 AGENTS = 4
-STARTS = np.array([20, 47, 60])
+STARTS = np.tile(np.array([20, 47, 60]), (AGENTS, 1))
 
 
 class Table:
@@ -31,27 +31,12 @@ class Table:
         self.task = MarketTask(self.config, self.panel, CPU, Heads())
         self.weights = 3.0 * initial_weights(self.task.network.layouts, AGENTS, 1, CPU)
 
-    def noise(self, agents: int = AGENTS, slices: int = len(STARTS), scale: float = 0.3) -> Tensor:
-        shape = (agents, slices, stored_steps(self.config), self.panel.assets, 2)
-        return torch.tensor(keyed_generator(1, "noise").standard_normal(shape, dtype=np.float32)) * scale
+    def noise(self) -> Tensor:
+        shape = (AGENTS, STARTS.shape[1], stored_steps(self.config), self.panel.assets, 2)
+        return torch.tensor(keyed_generator(1, "noise").standard_normal(shape, dtype=np.float32)) * 0.3
 
-    def play(
-        self,
-        starts: NDArray[np.int64],
-        agents: slice = slice(None),
-        noise: Tensor | None = None,
-    ) -> MarketRollout:
-        return self.task.play(
-            self.weights[agents], starts[agents], None if noise is None else noise[agents], record=True
-        )
-
-
-def shared(agents: int = AGENTS) -> NDArray[np.int64]:
-    return np.tile(STARTS, (agents, 1))
-
-
-def unshared() -> NDArray[np.int64]:
-    return keyed_generator(1, "starts").integers(8, 80, (AGENTS, len(STARTS)))
+    def play(self, starts: NDArray[np.int64], noise: Tensor | None = None) -> MarketRollout:
+        return self.task.play(self.weights, starts, noise, record=True)
 
 
 def recorded(rollout: MarketRollout) -> EpisodeBatch:
@@ -75,7 +60,7 @@ def test_recorded_episodes_are_what_the_obvious_environment_makes_of_their_actio
     rules: dict[str, Any], noisy: bool
 ) -> None:
     table = Table(trading=rules, replay={"settlement_days": noisy})
-    starts = unshared() if noisy else shared()
+    starts = keyed_generator(1, "starts").integers(8, 80, STARTS.shape) if noisy else STARTS
     rollout = table.play(starts, noise=table.noise() if noisy else None)
     episodes = recorded(rollout)
     trading, days = table.config.trading, stored_steps(table.config)
@@ -111,8 +96,8 @@ def test_each_step_takes_the_noise_of_its_own_place() -> None:
         table = Table(trading=rules)
         noise = torch.zeros_like(table.noise())
         noise[2, 1, 9, 3, 1] = 0.2
-        moved = recorded(table.play(shared(), noise=noise)).actions != recorded(table.play(shared())).actions
-        episode = 2 * len(STARTS) + 1
+        moved = recorded(table.play(STARTS, noise=noise)).actions != recorded(table.play(STARTS)).actions
+        episode = 2 * STARTS.shape[1] + 1
         assert moved[episode, 9].nonzero().tolist() == [[3, 1]]
         assert not moved[episode, :9].any()
         moved[episode] = False
@@ -124,7 +109,7 @@ def test_an_agent_whose_network_has_diverged_is_told(rules: dict[str, Any]) -> N
     table = Table(trading=rules)
     table.weights[1] = torch.nan
     with pytest.raises(FloatingPointError, match="not a finite number"):
-        table.play(shared())
+        table.play(STARTS)
 
 
 def test_fitness_is_the_mean_of_the_lowest_of_starts_that_are_spread_evenly() -> None:

@@ -15,7 +15,7 @@ from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import registry
 from eigen_core.generation import restore, start_training
-from eigen_core.learning.cem import CemMethod, shares
+from eigen_core.learning.cem import CemMethod
 from eigen_core.learning.erl import ErlMethod
 from eigen_core.learning.method import Champion, GenerationResult, MethodState, NextPopulation
 from eigen_core.learning.pbt import GENES, PbtMethod, perturbed
@@ -30,12 +30,18 @@ def new_agents(weights: torch.Tensor, teacher: Population | None = None) -> Popu
     return Population(weights, {"moment": weights + 100.0})
 
 
+def ended(
+    population: Population, fitness: np.ndarray, state: MethodState, generation: int = 1, learned: bool = True
+) -> GenerationResult:
+    champion = Champion(population.weights[0], 9.0, 9.0, generation, 0)
+    return GenerationResult(generation, population, fitness, learned, champion, state)
+
+
 def bred(generation: int, size: int = 10) -> tuple[GenerationResult, NextPopulation]:
     config = small_config(population={"size": size}, evolution={"method": "pbt", "sync_generations": 5})
     method = PbtMethod(config, 2, new_agents)
     population, state = method.begin(torch.arange(4.0 * size).reshape(size, 4))
-    champion = Champion(population.weights[0], 9.0, 9.0, generation, 0)
-    end = GenerationResult(generation, population, np.arange(float(size))[::-1].copy(), True, champion, state)
+    end = ended(population, np.arange(float(size))[::-1].copy(), state, generation)
     return end, method.breed(end)
 
 
@@ -123,9 +129,8 @@ def bred_by_erl(generation: int, **evolution: Any) -> tuple[Population, NextPopu
     method = ErlMethod(config, 2, new_agents)
     population, state = method.begin(torch.arange(24.0).reshape(6, 4))
     population.state["moment"][4:] = 1.0
-    champion = Champion(population.weights[0], 9.0, 9.0, generation, 0)
-    end = GenerationResult(generation, population, np.array([5.0, 4.0, 3.0, 2.0, 9.0, 7.0]), True, champion, state)
-    return population, method.breed(end)
+    fitness = np.array([5.0, 4.0, 3.0, 2.0, 9.0, 7.0])
+    return population, method.breed(ended(population, fitness, state, generation))
 
 
 def test_learners_stay_and_the_others_breed_among_themselves() -> None:
@@ -167,13 +172,6 @@ def begun(size: int, **evolution: Any) -> tuple[CemMethod, Population, MethodSta
     values = keyed_generator(1, "weights").standard_normal((size, CRITIC + ACTOR))
     method = CemMethod(config, CRITIC, new_agents_with_teacher)
     return method, *method.begin(torch.tensor(values, dtype=torch.float32))
-
-
-def ended(
-    population: Population, fitness: np.ndarray, state: MethodState, generation: int = 1, learned: bool = True
-) -> GenerationResult:
-    champion = Champion(population.weights[0], 0.0, 0.0, 1, 0)
-    return GenerationResult(generation, population, fitness, learned, champion, state)
 
 
 def taught(method: CemMethod, population: Population) -> Population:
@@ -265,12 +263,9 @@ def test_where_half_of_the_agents_learn_the_weakest_of_them_makes_way_for_the_me
     assert torch.equal(bred.population.weights[1], end.population.weights[3])
 
 
-def test_noise_falls_to_its_limit_and_shares_to_one() -> None:
+def test_noise_falls_to_its_limit() -> None:
     method, population, state = begun(5, learning_agents=0)
     same = replace(population, weights=state.tensors["mean"].new_zeros(5, CRITIC + ACTOR))
     same.weights[:, CRITIC:] = state.tensors["mean"]
     later = method.breed(ended(same, np.arange(5.0), state, generation=1_000, learned=False))
     assert torch.allclose(later.state.tensors["variance"], torch.full((ACTOR,), 1e-5))
-    for parents in range(1, 9):
-        assert sum(shares(parents)) == pytest.approx(1.0)
-        assert shares(parents) == sorted(shares(parents), reverse=True)

@@ -1,6 +1,7 @@
 """What is stored equals lists of trajectories, however it comes; what does not fit is refused."""
 
 import math
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -59,70 +60,34 @@ def test_steps_are_stored_as_they_happen() -> None:
     assert whole.lengths.tolist() == in_place.lengths.tolist()
 
 
-def trajectories_but(**changes: Tensor) -> list[Trajectory]:
-    return [trajectory_of(3), {**trajectory_of(3), **changes}]
+def second_with(**changes: Tensor) -> Callable[[TrajectoryBuffer], None]:
+    return lambda buffer: buffer.update([trajectory_of(3), {**trajectory_of(3), **changes}])
 
 
-REFUSED: dict[str, tuple[list[Trajectory], str]] = {
-    "none": ([], "0 trajectories were given, not 1 to 2"),
-    "too many": ([trajectory_of(3)] * 3, "3 trajectories were given, not 1 to 2"),
-    "another key": (trajectories_but(speed=torch.zeros(3)), r"Trajectory 1 has the columns .*'speed'.*, not"),
-    "too long": ([trajectory_of(5), trajectory_of(3)], "Trajectory 0 has 5 steps, not 1 to 4"),
-    "a type of another kind": (
-        [{**trajectory_of(3), "terminal": torch.zeros(3)}] * 2,
-        r"Trajectory 0 has terminal as torch.float32 \[3\], not torch.bool \[steps\]",
-    ),
-    "another shape": (
-        trajectories_but(action=torch.zeros(3, 3)),
-        r"action as torch.float32 \[3, 3\], not .* \[steps, 2\]",
-    ),
-    "no final value": (
-        trajectories_but(observation=torch.zeros(3, 2, 3)),
-        "Trajectory 1 has 3 rows of observation, not 4 for its 3 steps",
-    ),
-    "another device": (
-        trajectories_but(action=torch.zeros((3, 2), device="meta")),
-        "Trajectory 1 has action on meta, neither on cpu nor",
-    ),
+REFUSED: dict[str, Callable[[TrajectoryBuffer], None]] = {
+    "0 trajectories were given, not 1 to 2": lambda buffer: buffer.update([]),
+    "3 trajectories were given, not 1 to 2": lambda buffer: buffer.update([trajectory_of(3)] * 3),
+    "Trajectory 0 has 5 steps, not 1 to 4": lambda buffer: buffer.update([trajectory_of(5), trajectory_of(3)]),
+    r"Trajectory 1 has the columns .*'speed'.*, not": second_with(speed=torch.zeros(3)),
+    r"terminal as torch.float32 \[3\], not torch.bool \[steps\]": second_with(terminal=torch.zeros(3)),
+    r"action as torch.float32 \[3, 3\], not .* \[steps, 2\]": second_with(action=torch.zeros(3, 3)),
+    "3 rows of observation, not 4 for its 3 steps": second_with(observation=torch.zeros(3, 2, 3)),
+    "action on meta, neither on cpu nor": second_with(action=torch.zeros((3, 2), device="meta")),
+    "There is no column speed among": lambda buffer: buffer.write(0, {"speed": torch.zeros(2)}),
+    r"reward of a step is torch.float32 \[3\], not": lambda buffer: buffer.write(0, {"reward": torch.zeros(3)}),
+    "3 lengths were given for 2 trajectories": lambda buffer: buffer.finish(np.array([1, 2, 3])),
+    "Lengths are -1 to 5, not 0 to 4": lambda buffer: buffer.finish(np.array([-1, 5])),
 }
 
 
-@pytest.mark.parametrize("case", REFUSED)
-def test_what_does_not_fit_is_refused_and_changes_nothing(case: str) -> None:
-    given_, message = REFUSED[case]
-    buffer = buffer_of(4, 1, 2)
-    kept = [trajectory_of(4, 7), trajectory_of(2, 8)]
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_does_not_fit_is_refused_and_changes_nothing(message: str) -> None:
+    buffer, kept = buffer_of(4, 1, 2), [trajectory_of(4, 7), trajectory_of(2, 8)]
     buffer.update(kept)
     with pytest.raises(ValueError, match=message):
-        buffer.update(given_)
+        REFUSED[message](buffer)
     for number, trajectory in enumerate(kept):
         require_stored(buffer, number, trajectory)
-
-
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ({"speed": torch.zeros(4)}, "There is no column speed among"),
-        ({"reward": torch.zeros(3)}, r"reward of a step is torch.float32 \[3\], not torch.float32 \[4\]"),
-        ({"terminal": torch.zeros(4)}, r"terminal of a step is torch.float32 \[4\], not torch.bool \[4\]"),
-    ],
-)
-def test_a_step_that_does_not_fit_is_refused(rows: dict[str, Tensor], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        buffer_of(4, 2, 2).write(0, rows)
-
-
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
-        ([1, 2, 3], "3 lengths were given for 4 trajectories"),
-        ([1, 2, 3, 5], "Lengths are 1 to 5, not 0 to 4"),
-        ([-1, 2, 3, 4], "Lengths are -1 to 4, not 0 to 4"),
-    ],
-)
-def test_lengths_that_cannot_be_are_refused(lengths: list[int], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        buffer_of(4, 2, 2).finish(np.array(lengths))
 
 
 @settings(deadline=None)

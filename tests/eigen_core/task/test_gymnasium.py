@@ -136,19 +136,6 @@ def test_a_first_generation_that_failed_to_learn_is_repeated_to_the_same_bits() 
     assert content_of(state) == content_of(undisturbed)
 
 
-def test_moments_are_those_of_all_that_was_played() -> None:
-    state = begin(uneven(environment=NORMALISED))
-    at_first = state.task.state
-    evaluate(state)
-    train(state)
-    assert state.task_state is at_first
-    evolve(state)
-    assert state.task_state["observation_count"].item() == state.replay.written
-    observed = state.replay.pick(torch.arange(state.replay.size), "observation")["observation"].double()
-    torch.testing.assert_close(state.task_state["observation_sum"], observed.sum(0))
-    torch.testing.assert_close(state.task_state["observation_squares"], (observed * observed).sum(0))
-
-
 def test_a_champion_is_played_and_exported_with_the_moments_by_which_it_was_chosen() -> None:
     state = advance(begin(uneven(environment=NORMALISED)), 1)
     chosen_under = state.task_state
@@ -201,9 +188,10 @@ def test_stored_rows_are_those_of_episodes_played_one_by_one() -> None:
 
 
 def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
-    config = uneven(environment=NORMALISED, learner={"gamma": 0.5})
-    state = begin(config)
+    state = begin(uneven(environment=NORMALISED, learner={"gamma": 0.5}))
+    at_first = state.task_state
     evaluate(state)
+    assert state.task_state is at_first
     evolve(state)
     state.task.state = state.task_state
     slots = torch.arange(state.replay.size, device=state.device)[None]
