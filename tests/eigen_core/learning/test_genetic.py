@@ -160,21 +160,17 @@ def test_a_mutant_differs_in_about_rate_of_its_weights_by_about_std(rate: float,
         offspring_share=0.0,
     )
     assert [one.origin for one in descent[1:]] == ["mutant", "mutant"]
-    changes = []
-    for one in descent[1:]:
-        difference = (children.weights[one.agent] - population.weights[one.parents[0]]).double()
-        changed = difference != 0.0
-        wanted = rate if std else 0.0
+    changes = [(children.weights[one.agent] - population.weights[one.parents[0]]).double() for one in descent[1:]]
+    wanted = rate if std else 0.0
+    for difference in changes:
+        moved = difference[difference != 0.0]
         # Next to nothing is lost to rounding a small change away.
-        assert abs(changed.double().mean() - wanted) <= 5.0 * sqrt(wanted * (1.0 - wanted) / parameters) + 2e-4 * wanted
-        changes.append(difference)
+        bound = 5.0 * sqrt(wanted * (1.0 - wanted) / parameters) + 2e-4 * wanted
+        assert abs(len(moved) / parameters - wanted) <= bound
         if wanted:
-            moved = difference[changed]
             assert abs(moved.std() / std - 1.0) < 5.0 / sqrt(2 * len(moved))
             assert abs(moved.mean() / std) < 5.0 / sqrt(len(moved))
-    if rate and std:
-        assert not torch.equal(changes[0] != 0.0, changes[1] != 0.0) or rate == 1.0
-        assert not torch.equal(changes[0], changes[1])
+    assert not wanted or not torch.equal(*changes)
 
 
 START = {"rate": 0.1, "std": 0.01}

@@ -45,15 +45,6 @@ def episodes_of(seed: int, count: int, days: int, portfolio_values: int = 4) -> 
     )
 
 
-def empty_episodes(count: int, days: int, assets: int) -> EpisodeBatch:
-    return EpisodeBatch(
-        first_days=torch.arange(count),
-        portfolios=torch.ones((count, days, assets, 4), dtype=torch.float16),
-        actions=torch.ones((count, days, assets, 2)),
-        rewards=torch.ones((count, days)),
-    )
-
-
 def replay_of(*episodes: EpisodeBatch, capacity: int = 24, columns: Mapping[str, Column] = COLUMNS) -> Replay:
     replay = Replay(capacity, columns, CPU)
     for batch in episodes:
@@ -61,43 +52,19 @@ def replay_of(*episodes: EpisodeBatch, capacity: int = 24, columns: Mapping[str,
     return replay
 
 
-class SlowReplay:
-    """Every transition ever appended."""
-
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.transitions: list[dict[str, Any]] = []
-
-    def append(self, episodes: EpisodeBatch) -> None:
-        count, days = episodes.rewards.shape
-        for episode in range(count):
-            for step in range(days):
-                self.transitions.append(
-                    {
-                        "day": int(episodes.first_days[episode]) + step,
-                        "step": step,
-                        "portfolio": episodes.portfolios[episode, step].tolist(),
-                        "action": episodes.actions[episode, step].tolist(),
-                        "reward": episodes.rewards[episode, step].item(),
-                        "terminal": step == days - 1,
-                    }
-                )
-
-    @property
-    def by_slot(self) -> dict[int, dict[str, Any]]:
-        return {number % self.capacity: transition for number, transition in enumerate(self.transitions)}
-
-
-def assert_equal(replay: Replay, slow: SlowReplay) -> None:
-    expected = slow.by_slot
-    assert replay.size == len(expected)
-    assert sorted(expected) == list(range(replay.size))
-    assert stored_days(replay).tolist() == [expected[slot]["day"] for slot in range(replay.size)]
-    if not expected:
-        return
-    rows = replay.pick(torch.arange(replay.size))
-    for slot, transition in expected.items():
-        assert {name: column[slot].tolist() for name, column in rows.items()} == transition
+def transitions_of(episodes: EpisodeBatch) -> list[dict[str, Any]]:
+    count, days = episodes.rewards.shape
+    return [
+        {
+            "day": int(episodes.first_days[episode]) + step,
+            "step": step,
+            "portfolio": episodes.portfolios[episode, step].tolist(),
+            "action": episodes.actions[episode, step].tolist(),
+            "reward": episodes.rewards[episode, step].item(),
+            "terminal": step == days - 1,
+        }
+        for episode, step in np.ndindex(count, days)
+    ]
 
 
 def saved_ring(replay: Replay) -> Ring:
@@ -115,13 +82,17 @@ APPENDS = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 6)), max_size=8)
 @settings(deadline=None, max_examples=150)
 @given(st.integers(24, 60), APPENDS)
 def test_the_ring_equals_a_list_of_transitions(capacity: int, appends: list[tuple[int, int]]) -> None:
-    replay, slow = Replay(capacity, COLUMNS, CPU), SlowReplay(capacity)
-    assert_equal(replay, slow)
+    replay, transitions = Replay(capacity, COLUMNS, CPU), list[dict[str, Any]]()
     for number, (count, days) in enumerate(appends):
         episodes = episodes_of(number, count, days)
         replay.append(rows_of(episodes))
-        slow.append(episodes)
-        assert_equal(replay, slow)
+        transitions += transitions_of(episodes)
+        expected = {number % capacity: transition for number, transition in enumerate(transitions)}
+        assert sorted(expected) == list(range(replay.size))
+        assert stored_days(replay).tolist() == [expected[slot]["day"] for slot in range(replay.size)]
+        rows = replay.pick(torch.arange(replay.size))
+        for slot, transition in expected.items():
+            assert {name: column[slot].tolist() for name, column in rows.items()} == transition
 
 
 @settings(deadline=None, max_examples=50)
@@ -276,11 +247,16 @@ def test_blocks_hold_enough_different_days(
 
 @pytest.mark.parametrize("capacity", [50_000, 500_000, 5_000_000])
 def test_a_buffer_takes_what_was_written_of_it_whatever_its_capacity(capacity: int) -> None:
-    episodes, generations = empty_episodes(80, 145, 20), 6
+    episodes = EpisodeBatch(
+        first_days=torch.arange(80),
+        portfolios=torch.ones((80, 145, 20, 4), dtype=torch.float16),
+        actions=torch.ones((80, 145, 20, 2)),
+        rewards=torch.ones((80, 145)),
+    )
     before = own_resident_bytes()
     replay = Replay(capacity, market_columns(20, 4), CPU)
     assert own_resident_bytes() - before < MARGIN
-    for _ in range(generations):
+    for _ in range(6):
         replay.append(rows_of(episodes))
     written = replay.size * replay.bytes_per_transition
     assert own_resident_bytes() - before == pytest.approx(written, abs=MARGIN)
