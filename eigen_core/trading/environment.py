@@ -11,9 +11,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.machine.gpu import on_device
 from eigen_core.trading.episodes import EpisodeSummary, book_episodes
+from eigen_core.trading.observed_positions import PORTFOLIO_VALUES, HeldPrices, Positions
 from eigen_core.trading.order_fills import fill_offset
 from eigen_core.trading.orders import Orders, batch_slices, choose_assets, concat_orders, orders_of, target_price
-from eigen_core.trading.positions import PORTFOLIO_VALUES, HeldPrices, Positions
 from eigen_core.trading.prices import Prices
 
 EPISODE_TIME_VALUES = 2

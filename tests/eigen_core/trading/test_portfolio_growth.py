@@ -125,12 +125,6 @@ def growth_in_money(panel: Panel, config: Config, targets: torch.Tensor, *, halt
         assert cash[before] > -1e-9 * accounts.equity[0, before] or config.portfolio.short > 0.0
     if halted:
         assert (accounts.shares[0] != 0.0)[np.isnan(panel.close[DAYS.start : DAYS.stop + 1 + offset])].any()
-    changes = np.diff(accounts.shares[0], axis=0)
-    for row, asset in np.argwhere(changes):
-        day = DAYS.start + int(row) + 1
-        filled = not math.isnan(SlowEpisode(panel, trading, 0).fill_price(day, int(asset))[0])
-        ended = accounts.shares[0, row + 1, asset] == 0.0
-        assert filled or ended
     return 100.0 * np.diff(np.log(worth))
 
 
