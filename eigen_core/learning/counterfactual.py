@@ -1,6 +1,6 @@
-"""Regression on what every alternative would have earned, where that is known without playing it.
+"""Regression on the earnings of every alternative, where they are known without playing it.
 
-Prices do not react to a small trader, so what each asset would have gained on each day at each sale target is known:
+Prices do not react to a small trader, so the gain of each asset on each day at each sale target is known:
 a decision process whose inputs are exogenous, learned in hindsight (Sinclair et al. 2023, ICML, "Hindsight learning for
 MDPs with exogenous inputs"). An actor expects the outcome of each alternative, from all of them at once, and takes the
 one that exceeds its reserve price by most (`eigen_core.networks.outcomes`): what it takes is blocked for a time.

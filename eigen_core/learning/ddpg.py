@@ -71,7 +71,7 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
         return {**bounds, "critic_steps": steps, "actor_steps": steps}
 
     def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:  # noqa: ARG002 - for learners that take some
-        """Return what the target actor plays where the targets value an observation."""
+        """Return the actions of the target actor that the target critics value."""
         return policy.mode
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:

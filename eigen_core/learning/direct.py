@@ -1,7 +1,7 @@
 """Direct reinforcement: gradient ascent on the growth of an agent's account over stretches of training days.
 
 Moody and Saffell 2001, "Learning to trade via direct reinforcement", IEEE Transactions on Neural Networks 12, section
-II: what an agent does does not move prices, so that the account, costs included, is a differentiable function of its
+II: an agent's trades do not move prices, so that the account, costs included, is a differentiable function of its
 weights. There is no critic and nothing of the replay is read; the task offers the gradient (`DifferentiableGrowth`).
 """
 
@@ -28,7 +28,7 @@ from eigen_core.task.replay import Replay
 
 @dataclass(frozen=True)
 class StretchPlan:
-    """The stretches of days that all agents climb. Implements `LearningPlan`.
+    """The stretches of days that all agents learn from. Implements `LearningPlan`.
 
     Attributes:
         starts: first day of each, int64 `[gradient steps, stretches of a step]`.
@@ -68,7 +68,7 @@ class DirectLearner(BaseLearner[Any, Any]):
     def __init__(self, config: Config, task: Task[Any, Any]) -> None:
         if not isinstance(task, DifferentiableGrowth):
             raise InputError(
-                f"learner.algorithm {config.learner.algorithm} climbs the growth of an account, which task "
+                f"learner.algorithm {config.learner.algorithm} needs the gradient of an account's growth, which task "
                 f"{config.task} does not offer: use task portfolio, or another algorithm."
             )
         self._learner = learner_settings(config, DirectConfig)

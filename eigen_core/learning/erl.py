@@ -1,8 +1,8 @@
 """Evolutionary reinforcement learning: a population that evolves beside agents that learn.
 
-Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1: the population does not learn by gradients; what it plays is what
-the learning agent learns from, whose weights are copied into the population every few generations. Unlike there, the
-agents that evolve explore as those that learn do, and mutation adds noise of an absolute size.
+Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1: the population does not learn by gradients. From its episodes the
+learning agent learns, whose weights are copied into the population every few generations. Unlike there, the agents that
+evolve explore as those that learn do, and mutation adds noise of an absolute size.
 """
 
 from dataclasses import replace

@@ -85,10 +85,10 @@ class GeneticMethod(PopulationMethod):
         return mutation.model_dump()
 
     def _score(self, champion_score: float, champion_generation: int, fitness: NDArray[np.float64]) -> float:
-        """Return by what progress is measured.
+        """Return the score by which progress is measured: the champion's.
 
-        An agent of the first generation that does nothing can be the champion for long, while others still learn what
-        to do; meanwhile it is the agents' median fitness.
+        An agent of the first generation that does nothing can be the champion for long, while others still learn to
+        trade; meanwhile it is the agents' median fitness.
         """
         if champion_generation > 1 or self._evolution.first_champion_plateau:
             return champion_score

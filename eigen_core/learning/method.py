@@ -97,7 +97,7 @@ class NewAgents(Protocol):
 
 
 class PopulationMethod(Protocol):
-    """Decides which agents there are, which of them learn, and what they inherit.
+    """Decides which agents the next generation has, which of them learn, and which state they inherit.
 
     `critic` is the number of weights of the critic, the first of an agent; the rest are its actor's.
     """

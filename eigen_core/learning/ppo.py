@@ -1,9 +1,10 @@
 """Proximal policy optimization: each agent learns from the episodes that it has just played.
 
 Schulman et al. 2017 (arXiv:1707.06347), algorithm 1 with the clipped objective (equation 7), advantages by Schulman et
-al. 2016 (arXiv:1506.02438). Weights do not change between playing and learning, so what the policy and the critic said
-then is computed again here, not stored. Where observations are normalised, the first generation alone plays without
-moments and learns with those of its own episodes: its ratios are to the policy that those moments make of the actor.
+al. 2016 (arXiv:1506.02438). Weights do not change between playing and learning, so log-densities and values are not
+stored while playing, but computed again here. Where observations are normalised, the first generation alone plays
+without moments and learns with those of its own episodes: its ratios are to the policy that those moments make of the
+actor.
 """
 
 import math
@@ -155,7 +156,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
 
     @torch.no_grad()
     def _filled(self, group: Population, plan: EpisodePlan, replay: Replay) -> TrajectoryBuffer:
-        """Return the buffer with the agents' episodes, what policy and critic say of them, and their advantages."""
+        """Return the buffer with the agents' episodes, their log-densities and values, and their advantages."""
         device, task, learner = group.weights.device, self._task, self._learner
         if self._buffer is None:
             size = self._config.population.size

@@ -110,7 +110,7 @@ class Step(NamedTuple):
     """Inputs that differ from one gradient step of a group to the next.
 
     Attributes:
-        slots: what each agent learns from, int64 `[agents, accumulation steps, batch]`.
+        slots: of each agent's batches, int64 `[agents, accumulation steps, batch]`.
         blocks: first day of each batch's block.
         corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None: it takes no step.
         noise: of each purpose and batch, float32 `[agents, batch, ...]`.
@@ -189,7 +189,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         return LearningResult.of(group, self.curves, steps)
 
     def _sampler(self, replay: Replay) -> BatchSampler | None:
-        """Return what draws batches; None while fewer transitions are stored than a batch or `replay.minimum`."""
+        """Return None while fewer transitions are stored than a batch or `replay.minimum`."""
         if replay.size < self._config.replay.minimum:
             return None
         return self._task.sampler(replay, self._batches.batch_size)
@@ -377,7 +377,7 @@ def fit_critics(
         task: the task.
         group: agents; their critics' weights and moments are changed in place.
         batches: whose gradients are averaged.
-        td_target: returns what the values of a batch should be, float32 `[agents, batch]`, without a gradient.
+        td_target: returns the targets of the values of a batch, float32 `[agents, batch]`, without a gradient.
         played: returns the actions in natural units of those that are stored.
         corrections: `bias_corrections` of each agent's critic steps, float32 `[agents, 2]`.
         config: learning rate, weight decay, bound of the gradient.

@@ -16,7 +16,7 @@ _SELECTION_SHARPNESS = 30.0
 _SMALLEST_RANGE = 1e-6
 _UP_TO_FULL_SIZE = 5.0
 """Any purchase is of nearly its full size."""
-_MARGIN_OF_WHAT_IS_HELD = -9.0
+_MARGIN_OF_HELD_ASSETS = -9.0
 _WITHIN_THE_BOUNDS = 0.999
 _SATURATED = 20.0
 
@@ -66,7 +66,7 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
 
     def taken(margin: Tensor, share: Tensor, portfolio: Tensor | None) -> Tensor:
         if portfolio is not None:
-            margin = margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_WHAT_IS_HELD)
+            margin = margin.masked_fill(portfolio[..., 0] > 0.0, _MARGIN_OF_HELD_ASSETS)
         raw = threshold + margin + _UP_TO_FULL_SIZE * (margin > 0.0)
         parts = [raw, box.raw((2.0 * share - 1.0) * _WITHIN_THE_BOUNDS)]
         return torch.stack([*parts, margin] if ranks else parts, dim=-1)

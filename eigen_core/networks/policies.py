@@ -1,4 +1,4 @@
-"""Policies: what an actor plays, given its outputs and noise, and how likely that is.
+"""Policies: the actions of an actor, given its outputs and noise, and their probability densities.
 
 Every operation rounds each value by itself, so that the bits of an action do not depend on what is computed beside it.
 """
@@ -63,7 +63,7 @@ class Policy(Protocol):
         """
 
     def sample(self, noise: Tensor) -> Tensor:
-        """Return what standard normal noise draws, as stored; differentiable where the policy is."""
+        """Draw actions by standard normal noise, as they are stored; differentiable where the policy is."""
 
     def log_prob(self, stored: Tensor) -> Tensor:
         """Return the log-density of stored actions: float32 `[agents, batch]`."""
@@ -253,7 +253,7 @@ class Categorical:
 
 
 def _continued(first: Tensor, whole: Tensor) -> Tensor:
-    """Return `first` and what of `whole` lies after it; `[agents, batch, ...]` each."""
+    """Return `first`, and after it the rest of `whole`; `[agents, batch, ...]` each."""
     count = first.shape[1]
     return torch.cat([first, whole[:, count:]], dim=1) if count < whole.shape[1] else first
 

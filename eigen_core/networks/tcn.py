@@ -1,7 +1,7 @@
 """The encoder `tcn`: dilated causal convolutions of width 2 with residual connections.
 
 The backward pass is written by hand: it computes the forward pass again and then needs no block of memory that is not
-there already, and what is added up is added in place by the products themselves.
+there already, and the products themselves add up in place.
 """
 
 from collections.abc import Sequence
@@ -111,7 +111,7 @@ class Schedule:
 
     @cached_property
     def steps(self) -> tuple[int, ...]:
-        """Distance of the two inputs of each layer in what the layer reads."""
+        """Distance of the two inputs of each layer among the days that it reads."""
         return (*self.dilations[: self.whole], *(days // 2 for days in self.sparse[:-1]))
 
 
@@ -171,7 +171,7 @@ class Convolutions(torch.autograd.Function):
         """Return float32 `[agents, days, columns, embedding]`.
 
         Args:
-            ctx: what the backward pass needs.
+            ctx: torch's context.
             block: the days to encode.
             places: of `Schedule.gathered`; None: all days are wanted.
             weights: weight and bias of the input layer, of each convolution and of the output layer.
@@ -347,7 +347,7 @@ def _gathered(hidden: Tensor, places: Tensor) -> Tensor:
 
 
 def _scattered(gradient: Tensor, places: Tensor, days: int) -> Tensor:
-    """Return the gradient of what `_gathered` read, given that of its result.
+    """Return the gradient of the input of `_gathered`, given that of its result.
 
     The days of a set differ, and one set is added after the other: no order is left open.
     """

@@ -89,7 +89,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         self.episode_end = "ends"
         size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
         self.fingerprint = hashlib.sha256(repr(size).encode()).hexdigest()
-        # A hidden layer of a batch, or what is observed; and all steps of the episodes of a generation.
+        # A hidden layer of a batch, or its observations; and all steps of the episodes of a generation.
         self.block_bytes = SINGLE * batch_size_of(config.learner) * max(config.network.head_width, values)
         episodes = config.evaluation.slices + config.evaluation.fixed_episodes
         self.play_bytes = SINGLE * episodes * opened.facts.episode_steps * 2 * (values + len(opened.low))

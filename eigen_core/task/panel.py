@@ -103,7 +103,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         return max(column_bytes * max(at_once, -(-FEWEST_ROWS // min(block, batch))), heads)
 
     def _play_bytes(self, config: Config) -> int:
-        """Return the size of the days that one agent plays, encoded, and of what it acts and trades with (bytes)."""
+        """Return the size of the encoded days that one agent plays, and of the tensors of its decisions (bytes)."""
         network, evaluation, assets = config.network, config.evaluation, self.panel.assets
         episodes, steps = evaluation.slices + evaluation.fixed_episodes, self.steps(config)
         days = len(self.panel.splits.train) + len(self.panel.splits.validation)

@@ -33,7 +33,7 @@ def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
     gains = torch.full((days, fills.longest + 1), torch.nan, dtype=torch.float64, device=day.device)
     for offset in range(fill_offset(trading), fills.longest + 1):
         row = torch.minimum(day + offset, last)
-        # A sale that is due later is none: what is held counts at the last close, also of an asset that has ended.
+        # A sale that is due later is none: the position counts at the last close, also of an asset that has ended.
         sale = torch.where((day + offset > last)[:, None], prices.last_close[row], fills.sale[row])
         gains[:, offset] = OrderCosts.of(trading).gain_at_market(fills.entry, sale).nanmean(dim=1)
     return gains

@@ -196,7 +196,7 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
     Args:
         weights: of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
         tradable: bool `[days, assets]`.
-        draws, seed, key: how many to draw, and what names them in the random numbers.
+        draws, seed, key: how many to draw, and the key of the random numbers.
     """
     sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
     assets = np.arange(weights.shape[2])
@@ -256,8 +256,8 @@ def play_shifted_trades(
 ) -> MatchedTraders:
     """Return the earnings of the agents' trades at other times, which tests their timing.
 
-    Decisions are shifted in time against the prices: exposure, turnover and what decisions have in common with those
-    before them stay; whether they came at the right time is lost. This also judges an agent of one asset, which has
+    Decisions are shifted in time against the prices: exposure, turnover and the correlation of decisions with earlier
+    ones stay; whether they came at the right time is lost. This also judges an agent of one asset, which has
     nothing to choose among (a rotation test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo
     method for hypothesis testing", section 2). Sales are due at the close after as many days as the agent's; a trade
     whose order is not filled at the other time is not made.

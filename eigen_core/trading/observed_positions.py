@@ -112,7 +112,7 @@ class Positions:
 
         Args:
             days: int64 `[E, 1]`, the step's day.
-            observed, later: what `at` returns of the step.
+            observed, later: `at` of the step.
             asset, coefficient, target: `[E, K]`, the decisions, as in `Orders`.
 
         Returns:

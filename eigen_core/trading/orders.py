@@ -12,7 +12,7 @@ from eigen_core.trading.order_costs import OrderCosts
 from eigen_core.trading.prices import CLAIMS, PLACES, Prices
 
 PERCENT = 100.0
-# Values that are computed at a time, which bounds memory: what fits a processor's cache is 2.6 times as fast.
+# Values that are computed at a time, which bounds memory: a block that fits into the cache is 2.6 times as fast.
 _CELLS_AT_A_TIME = 2**20
 _ASSET = PLACES - 1
 

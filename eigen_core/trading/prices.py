@@ -142,7 +142,7 @@ class Prices:
 def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
     """Return the prices of a span as they are known at its end: `days_after` days without any price follow.
 
-    The last known close goes on over these days, so that what is still held is worth it; they count as sessions.
+    The last known close goes on over these days, so that open positions are worth it; they count as sessions.
     """
     rows = slice(span.start, span.stop)
 

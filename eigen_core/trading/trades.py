@@ -16,7 +16,7 @@ from eigen_core.trading.order_costs import OrderCosts
 from eigen_core.trading.order_fills import Fills, fill_offset
 from eigen_core.trading.prices import Prices
 
-# Cash below this share of the capital is what rounding has left: it buys nothing.
+# Cash below this share of the capital is left by rounding: it buys nothing.
 ROUNDING = 1e-10
 
 Indices = NDArray[np.int64]
