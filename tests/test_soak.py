@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import chain, compress, starmap, tee
 from pathlib import Path
 
-import numpy as np
 import pytest
 from rich.console import Console
 from rich.progress import Progress
@@ -94,12 +93,3 @@ def test_what_is_kept_of_each_generation_is_found(tmp_path: Path, monkeypatch: p
         "The number of live populations",
         "The number of live tensors",
     ]
-
-
-def test_the_line_is_that_of_the_second_half() -> None:
-    megabytes = np.concatenate([np.geomspace(400.0, 500.0, 150), 500.0 + 0.02 * np.arange(150)])
-    fit = Fit.of(megabytes)
-    assert fit.first == 151
-    assert fit.slope == pytest.approx(2.0)
-    assert fit.error == pytest.approx(0.0, abs=1e-6)
-    assert fit.line == pytest.approx(megabytes[150:])

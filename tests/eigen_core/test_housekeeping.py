@@ -25,10 +25,8 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.files import leftovers
 from eigen_core.config import Config
 from eigen_core.housekeeping import clean_runs, export_champion, parse_duration, verify_run
-from eigen_core.training.runs import statuses_of
 
 DAY = 86_400.0
-PLANTED = f"run/blobs/ab/{'ab' * 32}"
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -258,17 +256,6 @@ def test_what_is_taken_in_place_of_a_damaged_generation_is_said(
     export_champion(config.checkpoint.store, "run", path)
     assert torch.equal(read_champion(path).weights, champion_weights(1))
     assert f"generation 2: {part}" in caplog.text
-
-
-def test_a_run_whose_newest_manifest_is_damaged_is_listed_with_a_word_about_it(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = run_config(tmp_path / "store", tmp_path / "runs")
-    contents = save_generations(config, "run", 1, 2).local
-    (tmp_path / "store" / "run" / contents.manifest_names()[0]).write_bytes(b"{}")
-    _, unreadable = statuses_of(config.checkpoint.store)
-    assert unreadable == {}
-    assert "generation 2: manifest" in caplog.text
 
 
 def test_an_export_that_fails_leaves_what_was_there(config: Config, tmp_path: Path) -> None:

@@ -100,6 +100,8 @@ def quick_retries(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     clock = SimpleNamespace(sleep=pauses.append, monotonic=lambda: time.monotonic() + sum(pauses))
     monkeypatch.setattr("google.api_core.retry.retry_unary.time", clock)
     monkeypatch.setattr("google.api_core.retry.retry_base.time", clock)
+    # Else the sum of the pauses depends on chance.
+    monkeypatch.setattr("google.api_core.retry.retry_base.random", SimpleNamespace(uniform=lambda _low, high: high))
     return pauses
 
 

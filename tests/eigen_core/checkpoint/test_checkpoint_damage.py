@@ -40,16 +40,6 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import CheckpointConfig
 
-PARTS = [
-    "history.json",
-    "state.json",
-    "telemetry.json",
-    "champion.json",
-    "population.safetensors",
-    "champion.safetensors",
-    "2",
-]
-
 
 def _flip(path: Path, position: int, mask: int) -> None:
     with open(path, "r+b") as file:
@@ -57,10 +47,6 @@ def _flip(path: Path, position: int, mask: int) -> None:
         byte = file.read(1)[0]
         file.seek(position)
         file.write(bytes([byte ^ mask]))
-
-
-def _empty(path: Path) -> None:
-    os.truncate(path, 0)
 
 
 def _cut_a_byte(path: Path) -> None:
@@ -241,17 +227,6 @@ def test_a_manifest_under_another_name_is_noticed(run: RunDirectory) -> None:
     assert f"is that of manifests/{first.name}" in str(newest.damages[0])
 
 
-def test_a_run_without_any_good_generation_says_so(run: RunDirectory) -> None:
-    for generation in (3, 2):
-        _empty(blob_of(run, generation, "population.safetensors"))
-    newest = newest_of(run)
-    assert newest.snapshot.generation == 1
-    assert [found.generation for found in newest.damages] == [3, 2]
-    _empty(blob_of(run, 1, "population.safetensors"))
-    with pytest.raises(DamagedGenerationError, match=r"All saved generations of run .*has 0 bytes instead"):
-        run.load_newest()
-
-
 def test_presence_and_size_are_looked_at_without_reading(run: RunDirectory) -> None:
     newest = manifest_of(run, 3)
     _flip(blob_of(run, 3, "state.json"), 0, 1)
@@ -273,30 +248,7 @@ def test_a_shared_blob_is_reported_for_each_generation_that_needs_it(run: RunDir
     assert newest_of(run).snapshot.generation == 1
 
 
-def test_a_document_is_verified_before_it_is_parsed(run: RunDirectory) -> None:
-    manifest = manifest_of(run, 3)
-    assert run.contents.document(manifest, "history") == sample(3).documents["history"]
-    _flip(blob_of(run, 3, "history.json"), 3, 1)
-    with pytest.raises(DamagedGenerationError, match=r"history\.json does not match its SHA-256"):
-        run.contents.document(manifest, "history")
-    with pytest.raises(KeyError):
-        run.contents.document(manifest, "nothing")
-
-
-def test_nothing_is_parsed_before_everything_is_verified(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    parsed = []
-    for name in ("read_tensors", "parse_document", "read_ring"):
-        monkeypatch.setattr(f"eigen_core.checkpoint.snapshot.{name}", lambda *_: parsed.append(1))
-    for part in PARTS:
-        content = blob_of(run, 3, part).read_bytes()
-        _flip(blob_of(run, 3, part), len(content) // 2, 16)
-        with pytest.raises(DamagedGenerationError):
-            run.load(manifest_of(run, 3))
-        blob_of(run, 3, part).write_bytes(content)
-    assert parsed == []
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\0\0", b'{"config": {}}'])
+@pytest.mark.parametrize("content", [b"", b"[" * 100_000, b"[1]", b"\xff", b'{"config": {}}', b'{"checksum": NaN}'])
 def test_an_unreadable_configuration_without_a_generation_is_refused(tmp_path: Path, content: bytes) -> None:
     new_run(tmp_path)
     (tmp_path / "run" / "config.json").write_bytes(content)

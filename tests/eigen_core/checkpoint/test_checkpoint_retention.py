@@ -11,7 +11,6 @@ from checkpoint_samples import (
     manifest_of,
     new_run,
     newest_of,
-    ring_of,
     sample,
     saved_run,
 )
@@ -21,7 +20,6 @@ from memory_store import MemoryStore
 
 from eigen_core.checkpoint.contents import RunContents, kept_generations, missing_generations
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import CheckpointConfig
 
 
@@ -94,16 +92,6 @@ def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> 
     newest = run.contents.manifests()
     assert [manifest.generation for manifest in newest] == [3, 2]
     assert run.contents.document(newest[1], "telemetry") == [{"seconds": 2.0}]
-
-
-def test_shards_that_newer_generations_need_stay(tmp_path: Path) -> None:
-    run = new_run(tmp_path)
-    for generation in range(1, 30):
-        run.save(Snapshot(generation, {}, {}, 0, ring_of(7 * generation)))
-        run.clean(1, 0)
-        newest = newest_of(RunDirectory.open(tmp_path, "run"))
-        assert newest.damages == []
-        assert len(list((run.path / "blobs").rglob("?" * 64))) == len(newest.manifest.shards)
 
 
 def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path) -> None:

@@ -3,11 +3,8 @@
 A suspended machine or a stopped process goes on where it was, with what it knew then, and may be killed soon after.
 """
 
-import multiprocessing
 import os
-import signal
 from itertools import count
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -15,17 +12,13 @@ import torch
 from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
 
-from eigen_core.checkpoint import lease
 from eigen_core.checkpoint.integrity import CONFIG_NAME, DELETED_MARK, MANIFESTS, Damage
 from eigen_core.checkpoint.lease import Lease, LeaseLostError
-from eigen_core.checkpoint.location import RunLocation
-from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import CheckpointConfig
 
 KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)
 LAST = 5
-FORK = multiprocessing.get_context("fork")
 MISSING_CONFIG = Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
 
 
@@ -191,59 +184,3 @@ def test_a_damaged_manifest_as_short_as_a_withdrawn_one_is_still_damage(machine:
     (name,) = machine.target.manifest_names()
     machine.memory.content[f"{RUN}/{name}"] = machine.memory.content[f"{RUN}/{name}"][: len(DELETED_MARK)]
     assert [damage.generation for damage in machine.target.verify() if damage.file == "manifest"] == [1]
-
-
-def _hesitate(settings: CheckpointConfig, pipe: Connection) -> None:
-    """Save a generation, and say so before its manifest is created in the store, and whether the lease was lost."""
-    announce = Lease.announce
-
-    def hesitate(holder: Lease, manifest: str) -> None:
-        announce(holder, manifest)
-        pipe.send("about to create")
-        pipe.recv()
-
-    with pytest.MonkeyPatch.context() as patch, open_session(settings, RUN) as session:
-        patch.setattr(Lease, "announce", hesitate)
-        session.save(snapshot_of(1), {})
-        try:
-            session.finish()
-        except LeaseLostError:
-            pipe.send("lost")
-
-
-@pytest.mark.thorough
-def test_a_process_that_is_stopped_before_its_manifest_and_goes_on_later_leaves_the_run_whole(
-    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, there = (
-        CheckpointConfig(
-            store=gcs_bucket, local=str(tmp_path / name), keep_last=2, keep_every=0, upload_mb_per_second=0
-        )
-        for name in ("here", "there")
-    )
-    location = RunLocation.of(here, RUN)
-    create_run(location, {})
-    pipe, its_pipe = FORK.Pipe()
-    process = FORK.Process(target=_hesitate, args=(there, its_pipe), daemon=True)
-    process.start()
-    try:
-        assert pipe.poll(60)
-        assert pipe.recv() == "about to create"
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGSTOP)
-        # As if it had lapsed, which takes ten seconds at least.
-        monkeypatch.setattr(lease, "_is_free", lambda *_lease: True)
-        with open_session(here, RUN) as session:
-            assert session.load_newest() is None
-            for generation in range(1, 5):
-                session.save(snapshot_of(generation), {})
-            session.finish(60)
-        os.kill(process.pid, signal.SIGCONT)
-        pipe.send(None)
-        assert pipe.poll(60)
-        assert pipe.recv() == "lost"
-    finally:
-        process.kill()
-        process.join()
-    assert location.stored.verify(deep=True) == []
-    assert [(found.generation, found.epoch) for found in location.stored.manifests()] == [(4, 2), (3, 2)]

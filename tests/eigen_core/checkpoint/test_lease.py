@@ -107,13 +107,6 @@ def test_a_lease_that_was_given_back_or_whose_run_is_locked_here_is_free_at_once
     assert Lease.acquire(store, "run", 90.0, clock=clock, at_once=not is_released).epoch == 2
 
 
-def test_a_lost_reply_to_the_creation_is_recognised_as_ours(store: MemoryStore) -> None:
-    store.lost_replies = 1
-    lease = Lease.acquire(store, "run", 90.0)
-    assert lease.epoch == 1
-    lease.check()
-
-
 def test_a_lease_that_this_process_could_not_give_back_is_free_for_it_at_once(
     store: MemoryStore, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -1,6 +1,5 @@
 """A store on Google Cloud Storage behind a network that loses, damages, delays and refuses."""
 
-import logging
 import random
 import threading
 import time
@@ -210,28 +209,6 @@ def test_a_download_that_is_always_damaged_is_given_up(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_not_there_before_its_last_block(
-    store: GcsStore,
-    fault_proxy: FaultProxy,
-    gcs_emulator: GcsEmulator,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("STORAGE_EMULATOR_HOST", gcs_emulator.url)
-    other = remote(store.url)
-    assert other.stat("blob") is None
-    seen = []
-
-    def look(_: int, method: str, __: str) -> None:
-        if method == "PUT":
-            seen.append(other.stat("blob"))
-
-    fault_proxy.hook = look
-    put_file(store, tmp_path, "blob", bytes(2 * BLOCK + 1))
-    assert seen == [None, None, None]
-    assert other.stat("blob") is not None
-
-
 def test_a_download_of_what_is_replaced_meanwhile_is_whole(
     store: GcsStore,
     fault_proxy: FaultProxy,
@@ -329,15 +306,6 @@ def test_a_request_that_hangs_blocks_no_other(fault_proxy: FaultProxy, gcs_emula
     fault_proxy.clear()
     thread.join()
     assert done == ["quick", "slow"]
-
-
-def test_the_client_logs_nothing_of_its_own(
-    store: GcsStore, fault_proxy: FaultProxy, caplog: pytest.LogCaptureFixture
-) -> None:
-    fault_proxy.add(Fault("status", status=503, times=None))
-    with caplog.at_level(logging.INFO), pytest.raises(StoreUnavailableError):
-        store.read("a/content", 5_000)
-    assert caplog.records == []
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])

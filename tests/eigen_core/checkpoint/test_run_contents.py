@@ -8,7 +8,6 @@ from memory_store import MemoryStore
 
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
 
 
@@ -38,14 +37,6 @@ def test_verifying_says_how_far_it_is(store: MemoryStore) -> None:
     done = [count for _, count, _ in told]
     assert done == sorted(done)
     assert done[-1] == total
-
-
-def test_a_run_that_is_none(store: MemoryStore) -> None:
-    contents = RunContents(store, "other")
-    assert not contents.exists()
-    assert contents.newest_manifest() is None
-    with pytest.raises(InputError, match=r"config\.json is missing"):
-        contents.config()
 
 
 def test_a_store_that_is_away_is_not_damage(store: MemoryStore) -> None:

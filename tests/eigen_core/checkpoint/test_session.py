@@ -1,9 +1,7 @@
 """A run that one process trains: here, in a store elsewhere, while that is away, taken over, and on another machine."""
 
 import multiprocessing
-import random
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -14,12 +12,12 @@ import pytest
 from checkpoint_samples import CONFIG, assert_same, sample
 from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
-from upload_cases import snapshot_of, whole_generations
+from upload_cases import whole_generations
 
 from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import LIST_NAME
-from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live
+from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError
@@ -82,28 +80,8 @@ def epochs(contents: RunContents) -> dict[int, int]:
     return {manifest.generation: manifest.epoch for manifest in contents.manifests()}
 
 
-def wait_for_state(session: RunSession, state: str) -> None:
-    end = time.monotonic() + 60.0
-    while (uploads := session.uploads()) is None or uploads.state != state:
-        assert time.monotonic() < end
-        time.sleep(0.01)
-
-
 def files_below(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
-
-
-def test_a_new_run_is_known_and_empty(settings: CheckpointConfig) -> None:
-    location = RunLocation.of(settings, RUN)
-    assert not location.exists()
-    create_run(location, CONFIG)
-    assert location.exists()
-    assert [contents.config() for contents in location.contents()] == [CONFIG] * len(location.contents())
-    assert [contents.store.url for contents in location.contents()][-1] == location.stored.store.url
-    with open_session(settings, RUN) as session:
-        assert session.load_newest() is None
-        assert (session.name, session.epoch) == (RUN, 1)
-        session.finish()
 
 
 def test_the_epoch_rises_with_every_session_even_without_the_former_leases(settings: CheckpointConfig) -> None:
@@ -180,26 +158,6 @@ def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_p
         assert files_below(tmp_path) == before
         other.check()
     assert whole_generations(location.local) == [1]
-
-
-def test_a_lease_that_was_taken_over_stops_the_next_commit_in_a_bucket(gcs_bucket: str, tmp_path: Path) -> None:
-    settings = settings_of(gcs_bucket, tmp_path / "here")
-    location = begin(settings)
-    with open_session(settings, RUN) as session:
-        save(session, 1)
-        session.finish()
-        other = Lease.acquire(location.store, RUN, 90.0, at_once=True)
-        save(session, 2)
-        with pytest.raises(LeaseLostError, match="taken over by another process"):
-            session.finish()
-        with pytest.raises(LeaseLostError, match="taken over by another process"):
-            save(session, 3)
-        wait_for_state(session, "ended")
-        other.check()
-    assert whole_generations(location.stored) == [1]
-    assert whole_generations(location.local) == [1, 2]
-    # The other one's lease was not given back by us.
-    assert is_live(location.store, RUN)
 
 
 def test_a_machine_that_was_lost_is_replaced_from_the_store_alone(gcs_bucket: str, tmp_path: Path) -> None:
@@ -342,37 +300,3 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
     status = read_status(tmp_path / "other" / ".remote" / "gs" / gcs_bucket.removeprefix("gs://") / RUN)
     assert status is not None
     assert (status.state, status.pending, status.done) == ("ended", 0, 1)
-
-
-def _train(settings: CheckpointConfig, ready: Connection) -> None:
-    """Go on after the newest generation, and wait for the uploads."""
-    with open_session(settings, RUN) as session:
-        ready.send(session.epoch)
-        newest = session.load_newest()
-        for generation in range(newest.manifest.generation + 1 if newest else 1, 13):
-            session.save(snapshot_of(generation), CONFIG)
-        session.finish()
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.thorough
-def test_killed_at_any_instant_leaves_no_manifest_or_a_whole_generation(
-    tmp_path: Path, gcs_bucket: str, seed: int
-) -> None:
-    instants = random.Random(seed)
-    settings = settings_of(gcs_bucket, tmp_path / "here", keep_last=2, keep_every=4, keep_local=1)
-    location = begin(settings)
-    newest = 0
-    for attempt in range(1, 1_000):
-        with in_another_process(_train, settings) as (process, epoch):
-            assert epoch == attempt, "the lease of a killed process is taken over at once"
-            # Longer and longer, so that the test ends on slow machines too.
-            process.join(instants.uniform(0.0, 0.02 * attempt))
-        stored = whole_generations(location.stored)
-        assert max(stored, default=0) >= newest
-        newest = max(stored, default=0)
-        if process.exitcode == 0:
-            break
-    assert process.exitcode == 0
-    assert whole_generations(location.stored) == [4, 8, 11, 12]
-    assert whole_generations(location.local)[-1] == 12

@@ -92,17 +92,6 @@ def test_files_of_any_size_come_back_and_progress_is_reported_in_the_calling_thr
     assert [found.name for found in file.parent.rglob(".*")] == []
 
 
-def test_create_needs_a_free_name(store: Store) -> None:
-    assert store.create("lease/000001", b"owner 1")
-    assert not store.create("lease/000001", b"owner 2")
-    store.put("lease/000002", b"put")
-    assert not store.create("lease/000002", b"owner 2")
-    assert store.read("lease/000001", 100) == b"owner 1"
-    assert store.read("lease/000002", 100) == b"put"
-    store.delete(["lease/000001"])
-    assert store.create("lease/000001", b"owner 2")
-
-
 def test_one_of_many_creates(store: Store) -> None:
     for turn in range(5):
         start = threading.Barrier(8)
@@ -215,12 +204,6 @@ def test_a_failing_listener_leaves_nothing_half(remote: RemoteStore, file: Path)
     with pytest.raises(KeyboardInterrupt):
         remote.fetch("c", file.with_name("copy"), fail)
     assert [found.name for found in file.parent.iterdir()] == ["file"]
-
-
-def test_a_file_that_is_not_there_is_the_callers_error(remote: RemoteStore, file: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        remote.put_file("a", file)
-    assert names(remote) == []
 
 
 def test_many_threads_at_once(store: Store, tmp_path: Path) -> None:

@@ -166,12 +166,6 @@ def test_a_run_is_not_made_twice(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["run", "taken"]
 
 
-def test_a_configuration_that_is_no_json_makes_no_run(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="JSON"):
-        RunDirectory.create(tmp_path / "store", "run", {"limit": float("inf")})
-    assert not (tmp_path / "store").exists()
-
-
 def test_a_run_that_is_not_there_is_said_with_those_that_are(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no run 'gone' in .*: it holds none"):
         RunDirectory.open(tmp_path / "nowhere", "gone")

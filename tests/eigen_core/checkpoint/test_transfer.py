@@ -16,7 +16,6 @@ from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotF
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
-from eigen_core.common.progress import progress_to
 from eigen_core.config import CheckpointConfig
 
 KEEP_ALL = CheckpointConfig(keep_last=100, keep_local=100, upload_mb_per_second=0)
@@ -226,17 +225,3 @@ def test_a_store_that_goes_away_at_any_request_leaves_this_machine_as_it_was_or_
         assert whole_generations(here.contents) == [3]
         requests += 1
     assert requests > 5
-
-
-def test_progress_reaches_the_number_of_bytes(there: Machine, here: RunDirectory) -> None:
-    steps: list[tuple[str, int, int]] = []
-
-    class Listener:
-        def update(self, name: str, done: int, total: int) -> None:
-            steps.append((name, done, total))
-
-    with progress_to(Listener()):
-        fetched = fetch_newest(there, here)
-    downloads = [step for step in steps if step[0] == "download"]
-    assert downloads[-1] == ("download", fetched.manifest.bytes, fetched.manifest.bytes)
-    assert [done for _, done, _ in downloads] == sorted(done for _, done, _ in downloads)

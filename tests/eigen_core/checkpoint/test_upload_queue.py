@@ -159,23 +159,6 @@ def test_at_any_time_what_retention_keeps_is_whole_in_the_store_or_here(
     assert machine.stored()[-1:] == ([generation] if generation else [])
 
 
-def test_at_the_start_only_what_the_store_lacks_is_sent(tmp_path: Path) -> None:
-    config = CheckpointConfig(keep_last=2, keep_every=0, keep_local=2, upload_mb_per_second=0)
-    machine = Machine(tmp_path / "a", config=config)
-    machine.train(1, 2)
-    machine.drain()
-    machine.memory.away = True
-    machine.train(3)
-    machine.memory.away = False
-    machine.lease.release()
-
-    again = Machine(tmp_path / "a", machine.memory, config, again=True)
-    before = len(again.memory.written("put_file"))
-    again.drain()
-    assert again.stored() == [2, 3]
-    assert len(again.memory.written("put_file")) == before + 3
-
-
 def test_neither_generations_nor_files_starve(machine: Machine) -> None:
     machine.train(1)
     machine.draw("plots/a.png")

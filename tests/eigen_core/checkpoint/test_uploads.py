@@ -196,15 +196,6 @@ def test_a_newer_version_that_comes_while_the_older_one_is_on_its_way_is_not_tak
     assert machine.target.newest_manifest() == machine.directory.contents.newest_manifest()
 
 
-def test_of_two_versions_that_are_found_the_newer_one_is_sent(machine: Machine, tmp_path: Path) -> None:
-    commit(machine.directory, 1)
-    newer = commit(machine.directory, 1, epoch=2)
-    machine.lease.release()
-    again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
-    again.drain()
-    assert [manifest.name for manifest in again.target.manifests()] == [newer.name]
-
-
 def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machine) -> None:
     in_the_middle, go_on = threading.Event(), threading.Event()
 
@@ -346,32 +337,3 @@ def test_a_status_that_cannot_be_written_stops_nothing(machine: Machine, caplog:
     machine.drain()
     assert machine.stored() == [1]
     assert "state of its uploads cannot be written" in caplog.text
-
-
-def test_the_end_waits_for_what_is_being_removed_from_the_store(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"keep_last": 1, "keep_every": 0}))
-    machine.train(1)
-    machine.drain()
-    removing, go_on = threading.Event(), threading.Event()
-
-    def hold(operation: str, _name: str) -> None:
-        if operation == "delete":
-            removing.set()
-            assert go_on.wait(30)
-
-    machine.memory.before = hold
-    ended = threading.Event()
-    with Uploader(machine.directory, machine.target, machine.lease, machine.config) as uploader:
-        uploader.add(commit(machine.directory, 2))
-        assert removing.wait(30)
-
-        def finish() -> None:
-            uploader.finish(60)
-            ended.set()
-
-        waiting = threading.Thread(target=finish, daemon=True)
-        waiting.start()
-        assert not ended.wait(0.05)
-        go_on.set()
-        assert ended.wait(30)
-    assert machine.stored() == [2]

@@ -6,9 +6,8 @@ the graph is seen by its bits; what cannot be captured is refused by the stand-i
 
 import threading
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from memory_cases import MB, HandMeter, hand_guard
@@ -21,7 +20,6 @@ from eigen_core.common.errors import InputError
 from eigen_core.generation import start_training
 from eigen_core.machine.gpu import CapturedStep
 from eigen_core.task import open_data
-from eigen_core.task.normalisation import RunningMoments, normalise
 
 pytestmark = pytest.mark.cpu
 
@@ -68,19 +66,6 @@ def test_generations_have_the_same_bits_with_graphs(learner: str, encoder: str, 
     assert sorted(replays) == sorted(2 * [count - 2 for count in (days, *learned)])
 
 
-def test_what_is_normalised_is_captured_before_and_after_anything_was_added() -> None:
-    moments = RunningMoments("observation", 2, CUDA)
-    nothing = moments.nothing()
-    added = moments.after(nothing, np.array([[1.0, -4.0], [3.0, 4.0]]))
-    repeated: CapturedStep[tuple[Tensor, dict[str, Tensor]], Tensor] = CapturedStep(
-        lambda given: normalise(given[0], *moments.mean_and_scale(given[1])), CUDA, captures=True
-    )
-    vectors = torch.tensor([3.0, 8.0], device=CUDA)
-    assert [repeated((vectors, nothing)).tolist() for _ in range(4)] == [[3.0, 8.0]] * 4
-    assert repeated((vectors, added)).tolist() == [1.0, 2.0]
-    assert [graph.replays for graph in captured_graphs()] == [3]
-
-
 @pytest.mark.parametrize("learner", ["ddpg", pytest.param("sac", marks=pytest.mark.slow)])
 @pytest.mark.thorough
 def test_steps_from_normalised_observations_and_rewards_are_captured_with_the_same_bits(learner: str) -> None:
@@ -101,33 +86,6 @@ def test_steps_from_normalised_observations_and_rewards_are_captured_with_the_sa
     assert captured_graphs() == []
     assert played(cuda_graphs=True) == expected
     assert [graph.replays for graph in captured_graphs()] == [2, 2]
-
-
-class Given(NamedTuple):
-    number: Tensor
-    other: Tensor | None
-
-
-def test_a_kind_of_call_is_captured_from_the_third_on() -> None:
-    total, plain_calls = torch.zeros(2, device="cuda"), 0
-
-    def add(given: Given) -> tuple[Tensor, str]:
-        nonlocal plain_calls
-        plain_calls += 1
-        total.add_(given.number if given.other is None else given.number * given.other)
-        return total * 2.0, "unchanged"
-
-    repeated = CapturedStep(add, CUDA, captures=True)
-    results = [repeated(Given(torch.full((2,), float(index), device="cuda"), None)) for index in range(6)]
-    assert [value[0].tolist()[0] for value in results] == [0.0, 2.0, 6.0, 12.0, 20.0, 30.0]
-    assert {word for _, word in results} == {"unchanged"}
-    assert plain_calls == 3
-    two = torch.full((2,), 2.0, device="cuda")
-    for expected in (19.0, 23.0, 27.0, 31.0):
-        repeated(Given(two, two))
-        assert total.tolist() == [expected, expected]
-    assert plain_calls == 6
-    assert [graph.replays for graph in captured_graphs()] == [4, 2]
 
 
 def test_nothing_is_captured_unless_it_is_asked_for_and_there_is_a_gpu() -> None:

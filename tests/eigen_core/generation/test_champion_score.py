@@ -100,11 +100,6 @@ def test_fitness_is_known_where_actions_are_drawn_at_random() -> None:
     assert result.fitness.tolist() == evaluate(begun(_BOUND)).fitness.tolist() != result.validations.tolist()
 
 
-def test_without_settings_the_score_is_the_validation_fitness() -> None:
-    record = advance(begun({}), 2).history[-1]
-    assert record.champion_score == record.champion_validation
-
-
 def test_a_fitness_that_compares_no_generations_is_no_part_of_a_score() -> None:
     with pytest.raises((InputError, ValueError), match=r"set evaluation\.fitness_slices"):
         small_config(evaluation={"champion_validation_share": 0.5})

@@ -6,18 +6,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-import torch
-from science_cases import random_panel, small_config
-from stand_in_gpu import GPU, GpuTensor, Operator, stand_in_gpu, waits
+from stand_in_gpu import GpuTensor, Operator, stand_in_gpu, waits
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 from training_cases import advance, small_state
 
-from eigen_core.common.errors import InputError
 from eigen_core.config import merge
 from eigen_core.generation import evaluate, train
-from eigen_core.trading import Prices
-from eigen_core.trading.environment import check_first_days
 
 pytestmark = pytest.mark.cpu  # whatever computes otherwise, here it is the stand-in
 
@@ -56,20 +51,6 @@ def test_days_of_whole_episodes_do_not_wait() -> None:
             evaluate(small_state(**merge(_SMALL, {"trading": trading})))
         found.append(counts["waits"])
     assert found[1] == found[2]
-
-
-def test_first_days_are_checked_where_they_are() -> None:
-    with counted() as counts:
-        config = small_config(device="cuda")
-        prices = Prices.of_panel(random_panel(config), GPU)
-        for device, expected in (("cpu", 0), ("cuda", 2)):
-            first_days = torch.tensor([70, 75], device=device)
-            counts.clear()
-            checked = check_first_days(prices, config.trading, first_days)
-            assert counts["waits"] == expected
-            assert (checked.device, checked.tolist()) == (GPU, [70, 75])
-            with pytest.raises(InputError, match="choose a first day from 0 to"):
-                check_first_days(prices, config.trading, first_days - 71)
 
 
 @pytest.mark.parametrize("learner", ["ddpg", "td3", "sac", "counterfactual"])

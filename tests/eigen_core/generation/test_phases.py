@@ -15,8 +15,7 @@ from training_cases import advance, content_of, market_of, small_state
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Telemetry
 from eigen_core.generation import TrainingState, evaluate, evolve, record_telemetry, snapshot, start_training, train
-from eigen_core.generation.phases import training_slices, validation_slices
-from eigen_core.learning.method import mean_of_lowest
+from eigen_core.generation.phases import training_slices
 from eigen_core.reporting import training_frame
 from eigen_core.task.transitions import stored_days
 
@@ -65,21 +64,6 @@ def test_a_history_says_what_happened() -> None:
     learning = state.history[-1].learning
     assert learning is not None
     assert learning["gradient_steps"] == 3
-
-
-def test_fitness_and_validation_are_those_of_direct_rollouts() -> None:
-    """With no noise, fitness too can be played again."""
-    config: dict[str, Any] = {
-        "exploration": {"scale": 0.0, "minimum": 0.0},
-        "evaluation": {"slices": 3, "lowest": 2, "validation_slices": 3, "validation_lowest": 2},
-    }
-    state = advance(small_state(**config), 1)
-    slices = training_slices(state)
-    validation = validation_slices(state)
-    result = evaluate(state)
-    for starts, found in ((slices, result.fitness), (np.tile(validation, (5, 1)), result.validations)):
-        rewards = market_of(state).play(state.population.weights, starts).rewards
-        assert found.tolist() == mean_of_lowest(rewards, 2).tolist()
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -174,14 +158,6 @@ def test_where_no_block_has_enough_different_days_nothing_is_learned() -> None:
     evaluate(state)
     assert train(state) is None
     assert torch.equal(state.population.weights, before)
-
-
-def test_a_whole_range_block_and_no_bound_are_the_same() -> None:
-    first, second = (
-        content_of(advance(small_state(network={"encoder": "tcn"}, learner={"block_days": days}), 2))
-        for days in (0, 10_000)
-    )
-    assert first == second
 
 
 def test_a_snapshot_is_taken_between_generations_only() -> None:

@@ -13,7 +13,7 @@ import torch
 from science_cases import random_panel, small_config
 from training_cases import advance, content_of, market_of, saved_of, small_state
 
-from eigen_core.checkpoint.integrity import DamagedGenerationError, UnfitSnapshotError, checksummed
+from eigen_core.checkpoint.integrity import UnfitSnapshotError, checksummed
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes, parse_manifest
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -387,19 +387,6 @@ def test_an_older_generation_is_used_and_the_newer_one_named(
     assert str(damage).startswith(f"generation 3: {sentence}")
     assert str(damage) in caplog.text
     assert content_of(state) == content_of(advance(fresh(), 2))
-
-
-def test_a_form_is_compared_before_anything_is_read(
-    saved: list[Snapshot], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = RunDirectory.create(tmp_path, "run", {})
-    for change, _ in FORMS:
-        content = Content.of(saved[-1])
-        change(content)
-        run.save(content.snapshot())
-    monkeypatch.setattr("eigen_core.checkpoint.run_directory.read_snapshot", lambda *_: pytest.fail("a blob was read"))
-    with pytest.raises(DamagedGenerationError, match=r"All saved generations of run .*generation 3: .*; and"):
-        run.load_newest(snapshot_form(fresh()))
 
 
 def test_retention_does_not_count_on_a_generation_that_was_passed_over(saved: list[Snapshot], tmp_path: Path) -> None:

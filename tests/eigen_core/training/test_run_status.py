@@ -100,23 +100,6 @@ def test_the_latest_configuration_is_that_of_the_newest_generation(config: Confi
     assert Run(config.checkpoint, "run").config == config
 
 
-def test_a_run_whose_configuration_is_damaged_goes_on_with_that_of_its_newest_generation(config: Config) -> None:
-    location = Run(config.checkpoint, "run").begin(config)
-    save(config, 1)
-    path = directory_of(location).path / "config.json"
-    path.write_bytes(path.read_bytes().replace(b"seed", b"sead"))
-    assert Run(config.checkpoint, "run").config == config
-    Run(config.checkpoint, "run").require_same(config)
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"seed": -1}'])
-def test_a_damaged_configuration_without_any_generation_is_named(config: Config, content: str) -> None:
-    location = Run(config.checkpoint, "run").begin(config)
-    (directory_of(location).path / "config.json").write_text(content)
-    with pytest.raises(InputError, match=r"config\.json .* Restore that file"):
-        status_of(config.checkpoint.store, "run")
-
-
 def test_the_status_follows_the_run(config: Config) -> None:
     store = config.checkpoint.store
     run = directory_of(Run(config.checkpoint, "run").begin(config))

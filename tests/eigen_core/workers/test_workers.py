@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from science_cases import small_config
 from training_cases import advance, content_of
 from worker_cases import PENDULUM, alone, content_for, led, occupied, replaced, wait_for, wait_until_listed
@@ -28,7 +26,6 @@ from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.connection import connected, key_of
-from eigen_core.workers.executor import agent_shares
 from eigen_core.workers.messages import array_bytes
 
 pytestmark = pytest.mark.cpu
@@ -293,13 +290,3 @@ def test_workers_end_with_the_process_that_started_them(hangs: bool) -> None:
     finally:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-
-
-@given(st.integers(0, 50), st.integers(1, 50), st.integers(1, 80))
-def test_shares_are_even_and_cover_all(first: int, count: int, workers: int) -> None:
-    shares = agent_shares(slice(first, first + count), workers)
-    assert [agent for share in shares for agent in range(share.start, share.stop)] == list(range(first, first + count))
-    sizes = {share.stop - share.start for share in shares}
-    assert min(sizes) >= 1
-    assert max(sizes) - min(sizes) <= 1
-    assert len(shares) == min(workers, count)
