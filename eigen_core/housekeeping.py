@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from eigen_core.checkpoint.contents import CleanReport, RunContents
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
-from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.location import RunLocation, no_such_run
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -86,35 +86,28 @@ def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry
 
 def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
     location, settings = run.location, run.config.checkpoint
+    keep, local, stored = (settings.keep_last, settings.keep_every), location.local, location.stored
+    clean_local, clean_stored = (
+        partial(contents.clean, grace_seconds=grace_seconds, dry_run=dry_run) for contents in (local, stored)
+    )
     with ExitStack() as stack:
-        lease = None
+        confirm = None
         if dry_run:
             if run.is_running():
                 raise RunLockedError(f"Run '{run.name}' is in use by another process.")
         else:
             # Keeps other processes from the run meanwhile.
-            if location.local.exists():
+            if local.exists():
                 stack.enter_context(RunDirectory.open(location.root, location.name).lock())
-            lease = stack.enter_context(take_lease(location, settings)) if location.remote else None
-        return _clean(location, settings, grace_seconds, lease, dry_run=dry_run)
-
-
-def _clean(
-    location: RunLocation, settings: CheckpointConfig, grace_seconds: float, lease: Lease | None, *, dry_run: bool
-) -> CleanedRun:
-    keep = (settings.keep_last, settings.keep_every)
-    if not location.remote:
-        return CleanedRun(
-            location.name, None, location.local.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run)
-        )
-    # Before the store is cleaned: what need not stay there need not stay here either.
-    here = {manifest.generation for manifest in location.local.manifests()}
-    stored = location.stored
-    there = {manifest.generation for manifest in stored.manifests() if not stored.damages(manifest)}
-    confirm = lease.check if lease is not None else None
-    cleaned = stored.clean(*keep, grace_seconds=grace_seconds, dry_run=dry_run, confirm=confirm)
-    local = location.local.clean(settings.keep_local, 0, 0, here - there, grace_seconds=grace_seconds, dry_run=dry_run)
-    return CleanedRun(location.name, None, cleaned, local)
+            if location.remote:
+                confirm = stack.enter_context(take_lease(location, settings)).check
+        if not location.remote:
+            return CleanedRun(run.name, None, clean_local(*keep))
+        # Before the store is cleaned: what need not stay there need not stay here either.
+        here = {manifest.generation for manifest in local.manifests()}
+        there = {manifest.generation for manifest in stored.manifests() if not stored.damages(manifest)}
+        cleaned = clean_stored(*keep, confirm=confirm)
+        return CleanedRun(run.name, None, cleaned, clean_local(settings.keep_local, 0, 0, here - there))
 
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:

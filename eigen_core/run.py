@@ -158,7 +158,9 @@ class _Training:
             session = exits.enter_context(open_session(config.checkpoint, name))
             if run.newest is not None:
                 with guard.phase("resume", generation):
-                    _resume(state, session)
+                    loaded = session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
+                if loaded is not None:
+                    logger.info("resume: generation %d from %s", state.generation, session.directory.path)
             # The data are the run's: a refused request must not replace the recorded one.
             if run.exists:
                 run.keep_request(config)
@@ -252,31 +254,36 @@ class _Training:
 
         The result is saved last: it makes the run complete, and no resume would draw the plots.
         """
-        state, results = training.state, list[HoldoutResult | None]()
+        state = training.state
+        result: HoldoutResult | None = None
 
         def compute() -> list[str]:
-            results[:] = [phases.hold_out(state)]
-            return _facts_of_holdout(results[0])
+            nonlocal result
+            result = phases.hold_out(state)
+            if result is None:
+                return []
+            return [
+                f"{len(result.slices)} episodes",
+                f"champion's reward {result.champion_reward:.2f}",
+                f"random agents' {result.random_reward:.2f}",
+            ]
 
         if self.config.holds_out:
             self.keep_look(training)
             self.phase(training, "holdout", state.generation, compute)
         plots.keep()
-        result = results[0] if results else None
         if result is not None:
             training.session.keep_holdout(state.generation, result.model_dump(mode="json"))
         return result
 
     def keep_look(self, training: Training) -> None:
         """Write this evaluation on the holdout's days to the evaluation log, before it is made."""
-        state = training.state
-        days = state.task.holdout_days
-        if days is None or state.champion is None:
+        days, champion = training.state.task.holdout_days, training.state.champion
+        if days is None or champion is None:
             return
         try:
-            keep_look(
-                open_store(self.config.checkpoint.store), self.run.name, self.config, days, state.champion.weights[None]
-            )
+            store = open_store(self.config.checkpoint.store)
+            keep_look(store, self.run.name, self.config, days, champion.weights[None])
         except StoreUnavailableError as error:
             logger.warning("This look at the holdout is missing in the evaluation log: %s", error)
 
@@ -395,11 +402,6 @@ def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "
         yield
 
 
-def _resume(state: TrainingState, session: RunSession) -> None:
-    if session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True)) is not None:
-        logger.info("resume: generation %d from %s", state.generation, session.directory.path)
-
-
 def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
     """Compute a phase under the guard; then log its facts, its time and its memory in one line."""
     with guard.phase(phase, generation), profiled(phase, generation):
@@ -470,13 +472,3 @@ def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue]]:
 
 def _saved_sentence(saved: Saved) -> str:
     return f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions"
-
-
-def _facts_of_holdout(result: HoldoutResult | None) -> list[str]:
-    if result is None:
-        return []
-    return [
-        f"{len(result.slices)} episodes",
-        f"champion's reward {result.champion_reward:.2f}",
-        f"random agents' {result.random_reward:.2f}",
-    ]

@@ -177,19 +177,20 @@ def _boot() -> str | None:
         return None
 
 
-def _namespace() -> str | None:
+def _link(name: str) -> str | None:
     try:
-        return os.readlink(_PROC / "self/ns/pid")
+        return os.readlink(_PROC / name)
     except OSError:
         return None
 
 
+def _namespace() -> str | None:
+    return _link("self/ns/pid")
+
+
 def _sees_itself() -> bool:
     """Whether /proc counts processes as this process does."""
-    try:
-        return os.readlink(_PROC / "self") == str(os.getpid())
-    except OSError:
-        return False
+    return _link("self") == str(os.getpid())
 
 
 def _status(pid: int) -> tuple[str, int] | None:

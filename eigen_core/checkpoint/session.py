@@ -39,10 +39,6 @@ class RunSession:
     def name(self) -> str:
         return self.directory.name
 
-    @property
-    def epoch(self) -> int:
-        return self.lease.epoch
-
     def load_newest(
         self, form: SnapshotForm | None = None, restore: Callable[[Snapshot], None] | None = None
     ) -> LoadedGeneration | None:
@@ -66,12 +62,12 @@ class RunSession:
         """Commit `snapshot` without waiting for uploads; None if this session has committed the generation before."""
         self.lease.check()
         newest = self.location.local.newest_manifest()
-        if newest is not None and (newest.epoch, newest.generation) == (self.epoch, snapshot.generation):
+        if newest is not None and (newest.epoch, newest.generation) == (self.lease.epoch, snapshot.generation):
             return None
         return self._save(snapshot, config)
 
     def _save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
-        saved = self.directory.save(snapshot, config, self.epoch)
+        saved = self.directory.save(snapshot, config, self.lease.epoch)
         if self.uploader is None:
             self.directory.clean(self.settings.keep_last, self.settings.keep_every)
         else:

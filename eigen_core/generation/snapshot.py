@@ -37,15 +37,6 @@ def require(condition: bool, file: str, what: str) -> None:
         raise UnfitSnapshotError(file, what)
 
 
-def require_population(
-    bounds: Mapping[str, tuple[float, float]], tensors: Mapping[str, Tensor], newest: GenerationRecord
-) -> None:
-    """Require finite values within the learner's bounds, and the weights in the newest record."""
-    require_finite("population.safetensors", tensors, bounds)
-    same = tensors_sha256({"weights": tensors["weights"]}) == newest.weights_sha256
-    require(same, "population.safetensors", "does not hold the weights that the history names")
-
-
 def require_finite(
     file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]] | None = None
 ) -> None:
@@ -222,7 +213,9 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     size = config.population.size
     require(len(newest.fitness) == size, "history.json", f"is not about {size} agents")
     bounds = {**state.learner.bounds(generation), **state.method.bounds}
-    require_population(bounds, saved.tensors["population"], newest)
+    require_finite("population.safetensors", saved.tensors["population"], bounds)
+    same = tensors_sha256({"weights": saved.tensors["population"]["weights"]}) == newest.weights_sha256
+    require(same, "population.safetensors", "does not hold the weights that the history names")
     if ring is None:
         raise UnfitSnapshotError("replay", "is missing")
     replay = require_replay(state, ring, newest, take_memory=take_memory)

@@ -88,7 +88,7 @@ def test_the_epoch_rises_with_every_session_even_without_the_former_leases(setti
     location = begin(settings)
     for generation in (1, 2, 3):
         with open_session(settings, RUN) as session:
-            assert session.epoch == generation
+            assert session.lease.epoch == generation
             assert (loaded(session) if generation > 1 else 0) == generation - 1
             save(session, generation)
             session.finish()
@@ -97,7 +97,7 @@ def test_the_epoch_rises_with_every_session_even_without_the_former_leases(setti
     assert (newest.parent, middle.parent, oldest.parent) == (middle.checksum, oldest.checksum, None)
     location.store.delete([stored.name for stored in location.store.objects(f"{RUN}/lease/")])
     with open_session(settings, RUN) as session:
-        assert session.epoch == 4, "it is above the epochs of the manifests"
+        assert session.lease.epoch == 4, "it is above the epochs of the manifests"
 
 
 def test_a_process_that_ends_keeps_its_generation_without_waiting_for_the_store(settings: CheckpointConfig) -> None:
@@ -271,7 +271,7 @@ def _hold(settings: CheckpointConfig, ready: Connection) -> None:
     with open_session(settings, RUN) as session:
         save(session, 1)
         session.finish()
-        ready.send(session.epoch)
+        ready.send(session.lease.epoch)
         signal.pause()
 
 
@@ -292,7 +292,7 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
         process.join()
         # Its end is certain: no process has to wait until its lease lapses.
         with open_session(other, RUN) as session:
-            assert session.epoch == 2
+            assert session.lease.epoch == 2
             assert loaded(session) == 1
             save(session, 2)
             session.finish()
