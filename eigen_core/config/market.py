@@ -249,8 +249,8 @@ def path_of_data(data: str | None) -> Path:
 
 
 def absolute_data(data: str) -> str:
-    """Return the name of bundled prices, or an absolute path."""
-    return data if data in BUNDLED else str(Path(os.path.expanduser(data)).absolute())
+    """Return the name of bundled prices, or an absolute path; a URL, which settings refuse, as it is."""
+    return data if data in BUNDLED or "://" in data else str(Path(os.path.expanduser(data)).absolute())
 
 
 def own_path(data: str | None) -> str | None:

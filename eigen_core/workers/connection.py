@@ -16,6 +16,7 @@ from distributed.comm.addressing import get_address_host_port, parse_address
 from distributed.protocol.serialize import Serialize
 
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.common.text import has_credentials
 from eigen_core.workers.messages import OWN_MACHINE, RemoteError, array_bytes
 
 POLL_SECONDS = 0.5
@@ -33,6 +34,8 @@ _KEY = "eigen"
 
 def connected(scheduler: str) -> Client:
     """Return a client of a scheduler; `InputError` if it cannot be reached."""
+    if has_credentials(scheduler):
+        raise InputError("The scheduler's address has a user or a password in it: name certificates to Dask instead.")
     # A lost scheduler raises an error that says what to do: Dask would print tracebacks of its reconnecting beside it.
     for handler in logging.getLogger("distributed").handlers:
         handler.setLevel(logging.CRITICAL)

@@ -28,6 +28,7 @@ from pydantic import SecretStr
 from eigen_core import __version__
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import code_digest
+from eigen_core.common.text import without_credentials
 from flows.server.environment import (
     BLOCKED_NAME,
     DEPLOYMENT,
@@ -247,7 +248,9 @@ def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InputError(f"'{url}' cannot be called: give an address such as https://hooks.example.org/x.")
+        raise InputError(
+            f"'{without_credentials(url)}' cannot be called: give an address such as https://hooks.example.org/x."
+        )
     Webhook(url=SecretStr(url), headers=SecretDict({"Content-Type": "application/json"})).save(_BLOCK, overwrite=True)
     block = client.read_block_document_by_name(_BLOCK, _BLOCK_TYPE)
     _delete_automations(client, ALERT_NAME, deployment_id)

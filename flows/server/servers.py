@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import has_credentials
 from flows.server.environment import HOST, api_at, client_environment, server_command, server_environment
 from flows.server.prefect_internals import SERVER_IN_MEMORY, known_revisions
 from flows.server.state_directory import StateDirectory
@@ -170,11 +171,15 @@ def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dic
 
 
 def configured_api(environ: Mapping[str, str]) -> str | None:
-    """Return the URL of the API that environment or Prefect's profile names, None if they name none."""
-    if url := environ.get("PREFECT_API_URL", "").strip():
-        return url.rstrip("/")
-    found = _prefects_api() if names_an_api(environ) else None
-    return found.rstrip("/") if found else None
+    """Return the URL of the API that environment or Prefect's profile names, None if they name none.
+
+    Raises:
+        InputError: it has a password, which pages and alerts would show.
+    """
+    url = environ.get("PREFECT_API_URL", "").strip() or (_prefects_api() if names_an_api(environ) else None)
+    if url and has_credentials(url):
+        raise InputError("PREFECT_API_URL has a user or a password in it: set PREFECT_API_AUTH_STRING=user:password.")
+    return url.rstrip("/") if url else None
 
 
 def require_answer(api: str) -> None:

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from cli_cases import document, eigen
+from cli_cases import document, eigen, refused
 from folder_digest import digest
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -117,3 +117,15 @@ def test_presets_explain_every_setting() -> None:
     assert next(row for row in rows if row["key"] == "market.window")["value"] == 504
     assert [row["preset"] for row in document("presets")] == list(PRESET_NAMES)
     assert "eigen train --preset quickstart" in eigen("train", "--help", code=0).stdout
+
+
+_URL = "http://user:hunter2@127.0.0.1:1/prices.csv"
+
+
+@pytest.mark.parametrize(
+    "command", [("train", "--data", _URL), ("audit", "--data", _URL), ("plan", "--data", _URL), ("workers", _URL)]
+)
+def test_a_password_is_refused_and_not_repeated(command: tuple[str, ...]) -> None:
+    said = refused(*command)
+    assert "has a user or a password in it" in said
+    assert "hunter2" not in said

@@ -116,6 +116,12 @@ def test_a_server_of_our_own_is_known_without_being_named(tmp_path: Path, monkey
             servers.known_server(home, {})
 
 
+def test_a_password_in_the_address_of_a_server_is_refused() -> None:
+    with pytest.raises(InputError, match="set PREFECT_API_AUTH_STRING") as refused:
+        servers.configured_api({"PREFECT_API_URL": "http://me:hunter2@elsewhere.example/api"})
+    assert "hunter2" not in str(refused.value)
+
+
 def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_another(tmp_path: Path) -> None:
     home = StateDirectory(tmp_path)
     environ = {"PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_SERVER_API_AUTH_STRING": "me:secret"}
