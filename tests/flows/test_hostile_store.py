@@ -144,6 +144,7 @@ def use(hostile: Hostile) -> list[str]:
         said_by(hostile, "show", "--json"),
         said_by(hostile, "report", "--out", str(page)),
         said_by(hostile, "act"),
+        said_by(hostile, "export", "--champion", str(page.with_name("champion.safetensors"))),
         said_by(hostile, "resume"),
     ]
     written = [path for path in hostile.store.parent.rglob("*") if path.is_file() and _is_new(path, hostile)]
