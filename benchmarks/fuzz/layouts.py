@@ -84,7 +84,7 @@ def case_of(kind: str, generator: Generator, folder: Path) -> Outcome:
     given = list(case.given)
     for tried in range(_ROUNDS):
         try:
-            prices = read_prices(load_config(None, [f"market.data={case.path}", *given]).market)
+            prices = read_prices(load_config(None, [f"market.data={case.path}", *given]))
         except InputError as error:
             added = [setting for setting in settings_of(str(error)) if setting not in given]
             if case.right == "read":

@@ -101,7 +101,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")
     market = config.market
     source = find_source(market.data, market.symbol_from)
-    rows = read_rows(source, market)
+    rows = read_rows(source, config)
     prices, report = clean_prices(rows, str(source.path), market.context)
     config.require_days(len(prices.days))
     features = PanelFeatures(prices, market)

@@ -61,17 +61,15 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
     fingerprint = _fingerprint(source, market)
     computed: tuple[PanelFeatures, DataReport] | None = None
     if feature_functions(market):
-        require_memory_to_read(source, config)
         # The function's own code does not determine its values: it may call other code that changes.
-        computed = _read_features(source, market)
+        computed = _read_features(source, config)
         fingerprint = _with_results(fingerprint, computed[0])
     root = cache_root if cache_root is not None else default_cache_root()
     folder = root / "panels"
     found = _load_cached(folder, fingerprint, market)
     if found is None:
         if computed is None:
-            require_memory_to_read(source, config)
-            computed = _read_features(source, market)
+            computed = _read_features(source, config)
         features, report = computed
         logger.info("Building a panel of %d days and %d columns from %s.", *features.shape[:2], source.path)
         config.require_days(features.shape[0])
@@ -96,19 +94,20 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
 
 def read_market(config: Config) -> CleanPrices:
     """Return the cleaned prices of `config.market`; raise `InputError` if there are too few days."""
-    prices = read_prices(config.market)
+    prices = read_prices(config)
     config.require_days(len(prices.days))
     return prices
 
 
-def read_prices(market: MarketConfig) -> CleanPrices:
-    return _read_features(find_source(market.data, market.symbol_from), market)[0].prices
+def read_prices(config: Config) -> CleanPrices:
+    return _read_features(find_source(config.market.data, config.market.symbol_from), config)[0].prices
 
 
-def read_rows(source: Source, market: MarketConfig) -> PriceRows:
-    """Read the rows of `source` in the period of `market`, which can drop suspicious ones; `InputError` if none."""
-    if market.data is None:
-        market = market.model_copy(update={"layout": "wide"})
+def read_rows(source: Source, config: Config) -> PriceRows:
+    """Read the rows of `source` in the period of `config.market`; `InputError` if there are none, or too many."""
+    require_memory_to_read(source, config)
+    bundled = {} if config.market.data is not None else {"layout": "wide"}
+    market = config.market.model_copy(update=bundled)
     parts = []
     for part in read_source(source, market, own_columns=uses_columns(market)):
         parts.append(part)
@@ -135,8 +134,9 @@ def read_rows(source: Source, market: MarketConfig) -> PriceRows:
     return rows
 
 
-def _read_features(source: Source, market: MarketConfig) -> tuple[PanelFeatures, DataReport]:
-    prices, report = clean_prices(read_rows(source, market), str(source.path), market.context)
+def _read_features(source: Source, config: Config) -> tuple[PanelFeatures, DataReport]:
+    market = config.market
+    prices, report = clean_prices(read_rows(source, config), str(source.path), market.context)
     _refuse_suspicious(report, market)
     features = PanelFeatures(prices, market)
     _release_free_memory()
@@ -316,7 +316,7 @@ def inference_panel(
     market = config.market.model_copy(update={"first_date": training.first, "last_date": date})
     if date is not None and date <= training.last:
         raise InputError(f"{date} is a training day of the run: act on a day after {training.last}.")
-    prices = read_prices(market)
+    prices = read_prices(config.model_copy(update={"market": market}))
     first, last = str(prices.days[0]), str(prices.days[-1])
     if first != training.first:
         raise InputError(

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from eigen_core.config import Config, MarketConfig
+from eigen_core.config import Config
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
@@ -55,9 +55,9 @@ def write_csv(path: Path, frame: pd.DataFrame) -> Path:
 
 
 def cleaned(path: Path | str, **market: object) -> tuple[CleanPrices, DataReport]:
-    config = MarketConfig.model_validate({"data": str(path), **market})
-    rows = read_rows(find_source(config.data, config.symbol_from), config)
-    return clean_prices(rows, str(path), config.context)
+    config = Config.model_validate({"market": {"data": str(path), **market}})
+    rows = read_rows(find_source(config.market.data, config.market.symbol_from), config)
+    return clean_prices(rows, str(path), config.market.context)
 
 
 def assert_equal_panels(one: Panel, other: Panel) -> None:

@@ -17,7 +17,9 @@ from market_cases import business_days, cleaned, random_bars, small_config, writ
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.market import build_panel
+from eigen_core.market import Panel, build_panel
+from eigen_core.market.audit import audit_market
+from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.market.files import BYTES_PER_BYTE, WIDE_BYTES_PER_BYTE
 from eigen_core.market.report import DataReport
 
@@ -168,8 +170,19 @@ def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool,
     text = b"date,AAA,BBB\n" + b"no row is read\n" * 4_000_000
     path = tmp_path / ("prices.csv.gz" if packed else "prices.csv")
     path.write_bytes(gzip.compress(text, 1) if packed else text)
-    with pytest.raises(InputError, match=rf"holds 60(\.\d)? MB of prices: to read them takes some {need}"):
-        build_panel(limited(path, 100_000_000, layout=layout), tmp_path / "cache")
+    config = limited(path, 100_000_000, layout=layout)
+    for read in (
+        lambda: build_panel(config, tmp_path / "cache"),
+        lambda: audit_market(config, 2),
+        lambda: newer(config),
+    ):
+        with pytest.raises(InputError, match=rf"holds 60(\.\d)? MB of prices: to read them takes some {need}"):
+            read()
+
+
+def newer(config: Config) -> Panel:
+    """Return the panel that orders for a next day are computed with."""
+    return inference_panel(config, TrainingDays("2000-01-03", "2000-12-29", 250), (), (), None)
 
 
 @pytest.mark.thorough
@@ -186,7 +199,9 @@ def test_reading_takes_no_more_memory_than_is_expected(tmp_path: Path, layout: s
     code = f"""
 from pathlib import Path
 from eigen_core.config.loading import load_config
-from eigen_core.market import build_panel
+from eigen_core.market import Panel, build_panel
+from eigen_core.market.audit import audit_market
+from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.machine.usage import peak_resident_bytes
 config = load_config(None, ["market.data={path}", "market.layout={layout}", "market.suspicious=keep"])
 before = peak_resident_bytes()

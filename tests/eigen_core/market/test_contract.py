@@ -38,7 +38,7 @@ def refusal(path: Path, *given: str) -> list[str]:
 
 
 def read(path: Path, *given: str) -> CleanPrices:
-    return read_prices(load_config(None, [f"market.data={path}", *given]).market)
+    return read_prices(load_config(None, [f"market.data={path}", *given]))
 
 
 def wide(**columns: Any) -> pd.DataFrame:
