@@ -23,6 +23,7 @@ from eigen_core.workers.connection import OWN_SECURITY
 # in each worker. That takes several percent of the time.
 _WITHOUT_PROFILE = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1 s"}
 _TLS = "distributed.comm.tls"
+_HOST = "127.0.0.1"
 # A worker that computes ends only when it has done so, and the system may give the leading process 30 s.
 _ENDING_SECONDS = 5
 
@@ -83,8 +84,8 @@ class LocalWorkers:
         with dask.config.set({"distributed.scheduler.worker-ttl": f"{lost_seconds} s", **_WITHOUT_PROFILE}):
             self._cluster = LocalCluster(  # type: ignore[no-untyped-call] # distributed has no annotation here
                 n_workers=0,
-                host="127.0.0.1",
-                dashboard_address="127.0.0.1:0",
+                host=_HOST,
+                dashboard_address=f"{_HOST}:0",
                 scheduler_kwargs={"dashboard": False, "plugins": [self._dropped]},
                 silence_logs=logging.CRITICAL,
                 protocol="tls://",
@@ -124,6 +125,8 @@ class LocalWorkers:
         taken = Counter(worker.gpu for worker in self._workers.values())
         gpu = min(self._gpus, key=lambda gpu: taken[gpu], default=None)
         command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name, "--nthreads", "1"]
+        # Else it listens at all addresses of the machine, with pages of its own that need no certificate.
+        command += ["--host", _HOST, "--dashboard-address", f"{_HOST}:0"]
         command += ["--no-nanny", "--no-dashboard", "--memory-limit", "0", "--death-timeout", "30 s"]
         # Libraries that take long to import are imported while the process that leads prepares the run.
         command += ["--preload", "eigen_core.workers.worker"]

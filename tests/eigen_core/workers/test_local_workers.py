@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from dask_cases import dask, dask_worker, free_address
@@ -247,8 +248,11 @@ def test_workers_that_cannot_be_reached_are_named(
 @pytest.mark.cpu
 def test_who_has_no_certificate_of_a_run_reaches_none_of_its_processes(workers: LocalWorkers) -> None:
     with connected(workers.address) as client:
-        client.wait_for_workers(1)
+        client.wait_for_workers(workers.count)
         addresses = [workers.address, *client.nthreads()]
+    for process in map(psutil.Process, workers.processes):
+        listening = [one.laddr.ip for one in process.net_connections() if one.status == psutil.CONN_LISTEN]
+        assert set(listening) == {"127.0.0.1"}
     for address in addresses:
         assert address.startswith("tls://127.0.0.1:")
         stranger = Security.temporary()  # type: ignore[no-untyped-call] # distributed has no annotation here
