@@ -15,12 +15,13 @@ from benchmarks.results import Section, publish
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from eigen_core.config.loading import load_config
-from eigen_core.judging.trust import EDGES, TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
+from eigen_core.judging.trust import TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
 from eigen_core.judging.verdicts import POWER, SIGNIFICANCE
 from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
 from flows.cli.display import display_on
 from flows.cli.judging import COLUMNS, rows_of, show_trial
 
+_EDGES = (0.05, 0.1, 0.2, 0.3)
 _PLOT = Path(__file__).with_suffix(".png")
 _GOAL = "The goal is at most 5 claims on 100 markets of noise, and an edge of 0.1 found in 80 % of the trials."
 
@@ -69,7 +70,7 @@ def main() -> None:
     with display_on(Console(stderr=True), "trials") as display, progress_to(display):
         shown = partial(show_trial, display)
         noise = trials.run(arguments.trials, (), shown)
-        trust = Trust(noise.false_alarms, trials.run(arguments.edge_trials, EDGES, shown).power)
+        trust = Trust(noise.false_alarms, trials.run(arguments.edge_trials, _EDGES, shown).power)
     draw(trust, _PLOT)
     publish("trust", section_of(trust))
 

@@ -32,7 +32,6 @@ from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.trading.synthetic import prices_fingerprint, unpredictable_prices, with_planted_edge
 
-EDGES = (0.05, 0.1, 0.2, 0.3)
 TRIAL_PRESET = "counterfactual"
 """Preset of a trial unless another is given: it finds more of a weak edge than the others in as many seconds."""
 TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}

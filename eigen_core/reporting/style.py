@@ -97,11 +97,13 @@ def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, 
 
 
 @contextmanager
-def figure_file(path: Path, title: str, story: str) -> Iterator[Figure]:
+def figure_file(path: Path, title: str, story: str, size_inches: tuple[float, float] = SIZE_INCHES) -> Iterator[Figure]:
     """Yield an empty figure with a title and a line below it, and write it as a PNG file; an error leaves no file."""
-    with empty_figure(SIZE_INCHES) as figure:
-        figure.text(0.015, 0.975, title, fontsize=13, fontweight="bold", va="top")
-        figure.text(0.015, 0.915, story, fontsize=9.5, color=MUTED, va="top")
+    with empty_figure(size_inches) as figure:
+        # As far below the upper edge in a figure of any height.
+        inch = 1.0 / size_inches[1]
+        figure.text(0.015, 1.0 - 0.125 * inch, title, fontsize=13, fontweight="bold", va="top")
+        figure.text(0.015, 1.0 - 0.425 * inch, story, fontsize=9.5, color=MUTED, va="top")
         yield figure
         content = _png(figure)
     with replacing(path) as file:
