@@ -6,7 +6,8 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -24,8 +25,8 @@ from tested_device import VARIABLE  # noqa: E402 - found only now
 
 from eigen_core.common.runtime import default_cache_root  # noqa: E402 - found only now
 
-# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl, measured.
-pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl", "measured"]
+# Fixtures that any test may ask for: gcs_emulator, gcs_bucket, quick_retries, fault_proxy, intel_mkl.
+pytest_plugins = ["gcs_emulator", "fault_proxy", "intel_mkl"]
 
 # Shells and CI runners let what they start in the background ignore Ctrl-C, and with it all that is started here.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -118,6 +119,12 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any]) -> Iterator[Any]:
 def session_folder() -> Iterator[Path]:
     yield SESSION_FOLDER
     shutil.rmtree(SESSION_FOLDER, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def measured() -> Callable[[str], None]:
+    """Show a sentence in pytest's summary of warnings, which has those of all processes of pytest-xdist."""
+    return lambda sentence: warnings.warn(sentence, stacklevel=2)
 
 
 @pytest.fixture

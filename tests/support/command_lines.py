@@ -24,7 +24,6 @@ def check_command(line: str) -> None:
 
 
 def check_mention(text: str) -> None:
-    """Check that a command which is named in prose, perhaps without its arguments, and its options exist."""
     words = shlex.split(text)
     command = _group().commands.get(words[1])
     assert command is not None, f"there is no command eigen {words[1]}"

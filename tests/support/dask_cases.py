@@ -16,7 +16,6 @@ WAIT_SECONDS = 120.0
 
 @contextmanager
 def dask(folder: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    """A scheduler or a worker in a process of its own, with a cache of its own."""
     environment = {**os.environ, "EIGEN_CACHE": str(folder / "cache"), "PREFECT_HOME": str(folder / "prefect")}
     command = [sys.executable, "-m", "dask", *arguments, "--no-dashboard"]
     process = subprocess.Popen(
@@ -35,7 +34,6 @@ def dask_worker(folder: Path, scheduler: str, *arguments: str) -> Any:
 
 
 def free_address() -> str:
-    """An address of this machine at which nothing listens."""
     return f"tcp://127.0.0.1:{free_port()}"
 
 

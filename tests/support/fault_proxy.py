@@ -168,7 +168,6 @@ class FaultProxy:
 
 @pytest.fixture
 def fault_proxy(gcs_emulator: GcsEmulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultProxy]:
-    """A proxy before the emulator, to which this process and those that it starts are pointed."""
     proxy = FaultProxy(gcs_emulator.url)
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", proxy.url)
     yield proxy

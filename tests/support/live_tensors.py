@@ -10,8 +10,6 @@ from torch.utils._pytree import tree_leaves
 
 
 class LiveTensors(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation here
-    """Counts, inside its block, the bytes of tensors that operations make, until they are freed."""
-
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation here
         self._live = self._peak = 0

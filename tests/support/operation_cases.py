@@ -18,7 +18,6 @@ ROOT = Path(__file__).parents[2]
 
 @contextmanager
 def sleeping(*code: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs `code`, says so, and sleeps."""
     lines = [*code, "print('ready', flush=True)", "import time", "time.sleep(60)"]
     process = subprocess.Popen([sys.executable, "-c", "\n".join(lines)], stdout=subprocess.PIPE, text=True)
     try:

@@ -161,8 +161,6 @@ class _Batches:
 
 
 class _Episodes(RolloutBuffer):  # type: ignore[misc] # its types are not read
-    """A rollout that is dealt out to minibatches as ours are."""
-
     advantages: NDArray[np.float32]
 
     def __init__(self, model: PPO, generator: np.random.Generator, minibatches: int) -> None:

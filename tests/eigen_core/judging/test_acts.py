@@ -34,7 +34,6 @@ def closes(days: int = _DAYS) -> pd.DataFrame:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with a run on 400 days, and the file of its prices."""
     folder = tmp_path_factory.mktemp("acting")
     closes().to_csv(folder / "prices.csv")
     market = {"data": str(folder / "prices.csv"), "layout": "wide", "suspicious": "keep"}

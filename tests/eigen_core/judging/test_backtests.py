@@ -32,7 +32,6 @@ TASKS = ("market", "portfolio")
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A store with a run of each task."""
     folders = {task: tmp_path_factory.mktemp(task) for task in TASKS}
     for task, folder in folders.items():
         trained(folder, of=1, task=task)

@@ -280,7 +280,6 @@ _SMALL = (
 
 
 def trust(*arguments: str, code: int | None = None) -> Result:
-    """Run `eigen trust` with small trials in this process."""
     settings = [part for setting in _SMALL for part in ("--set", setting)]
     return eigen("trust", "us5", "--trials", "1", *arguments, *settings, code=code)
 

@@ -28,7 +28,6 @@ TELEMETRY = [telemetry(generation) for generation in range(1, 5)]
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
-    """MLflow with a database of its own, which takes seconds to make."""
     from mlflow import MlflowClient
 
     from eigen_core.reporting.mlflow import DATABASE_NAME, MlflowTracker
@@ -64,7 +63,6 @@ def values_in(client: "MlflowClient", run: Any) -> dict[tuple[str, int], list[fl
 
 
 def expected(generations: int) -> dict[tuple[str, int], list[float]]:
-    """What must be there after so many generations, and each of it once."""
     found = metrics_since(0, HISTORY[:generations], TELEMETRY[:generations])
     return {(name, step): [value] for step, metrics in found for name, value in metrics.items()}
 

@@ -109,7 +109,6 @@ def test_any_finite_fitness_can_be_drawn(rows: list[list[float]], tmp_path_facto
 
 
 def _share(path: Path, colour: str) -> float:
-    """Share of pixels that are nearly of the colour."""
     with Image.open(path) as picture:
         pixels = np.asarray(picture.convert("RGB"), dtype=np.float64)
     return float((np.abs(pixels - 255 * np.array(to_rgb(colour))).max(axis=-1) < 12).mean())

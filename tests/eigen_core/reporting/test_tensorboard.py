@@ -35,7 +35,6 @@ def values_in(path: Path) -> list[tuple[str, int]]:
 
 
 def expected(generations: int) -> Counter[tuple[str, int]]:
-    """What must be there after so many generations, and each of it once."""
     found = metrics_since(0, HISTORY[:generations], TELEMETRY[:generations])
     return Counter([("configuration", 0)] + [(name, step) for step, metrics in found for name in metrics])
 

@@ -22,8 +22,6 @@ TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
 
 
 class Recorded:
-    """A tracker that can be made to fail or to hang."""
-
     errors: ClassVar[tuple[type[Exception], ...]] = (OSError,)
 
     def __init__(self) -> None:

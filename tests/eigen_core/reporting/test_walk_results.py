@@ -28,7 +28,6 @@ pytestmark = pytest.mark.thorough
 
 @pytest.fixture(scope="module", params=["market", "portfolio"])
 def walk(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Walk:
-    """Two folds with two seeds, trained for a generation."""
     market = {"holdout_days": 60, "purge_days": 30, "first_date": "2018-01-01"}
     config = small_flow_config(tmp_path_factory.mktemp("runs"), generations=1, market=market, task=request.param)
     walk = plan_walk("years", config, build_panel(config)[0].dates, 2, seeds=2)
