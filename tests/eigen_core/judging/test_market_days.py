@@ -1,10 +1,8 @@
 """Agents that trade day after day over a span, and that nothing of it knows the future."""
 
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from dataclasses import replace
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from science_cases import random_panel, small_config
@@ -12,7 +10,7 @@ from science_cases import random_panel, small_config
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.judging.backtest import decide_trades
-from eigen_core.market import Panel, build_panel
+from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, Heads
 from eigen_core.networks.population import initial_weights
 from eigen_core.task.market import MarketTask
@@ -24,7 +22,6 @@ from eigen_core.trading.prices import prices_of_span
 
 CPU = torch.device("cpu")
 AGENTS = 3
-_COLUMNS = ["open", "high", "low", "close"]
 
 
 def played(
@@ -65,39 +62,18 @@ def test_on_the_days_of_an_episode_agents_trade_as_in_training(observe: bool, pu
     assert decided.all(axis=2).any()
 
 
-def price_table(days: int, seed: int) -> pd.DataFrame:
-    generator = keyed_generator(seed, 0, "test", "span table")
-    frames = []
-    for index in range(4):
-        close = 30.0 * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
-        opened = close * np.exp(0.01 * generator.standard_normal(days))
-        frame = pd.DataFrame({"symbol": f"S{index}", "open": opened, "close": close})
-        frame["date"] = pd.bdate_range("2001-01-01", periods=days)
-        frame["high"], frame["low"] = frame[["open", "close"]].max(axis=1) * 1.02, frame[["open", "close"]].min(axis=1)
-        frames.append(frame[generator.random(days) > (0.03 if index else 0.0)])
-    return pd.concat(frames, ignore_index=True)
-
-
-def panel_of(table: pd.DataFrame, config: Config) -> Panel:
-    with TemporaryDirectory() as folder:
-        path = Path(folder) / "prices.csv"
-        table[["date", "symbol", *_COLUMNS]].to_csv(path, index=False)
-        values = config.model_dump()
-        values["market"]["data"] = str(path)
-        return build_panel(Config(**values), Path(folder) / "cache")[0]
-
-
-def without_future(table: pd.DataFrame, day: np.datetime64, how: str, seed: int) -> pd.DataFrame:
-    """The table with the prices after a day shuffled among the days, or cut off: one same price for ever."""
-    changed = table.sort_values(["symbol", "date"], ignore_index=True)
-    for rows in changed.groupby("symbol").groups.values():
-        later = np.array([row for row in rows if changed.loc[row, "date"] > day])
-        if how == "shuffled":
-            order = keyed_generator(seed, 0, "test", "shuffle").permutation(later)
-            changed.loc[later, _COLUMNS] = changed.loc[order, _COLUMNS].to_numpy()
-        else:
-            changed.loc[later, _COLUMNS] = 10.0
-    return changed
+def without_future(panel: Panel, day: int, how: str, seed: int) -> Panel:
+    """The panel with prices and features after a day shuffled among the days, or cut off: one price for ever."""
+    generator = keyed_generator(seed, 0, "test", "shuffle")
+    features = panel.features.copy()
+    features[day + 1 :] = generator.permutation(features[day + 1 :]) if how == "shuffled" else 0.0
+    prices = {name: getattr(panel, name).copy() for name in ("open", "high", "low", "close")}
+    for asset in range(panel.assets):
+        later = day + 1 + np.flatnonzero(panel.valid[day + 1 :, asset])
+        order = generator.permutation(later)
+        for values in prices.values():
+            values[later, asset] = values[order, asset] if how == "shuffled" else 10.0
+    return replace(panel, features=features, **prices)
 
 
 @pytest.mark.parametrize("how", ["shuffled", "cut off"])
@@ -111,11 +87,10 @@ def test_nothing_that_is_decided_or_booked_up_to_a_day_knows_what_follows(how: s
         network={"encoder": encoder},
         account={"shares": "whole"} if seed == 1 else {},
     )
-    table = price_table(220, seed)
-    panel = panel_of(table, config)
+    panel = random_panel(config, 220, 4)
     span = range(panel.splits.validation.start, panel.days)
     last = span.start + int(keyed_generator(seed, 0, "test", "day").integers(15, len(span) - 8))
-    changed = panel_of(without_future(table, panel.dates[last], how, seed), config)
+    changed = without_future(panel, last, how, seed)
     assert not np.array_equal(np.asarray(panel.close)[last + 1 :], np.asarray(changed.close)[last + 1 :])
     # The same days are also all that there is: the span that ends on this day.
     spans = ((panel, span), (changed, span), (panel, range(span.start, last + 1)))
