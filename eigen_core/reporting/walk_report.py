@@ -154,10 +154,8 @@ def write_walk(result: WalkResult) -> Path:
     """Write accounts and folds as CSV and Parquet, and the plot; return their folder; raise `InputError` on failure."""
     folder = folder_of(result.walk)
     write_table(equity_table(result), folder / "equity")
-    write_table(folds_table(result), folder / "folds")
-    accounts = {"champion": result.curve, **result.baselines}
-    ends = [fold.played.last for fold in result.walk.folds]
-    plot_walk(accounts, ends, result.verdict.sentence, folder / "equity.png")
+    write_table(pd.DataFrame([fold_row(one) for one in result.played]), folder / "folds")
+    _plot_equity(result, folder / "equity.png")
     return folder
 
 
@@ -176,12 +174,8 @@ def equity_table(result: WalkResult) -> pd.DataFrame:
     )
 
 
-def folds_table(result: WalkResult) -> pd.DataFrame:
-    """Return a row for each fold and seed: its dates, and the returns of champion and baselines, as fractions."""
-    return pd.DataFrame([fold_row(one) for one in result.played])
-
-
 def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
+    """Return dates of a fold, and the returns of champion and baselines, as fractions."""
     played, excess = one.played, one.played.excess
     return {
         "fold": one.fold.number,
@@ -204,18 +198,12 @@ def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
 _STORY = 118
 
 
-def plot_walk(curves: Mapping[str, EquityCurve], ends: Sequence[str], verdict: str, path: Path) -> Path:
-    """Write a PNG file with the equity of a walk, on a logarithmic axis.
-
-    `curves` are the champions' account, then baselines by name; `ends` the last date of each fold, as YYYY-MM-DD.
-    """
-    story = verdict.split(";")[0]
+def _plot_equity(result: WalkResult, path: Path) -> None:
+    story = result.verdict.sentence.split(";")[0]
     story = story if len(story) <= _STORY else f"{story[:_STORY].rsplit(' ', 1)[0]} …"
-    first, *others = curves
-    shown = {"Champions": curves[first], **{NAMES[name]: curves[name] for name in others}}
-    colours = {"Champions": CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in others}}
+    shown = {"Champions": result.curve, **{NAMES[name]: curve for name, curve in result.baselines.items()}}
+    colours = {"Champions": CHAMPION, **{NAMES[name]: BASELINE_COLOURS[name] for name in result.baselines}}
     with figure_file(path, "Walk forward", story) as figure:
         axes = figure.add_axes((0.07, 0.13, 0.68, 0.70))
-        draw_equity(axes, shown, colours, ends)
+        draw_equity(axes, shown, colours, [fold.played.last for fold in result.walk.folds])
         footnote(figure, "Dotted: the last day of a fold. The next is played by a champion that was trained later.")
-    return path

@@ -18,7 +18,7 @@ from eigen_core.common.records import Excess
 from eigen_core.judging.walk_forward import Walk, plan_walk, remember_walk, stored_walk
 from eigen_core.market import build_panel
 from eigen_core.reporting.report import is_report_of_walk, report_of_walk, report_page
-from eigen_core.reporting.walk_report import WalkResult, equity_table, folds_table, play_walk, pooled, write_walk
+from eigen_core.reporting.walk_report import WalkResult, equity_table, play_walk, pooled, write_walk
 from eigen_core.training.runs import Run
 from flows.cli.walk import print_walk, walk_document
 from flows.server import reporter as publishing
@@ -88,7 +88,7 @@ def test_tables_plot_and_document_say_the_same(result: WalkResult) -> None:
     pd.testing.assert_frame_equal(equity, equity_table(result), check_dtype=False)
     assert equity.groupby("fold").size().to_dict() == {1: 60, 2: 60}
     document = json.loads(json.dumps(walk_document(result, folder), allow_nan=False))
-    assert document["folds"] == folds_table(result).to_dict("records")
+    assert document["folds"] == pd.read_parquet(folder / "folds.parquet").to_dict("records")
     assert document["final"] == pytest.approx(equity["equity"].iloc[-1])
     assert [one["seed"] for one in document["seeds"]] == [1, 2]
     assert document["looks"] >= 2
