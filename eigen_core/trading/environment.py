@@ -214,14 +214,13 @@ class TradingEnvironment:
 
     def rewards(self) -> Tensor:
         """Return the rewards of the episodes, float64 `[E, T]`; raise RuntimeError before their end."""
-        if self._summary is None:
-            raise RuntimeError("The episodes are not over: rewards are known after their last step.")
+        self.summary()  # raises before their end
         return self._rewards
 
     def summary(self) -> EpisodeSummary:
         """Return the account of the episodes; raise RuntimeError before their end."""
         if self._summary is None:
-            raise RuntimeError("The episodes are not over: the account is made after their last step.")
+            raise RuntimeError("The episodes are not over: their rewards and trades are known after the last step.")
         return self._summary
 
     def trades(self) -> pd.DataFrame:
@@ -236,8 +235,7 @@ class TradingEnvironment:
         """
         if not self._record_trades:
             raise RuntimeError("Trades were not recorded: create the environment with record_trades=True.")
-        if self._summary is None:
-            raise RuntimeError("The episodes are not over: the list of trades is made after their last step.")
+        self.summary()  # raises before their end
         orders, bought = self._orders()
         episode, step, _ = (index.cpu() for index in bought.nonzero(as_tuple=True))
         # Rows of a boolean selection come in the order of nonzero: episode by episode, each by its decisions.
