@@ -31,7 +31,6 @@ DAY = 86_400.0
 
 @pytest.fixture(params=["folder", "bucket"])
 def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """The configuration of a run on this machine, and of one elsewhere, of which two generations stay."""
     monkeypatch.chdir(tmp_path)
     store = tmp_path / "store" if request.param == "folder" else f"{request.getfixturevalue('gcs_bucket')}/prefix"
     return run_config(store, tmp_path / "runs", keep_last=2, keep_every=4, keep_local=1)
@@ -39,7 +38,6 @@ def config(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 @pytest.fixture
 def elsewhere(gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
-    """The same, elsewhere only."""
     monkeypatch.chdir(tmp_path)
     return run_config(gcs_bucket, tmp_path / "runs", keep_last=2, keep_every=4, keep_local=1)
 

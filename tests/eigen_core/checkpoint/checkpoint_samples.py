@@ -25,7 +25,6 @@ def new_run(store: Path, name: str = "run") -> RunDirectory:
 
 
 def row_values(first: int, count: int) -> dict[str, torch.Tensor]:
-    """Return rows of a table that never ends; a row depends on nothing but its number."""
     number = torch.arange(first, first + count)
     wide = number[:, None] * torch.arange(1, 7)
     return {
@@ -38,7 +37,6 @@ def row_values(first: int, count: int) -> dict[str, torch.Tensor]:
 
 
 def ring_of(written: int, capacity: int = CAPACITY) -> Ring:
-    """Return the ring after so many rows of that table; slots that no row has reached hold sevens."""
     size = min(written, capacity)
     values = row_values(written - size, size)
     columns = {name: torch.full((capacity, *part.shape[1:]), 7).to(part.dtype) for name, part in values.items()}
@@ -50,7 +48,6 @@ def ring_of(written: int, capacity: int = CAPACITY) -> Ring:
 
 
 def sample(generation: int, seconds: float = 0.0, size: int = 50) -> Snapshot:
-    """Return the snapshot of a generation; always the same one, but for its telemetry."""
     values = keyed_generator(1, generation).standard_normal((4, size)).astype(np.float32)
     weights = torch.from_numpy(values)
     return Snapshot(
@@ -131,7 +128,6 @@ def blob_of(run: RunDirectory, generation: int, part: str) -> Path:
 
 
 def files_of(run: RunDirectory) -> set[str]:
-    """Return the names of all files in a run's folder, blobs and hidden ones included."""
     return {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
 
 
@@ -160,5 +156,4 @@ def exit_code(child: int) -> int:
 
 
 def work_in_progress(run: RunDirectory) -> list[str]:
-    """Return the files in a run's folder that are hidden, or in a folder that is."""
     return sorted(name for name in files_of(run) if any(part.startswith(".") for part in name.split("/")))

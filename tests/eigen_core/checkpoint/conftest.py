@@ -8,5 +8,4 @@ from upload_cases import KEEP_UPLOADED, Machine
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A machine whose generations go to a store in memory, where all of them stay."""
     return Machine(tmp_path / "here", config=KEEP_UPLOADED)

@@ -78,7 +78,6 @@ def _no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunDirectory:
-    """A run of three generations that share the shards of their rings, as far as these overlap."""
     run = new_run(tmp_path_factory.mktemp("whole"))
     for generation in (1, 2, 3):
         run.save(sample(generation, seconds=generation))
@@ -92,7 +91,6 @@ def run(tmp_path: Path, whole: RunDirectory) -> RunDirectory:
 
 
 def newest_whole(run: RunDirectory, file: Path) -> int:
-    """Return the newest of the three generations that does not need a file."""
     name = file.relative_to(run.path).as_posix()
     for generation in (3, 2, 1):
         manifest = manifest_of(run, generation)
@@ -156,7 +154,6 @@ def test_every_flipped_byte_is_found(run: RunDirectory, part: str, positions: in
 def test_damage_of_any_file_is_found_and_gone_around(
     run: RunDirectory, cases: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A flipped byte, a truncation or a deletion anywhere in a run; the newest generation that is whole is used."""
     run.contents.write_holdout(holdout_name(3), {"generation": 3, "champion_rewards": [1.0, 2.5]})
     names = sorted(files_of(run) - {"lock"})
     expected = {name: newest_whole(run, run.path / name) for name in names}

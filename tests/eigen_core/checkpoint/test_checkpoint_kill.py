@@ -30,7 +30,6 @@ from checkpoint_samples import (
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 
 # What Python announces before it changes or reads the file system.
@@ -48,7 +47,6 @@ STEPS = {
 
 
 def _kill_at_step(number: int) -> None:
-    """Kill this process just before its `number`-th step on the file system."""
     left = number
 
     def hook(event: str, _arguments: tuple[object, ...]) -> None:
@@ -70,8 +68,6 @@ def _lines(descriptor: int) -> list[str]:
 
 
 def _short_run(store: Path, acknowledge: int) -> None:
-    """Make a run with two generations, write the second again with other times, add a third, remove the first."""
-
     def done(what: str) -> None:
         os.write(acknowledge, f"{what}\n".encode())
 
@@ -233,14 +229,3 @@ def test_a_disk_that_takes_no_more_at_any_byte_leaves_what_was_there(tmp_path: P
     assert before < files_of(run)
     newest = newest_of(RunDirectory.open(tmp_path, "run"))
     assert_same(newest.snapshot, sample(2, size=5_000))
-
-
-def test_trouble_of_another_kind_is_not_taken_for_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = new_run(tmp_path)
-
-    def failing(_descriptor: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises((OSError, StoreUnavailableError)):
-        run.save(sample(1))

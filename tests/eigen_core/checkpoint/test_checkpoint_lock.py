@@ -21,11 +21,9 @@ from checkpoint_samples import (
 
 from eigen_core.checkpoint.file_lock import FileLock, RunLockedError
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.common.errors import InputError
 
 
 def _process_holding_the_lock(store: Path) -> int:
-    """Start a process that takes the lock of the run and keeps it; return its number once it has it."""
     reading, writing = os.pipe()
 
     def work() -> None:
@@ -64,16 +62,6 @@ def test_a_second_process_may_read_and_nothing_more_until_the_first_is_killed(tm
     assert not is_locked(run)
     run.save(sample(2))
     assert generations_of(run) == [1, 2]
-
-
-def test_a_run_is_locked_once_and_apart_from_others(tmp_path: Path) -> None:
-    run, other = new_run(tmp_path), new_run(tmp_path, "other")
-    with run.lock(), other.lock():
-        with pytest.raises(InputError, match=f"in use by process {os.getpid()} on "), run.lock():
-            pytest.fail("the lock was given twice")
-        run.save(sample(1))
-        assert is_locked(run)
-    assert not is_locked(run)
 
 
 def test_a_question_at_that_instant_does_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

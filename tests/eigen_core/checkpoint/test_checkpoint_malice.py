@@ -88,7 +88,6 @@ def plant(run: RunDirectory, part: str, content: bytes, listed: bool) -> None:
 
 
 def replace_manifest(run: RunDirectory, fields: dict[str, Any]) -> None:
-    """Put a manifest with these fields and the right checksum in the place of generation 2's."""
     (run.path / manifest_of(run, 2).name).unlink()
     content = checksummed(fields)
     (run.path / manifest_name(2, json.loads(content)["checksum"])).write_bytes(content)

@@ -160,7 +160,6 @@ def test_a_run_whose_shards_an_earlier_version_stored_goes_on(tmp_path: Path, ki
 
 
 def _store_as(run: RunDirectory, manifest: Manifest, kind: str) -> None:
-    """Replace a generation's only shard by one with the same rows that was compressed in another way."""
     fields = json.loads((run.path / manifest.name).read_bytes())
     fields.pop("checksum")
     (shard,) = manifest.shards
@@ -268,7 +267,6 @@ WRITTEN = 30
 
 @pytest.fixture
 def stream(tmp_path: Path) -> tuple[bytes, RingEntry]:
-    """A shard before compression, and the ring's entry."""
     run = new_run(tmp_path)
     saved = run.save(Snapshot(1, {}, {}, 0, ring_of(WRITTEN)))
     assert saved.manifest.ring is not None
@@ -359,7 +357,6 @@ def with_header(content: bytes, header: bytes) -> bytes:
 
 
 def header_fields(content: bytes, **changes: object) -> bytes:
-    """Return the header of a shard with some fields changed."""
     length = int.from_bytes(content[8:12], "little")
     return json.dumps(
         {**json.loads(content[12 : 12 + length]), **changes}, sort_keys=True, separators=(",", ":")

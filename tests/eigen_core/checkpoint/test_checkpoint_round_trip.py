@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 from hashlib import sha256
 from importlib import resources
 from pathlib import Path
@@ -123,20 +122,14 @@ def test_the_manifest_describes_the_generation(tmp_path: Path) -> None:
     assert (first.epoch, second.epoch) == (4, 5)
     assert (first.config, second.config) == (CONFIG, later)
     assert second.config_sha256 != first.config_sha256
-    assert (second.versions.torch, second.versions.python) == (torch.__version__, platform.python_version())
     assert second.name == f"manifests/000002-{second.checksum[:8]}.json"
     listed_blobs = [(entry.sha256, entry.bytes) for entry in second.files]
     listed_blobs += [(shard.sha256, shard.bytes) for shard in second.shards]
     for digest, size in listed_blobs:
         content = blob_path(run.path, digest).read_bytes()
         assert (digest, size) == (sha256(content).hexdigest(), len(content))
-    assert second.blobs == {f"blobs/{digest[:2]}/{digest}": size for digest, size in listed_blobs}
-    assert second.bytes == sum(size for _, size in listed_blobs)
     listed = {facts.name: (facts.dtype, facts.shape) for facts in second.entry("population.safetensors").tensors or ()}
     assert listed == {"weights": ("F32", (4, 50)), "step": ("I64", ())}
-    assert second.entry("state.json").tensors is None
-    with pytest.raises(KeyError):
-        second.entry("nothing.json")
     assert files_of(run) == {"config.json", "lock", *first.blobs, *second.blobs, first.name, second.name}
 
     fields = json.loads((run.path / second.name).read_text())

@@ -42,7 +42,6 @@ class LateHolder:
         self.first.train(3)
 
     def _leave_orphans(self) -> None:
-        """Leave in the store what a process that was killed had uploaded of a later generation."""
         earlier = new_directory(self._folder / "earlier")
         for blob in commit(earlier, 4).blobs:
             self.memory.put_file(f"{RUN}/{blob}", earlier.path / blob)
@@ -75,7 +74,6 @@ class LateHolder:
         return self.second is not None
 
     def take_over(self) -> None:
-        """Go on with the run on the second machine, from the store alone, to its end."""
         self.memory.pass_time(1_000)
         self.second = Machine(self._folder / "second", self.memory, KEEP_TWO)
         loaded = self.second.directory.load_newest(stored=self.second.target)
@@ -85,7 +83,6 @@ class LateHolder:
             self.second.drain()
 
     def assert_whole(self) -> None:
-        """All generations that exist are whole, and the newest one is the second machine's, bit for bit."""
         assert self.second is not None
         target = self.second.target
         assert target.verify(deep=True) == []

@@ -51,13 +51,6 @@ def test_epochs_rise_and_are_above_those_of_the_manifests(store: MemoryStore, cl
         assert lease.epoch == epoch
 
 
-def test_runs_have_leases_of_their_own(store: MemoryStore) -> None:
-    one, other = Lease.acquire(store, "run", 90.0), Lease.acquire(store, "run2", 90.0)
-    one.check()
-    other.check()
-    assert (one.epoch, other.epoch) == (1, 1)
-
-
 def test_a_live_holder_elsewhere_is_named_with_the_time_left(
     store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
 ) -> None:

@@ -32,7 +32,6 @@ UPLOADS = Fault("status", method="POST|PUT", times=None)
 
 
 def settings_of(store: str | Path, here: Path, **settings: float) -> CheckpointConfig:
-    """What keeps a run in `store`, with its run directory in `here` if that is elsewhere."""
     values = {"upload_mb_per_second": 0, "keep_last": 4, "finish_seconds": 60, **settings}
     return CheckpointConfig(store=str(store), local=str(here), **values)
 
@@ -69,7 +68,6 @@ def draw_plot(session: RunSession) -> None:
 
 
 def loaded(session: RunSession) -> int:
-    """Load the newest generation, compare it with what was saved, and return its number."""
     found = session.load_newest()
     assert found is not None
     assert_same(found.snapshot, sample(found.snapshot.generation))
@@ -160,25 +158,6 @@ def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_p
     assert whole_generations(location.local) == [1]
 
 
-def test_a_machine_that_was_lost_is_replaced_from_the_store_alone(gcs_bucket: str, tmp_path: Path) -> None:
-    settings = settings_of(gcs_bucket, tmp_path / "here")
-    location = begin(settings)
-    with open_session(settings, RUN) as session:
-        save(session, 1, 2, 3)
-        session.finish()
-    elsewhere = settings_of(gcs_bucket, tmp_path / "elsewhere")
-    with open_session(elsewhere, RUN) as session:
-        assert session.directory.config == CONFIG
-        assert loaded(session) == 3
-        save(session, 4)
-        session.finish()
-    assert epochs(location.stored) == {1: 1, 2: 1, 3: 1, 4: 2}
-    assert location.stored.verify() == []
-    # What the first machine has is older by now: it goes on from the store's newest.
-    with open_session(settings, RUN) as session:
-        assert loaded(session) == 4
-
-
 def test_another_run_of_that_name_in_the_store_is_left_alone_and_leaves_nothing_here(
     gcs_bucket: str, tmp_path: Path
 ) -> None:
@@ -267,7 +246,6 @@ def in_another_process(
 
 
 def _hold(settings: CheckpointConfig, ready: Connection) -> None:
-    """Save a generation and do nothing more."""
     with open_session(settings, RUN) as session:
         save(session, 1)
         session.finish()

@@ -1,7 +1,6 @@
 """A store that cannot be used is refused soon, with a sentence that says why and what to do."""
 
 import json
-import logging
 import socket
 import subprocess
 import sys
@@ -12,7 +11,6 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from fault_proxy import Fault, FaultProxy
-from gcs_emulator import GcsEmulator
 from google.oauth2.service_account import Credentials
 
 from eigen_core.checkpoint import gcs
@@ -184,27 +182,6 @@ def test_an_address_of_an_emulator_that_is_none(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setenv("STORAGE_EMULATOR_HOST", address)
     with pytest.raises(InputError, match="STORAGE_EMULATOR_HOST is"):
         open_store("gs://bucket").check()
-
-
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_no_permission_for_one_of_the_steps(
-    fault_proxy: FaultProxy, gcs_emulator: GcsEmulator, method: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    store = open_store(f"gs://{gcs_emulator.make_bucket()}/prefix")
-    fault_proxy.add(Fault("status", method=method, status=403, message="caller lacks storage.objects", times=None))
-    with (
-        caplog.at_level(logging.DEBUG, "eigen_core"),
-        pytest.raises(InputError, match=r"may not list, read, write and delete.*caller lacks.*Storage Object User"),
-    ):
-        store.check()
-    assert [record for record in caplog.records if record.levelno > logging.DEBUG] == []
-
-
-def test_the_emulator_is_asked_without_credentials(
-    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "missing"))
-    open_store(gcs_bucket).check()
 
 
 @pytest.mark.usefixtures("quick_retries")

@@ -23,7 +23,6 @@ KEEP_ALL = CheckpointConfig(keep_last=100, keep_local=100, upload_mb_per_second=
 
 @pytest.fixture
 def there(tmp_path: Path) -> Machine:
-    """A machine that has uploaded three generations."""
     machine = Machine(tmp_path / "there", config=KEEP_ALL)
     machine.train(1, 2, 3)
     machine.drain()
@@ -33,7 +32,6 @@ def there(tmp_path: Path) -> Machine:
 
 @pytest.fixture
 def here(tmp_path: Path) -> RunDirectory:
-    """Another machine, which knows of the run but has nothing of it."""
     return new_directory(tmp_path / "here")
 
 

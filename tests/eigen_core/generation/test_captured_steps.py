@@ -55,7 +55,6 @@ def sections(learner: str, encoder: str, steps: int) -> dict[str, Any]:
     ],
 )
 def test_generations_have_the_same_bits_with_graphs(learner: str, encoder: str, learned: list[int]) -> None:
-    """`learned` is how many gradient steps there are of each kind."""
     settings = sections(learner, encoder, sum(learned))
     expected = content_of(advance(small_state(device="cuda", cuda_graphs=False, **settings), 2))
     assert captured_graphs() == []

@@ -36,7 +36,6 @@ def begun(evaluation: dict[str, Any], **sections: Any) -> TrainingState:
 
 
 def plain_error(rewards: list[float], starts: list[int]) -> float:
-    """Days in common, counted one by one."""
     days = [set(range(start, start + _STEPS)) for start in starts]
     pairs = list(product(range(len(days)), repeat=2))
     common = sum(len(days[one] & days[other]) / _STEPS for one, other in pairs) / len(pairs)
@@ -46,8 +45,6 @@ def plain_error(rewards: list[float], starts: list[int]) -> float:
 
 
 def plain_score(state: TrainingState, weights: Any) -> tuple[float, float, float]:
-    """Fitness, validation and score of one agent, each episode played by itself."""
-
     def played(starts: list[int]) -> list[float]:
         return [float(state.task.roll_out(weights[None], np.array([[start]])).rewards[0, 0]) for start in starts]
 
@@ -236,20 +233,6 @@ def test_equal_agents_have_no_distance_and_others_have_one() -> None:
     assert different > 0.0
     state.population.weights[:] = state.population.weights[0].clone()
     assert policy_distance(state) == 0.0
-
-
-@pytest.mark.parametrize("encoder", ["filter_bank", "tcn"])
-@pytest.mark.cpu
-def test_groups_change_no_bit_of_the_distance(encoder: str) -> None:
-    found = set()
-    for group_size in (0, 1, 2):
-        state = small_state(
-            network={"encoder": encoder}, population={"group_size": group_size}, learner={"gradient_steps": 1}
-        )
-        evaluate(state)
-        found.add(policy_distance(state))
-    assert len(found) == 1
-    assert None not in found
 
 
 def test_there_is_no_distance_before_enough_is_stored() -> None:

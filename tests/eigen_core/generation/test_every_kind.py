@@ -75,17 +75,6 @@ def test_groups_change_no_bit(kind: str) -> None:
 
 
 # A learner that replays and one that does not.
-@pytest.mark.parametrize("learner", ["ddpg", "ppo"])
-@pytest.mark.cpu
-def test_groups_change_no_bit_where_nothing_is_observed(learner: str) -> None:
-    trading = {"observe_portfolio": False, "max_coefficient": None}
-    populations = [{"size": 3, "group_size": size} for size in (0, 1, 2)]
-    contents = [
-        content_of(advance(begin(config_with(learner, population=one, trading=trading)), 2)) for one in populations
-    ]
-    assert contents[0] == contents[1] == contents[2]
-
-
 @pytest.mark.parametrize("learner", ["td3", "sac"])
 def test_bits_do_not_depend_on_how_much_noise_is_drawn_at_a_time(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = []
@@ -107,7 +96,6 @@ RATES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("learner", RATES)
 def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By gradients alone."""
     monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
     common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
     rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **RATES[learner]}

@@ -33,7 +33,6 @@ SHORT: dict[str, Any] = {"trading_days": 5, "settlement_days": 3, "holding_days"
 
 
 def bits(threads: int, **sections: Any) -> dict[str, Any]:
-    """Content after two generations, of which both learn: weights, moments, replay, history."""
     torch.set_num_threads(threads)
     state = advance(small_state(ASSETS, threads=threads, **sections), 2)
     assert all(record.learning is not None for record in state.history)

@@ -75,7 +75,6 @@ def trace(panel: Panel, config: Config, start: int) -> Trace:
 
 
 def price_table(seed: int) -> pd.DataFrame:
-    """A long table of four symbols, one of which starts late and one of which ends early."""
     generator = keyed_generator(seed, 0, "test", "table")
     frames = []
     for index, days in enumerate((range(DAYS), range(DAYS), range(60, DAYS), range(DAYS - 40))):

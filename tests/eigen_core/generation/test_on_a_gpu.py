@@ -89,7 +89,6 @@ def test_generations_are_deterministic_and_have_the_bits_of_the_processor(learne
     ("backtest", "learner"), [(MarketBacktest, "ddpg"), (PortfolioBacktest, "direct")], ids=["market", "portfolio"]
 )
 def test_a_backtest_computes_deterministically_too(backtest: type[TaskBacktest[Any, Any]], learner: str) -> None:
-    """It builds its networks without a training."""
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = True
     config = small_config(learner={"algorithm": learner})
     state = small_state(device="cpu", learner={"algorithm": learner})

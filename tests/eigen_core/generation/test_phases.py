@@ -124,7 +124,6 @@ def test_without_learning_and_breeding_weights_never_change(sections: dict[str, 
 
 
 def test_gradients_alone() -> None:
-    """Without evolution all stay, with their optimizer state; the champion is found and takes the index of no other."""
     state = small_state(evolution={"enabled": False})
     evaluate(state)
     before = weights_of(state)
@@ -248,7 +247,6 @@ def test_a_state_that_nothing_needs_any_more_is_freed_at_once_with_what_it_holds
 
 
 def test_what_comes_after_the_training_days_is_not_learned_from() -> None:
-    """Other features and prices after the training days leave replay and learning as they are."""
     config = small_config(evolution={"enabled": False})
     panel = random_panel(config)
     stop = panel.splits.train.stop

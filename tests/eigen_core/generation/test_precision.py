@@ -101,7 +101,6 @@ def begin(config: Config) -> TrainingState:
 
 
 def drawn(state: TrainingState, generation: int) -> NDArray[np.float64]:
-    """Actions of every agent, as fractions of their range: `[agents * episodes, steps, ...]`."""
     shape = state.task.noise_shape(state.config.evaluation.slices)
     generators = [
         keyed_generator(state.config.seed, generation, "evaluate", agent, "random actions") for agent in range(5)
@@ -140,13 +139,6 @@ def test_groups_retries_and_a_resume_change_no_bit() -> None:
     resumed = begin(small_config(**ENDLESS, population={"group_size": 1}))
     restore(resumed, saved_of(grouped))
     assert content_of(advance(resumed, 3)) == expected
-
-
-def test_none_are_played_unless_they_are_asked_for() -> None:
-    one, other = (begin(small_config(**{**ENDLESS, "exploration": {"random_steps": steps}})) for steps in (0, 1))
-    assert not np.array_equal(evaluate(one).fitness, evaluate(other).fitness)
-    advance(other, 1)
-    assert (evaluate(other).fitness != evaluate(other).validations).any()
 
 
 def test_ppo_refuses_them() -> None:

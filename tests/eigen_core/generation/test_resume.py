@@ -3,9 +3,10 @@
 import json
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -40,7 +41,6 @@ KINDS: list[dict[str, Any]] = [
 
 
 def saved_and_loaded(state: TrainingState, run: RunDirectory, config: Config, panel: Panel) -> TrainingState:
-    """The state by way of the disk, where only a configuration's JSON and a snapshot's files are."""
     run.save(snapshot(state))
     reopened = RunDirectory.open(run.root, run.name)
     same_config = Config.model_validate(reopened.config)
@@ -66,7 +66,6 @@ def new_run(folder: Path, config: Config) -> RunDirectory:
 def test_a_run_that_stops_after_every_generation_ends_as_one_that_never_does(
     tmp_path: Path, sections: dict[str, Any]
 ) -> None:
-    """Four generations: the ring of the replay is full after the third."""
     config = small_config(**sections)
     run = new_run(tmp_path, config)
     undisturbed = start_training(config, random_panel(config))
@@ -96,7 +95,6 @@ def reseal(run: RunDirectory, manifest: Manifest, **fields: Any) -> None:
 
 
 def said_on_resume(run: RunDirectory, config: Config, caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The warnings while a state goes on from a run's newest generation."""
     state = start_training(config, random_panel(config))
     caplog.clear()
     assert RunDirectory.open(run.root, run.name).load_newest(snapshot_form(state), partial(restore, state)) is not None
@@ -170,55 +168,35 @@ def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
 
 
 GENERATIONS = 3
-Change = Callable[["Content"], object]
+Change = Callable[[SimpleNamespace], object]
 
 
-@dataclass
-class Content:
-    generation: int
-    champion_generation: int
-    population: dict[str, torch.Tensor]
-    champion: dict[str, torch.Tensor]
-    state: Any
-    history: Any
-    telemetry: Any
-    facts: Any
-    columns: dict[str, torch.Tensor]
-    written: int
+def content_in(saved: Snapshot) -> SimpleNamespace:
+    """A copy of a snapshot as it is read, on the processor."""
+    assert saved.ring is not None
+    documents = {
+        stem: json.loads(held if isinstance(held, bytes) else json.dumps(held))
+        for stem, held in saved.documents.items()
+    }
+    return SimpleNamespace(
+        generation=saved.generation,
+        champion_generation=saved.champion_generation,
+        facts=documents.pop("champion"),
+        columns={name: column.cpu().clone() for name, column in saved.ring.columns.items()},
+        written=saved.ring.written,
+        **documents,
+        **{stem: {name: held.cpu().clone() for name, held in named.items()} for stem, named in saved.tensors.items()},
+    )
 
-    @classmethod
-    def of(cls, saved: Snapshot) -> "Content":
-        """The content of a snapshot as it is read, on the processor, in memory of its own."""
-        assert saved.ring is not None
-        tensors = {
-            stem: {name: held.cpu().clone() for name, held in named.items()} for stem, named in saved.tensors.items()
-        }
-        documents = {
-            stem: json.loads(held) if isinstance(held, bytes) else json.loads(json.dumps(held))
-            for stem, held in saved.documents.items()
-        }
-        return cls(
-            saved.generation,
-            saved.champion_generation,
-            tensors["population"],
-            tensors["champion"],
-            documents["state"],
-            documents["history"],
-            documents["telemetry"],
-            documents["champion"],
-            {name: column.cpu().clone() for name, column in saved.ring.columns.items()},
-            saved.ring.written,
-        )
 
-    def snapshot(self) -> Snapshot:
-        capacity = len(self.columns["day"])
-        return Snapshot(
-            self.generation,
-            {"population": self.population, "champion": self.champion},
-            {"state": self.state, "history": self.history, "telemetry": self.telemetry, "champion": self.facts},
-            self.champion_generation,
-            Ring(self.columns, min(self.written, capacity), self.written),
-        )
+def snapshot_in(content: SimpleNamespace) -> Snapshot:
+    return Snapshot(
+        content.generation,
+        {"population": content.population, "champion": content.champion},
+        {name: getattr(content, name) for name in ("state", "history", "telemetry")} | {"champion": content.facts},
+        content.champion_generation,
+        Ring(content.columns, min(content.written, len(content.columns["day"])), content.written),
+    )
 
 
 @pytest.fixture
@@ -231,7 +209,7 @@ def saved() -> list[Snapshot]:
 @cache
 def _saved() -> list[Snapshot]:
     state = fresh()
-    return [Content.of(snapshot(advance(state, 1))).snapshot() for _ in range(GENERATIONS)]
+    return [snapshot_in(content_in(snapshot(advance(state, 1)))) for _ in range(GENERATIONS)]
 
 
 def fresh() -> TrainingState:
@@ -240,7 +218,7 @@ def fresh() -> TrainingState:
 
 
 def put(place: str, value: object) -> Change:
-    def change(content: Content) -> None:
+    def change(content: SimpleNamespace) -> None:
         first, *path, last = place.split(".")
         inner: Any = getattr(content, first)
         for part in path:
@@ -251,40 +229,40 @@ def put(place: str, value: object) -> Change:
 
 
 def fill(place: str, value: float, slot: int = 7) -> Change:
-    def change(content: Content) -> None:
+    def change(content: SimpleNamespace) -> None:
         first, name = place.split(".")
         getattr(content, first)[name].view(-1)[slot] = value
 
     return change
 
 
-def short_history(content: Content) -> None:
+def short_history(content: SimpleNamespace) -> None:
     del content.history[0]
 
 
-def telemetry_out_of_order(content: Content) -> None:
+def telemetry_out_of_order(content: SimpleNamespace) -> None:
     seconds = {f"{phase}_seconds": 0.1 for phase in ("evaluate", "train", "evolve")}
     record = {"generation": 2, **seconds, "rss_bytes": 1, "rss_peak_bytes": 1}
     content.telemetry = [record, {**record, "generation": 1}]
 
 
-def one_day_later(content: Content) -> None:
+def one_day_later(content: SimpleNamespace) -> None:
     content.columns["day"] += 1
 
 
-def another_first_day(content: Content) -> None:
+def another_first_day(content: SimpleNamespace) -> None:
     content.columns["day"][:5] -= 1
 
 
-def rotated(content: Content) -> None:
+def rotated(content: SimpleNamespace) -> None:
     content.columns = {name: column.roll(1, 0) for name, column in content.columns.items()}
 
 
-def fewer_agents(content: Content) -> None:
+def fewer_agents(content: SimpleNamespace) -> None:
     content.population = {name: held[:2] for name, held in content.population.items()}
 
 
-def of_an_older_generation(content: Content) -> None:
+def of_an_older_generation(content: SimpleNamespace) -> None:
     content.generation -= 1
 
 
@@ -355,12 +333,12 @@ FORMS: list[tuple[Change, str]] = [
 
 @pytest.mark.parametrize(("change", "sentence"), VALUES, ids=[sentence[:60] for _, sentence in VALUES])
 def test_what_no_run_can_have_left_is_refused(saved: list[Snapshot], change: Change, sentence: str) -> None:
-    content = Content.of(saved[-1])
+    content = content_in(saved[-1])
     change(content)
     state = fresh()
     before = content_of(state)
     with pytest.raises(UnfitSnapshotError) as refused:
-        restore(state, content.snapshot())
+        restore(state, snapshot_in(content))
     assert str(refused.value).startswith(sentence)
     assert "\n" not in str(refused.value)
     assert content_of(state) == before
@@ -374,10 +352,10 @@ def test_an_older_generation_is_used_and_the_newer_one_named(
     sentence: str,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    content = Content.of(saved[-1])
+    content = content_in(saved[-1])
     change(content)
     run = RunDirectory.create(tmp_path, "run", small_config().model_dump(mode="json"))
-    for found in (*saved[:-1], content.snapshot()):
+    for found in (*saved[:-1], snapshot_in(content)):
         run.save(found)
     state = fresh()
     with caplog.at_level(logging.WARNING):
@@ -415,9 +393,9 @@ def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypa
         monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
         assert check_rows(ring, starts, days) is None
     for slot in range(0, ring.capacity, 23):
-        changed = Content.of(saved[-1])
+        changed = content_in(saved[-1])
         fill("columns.day", float(ring.columns["day"][slot]) - 1, slot)(changed)
-        wrong = changed.snapshot().ring
+        wrong = snapshot_in(changed).ring
         assert wrong is not None
         for pieces in (1, 50, 1 << 18):
             monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)

@@ -20,7 +20,7 @@ from distributed import Client, Security
 from flow_cases import free_port
 from science_cases import small_config
 from training_cases import advance, content_of
-from worker_cases import alone, led, led_by, wait_for
+from worker_cases import alone, led_by, wait_for
 
 import eigen_core.workers
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
@@ -30,19 +30,7 @@ from eigen_core.workers import LocalWorkers, WorkerExecutor
 from eigen_core.workers.connection import connected
 
 
-@pytest.mark.cpu
-def test_a_worker_that_cannot_start_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", script(tmp_path, "echo what is wrong >&2", "exit 3"))
-    with (
-        LocalWorkers(1) as workers,
-        led(small_config(), workers) as (state, _),
-        pytest.raises(WorkerLostError, match="a worker process of this machine ended by itself: what is wrong"),
-    ):
-        evaluate(state)
-
-
 def script(folder: Path, *lines: str) -> str:
-    """An executable that runs a script of the shell, whatever it is given."""
     path = folder / "python"
     path.write_text("\n".join(["#!/bin/sh", *lines]))
     path.chmod(0o700)
@@ -152,7 +140,6 @@ def test_workers_are_given_the_gpus_where_the_run_computes_on_one(
 
 @contextmanager
 def scheduled(folder: Path) -> Iterator[tuple[TrainingState, str, subprocess.Popen[bytes]]]:
-    """A run after its first generation, computed by a worker of a scheduler; with its address and process."""
     config, address = small_config(), free_address()
     with (
         dask(folder, "scheduler", "--host", address) as scheduler,
@@ -178,7 +165,6 @@ def test_a_scheduler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.thorough
 @pytest.mark.cpu
 def test_a_scheduler_that_is_lost_is_named(tmp_path: Path) -> None:
-    """Also by the next attempt, when the client has given up."""
     with scheduled(tmp_path) as (state, address, scheduler):
         scheduler.kill()
         scheduler.wait()
@@ -199,7 +185,6 @@ def test_a_scheduler_that_hangs_counts_as_lost(monkeypatch: pytest.MonkeyPatch, 
 
 
 def unreachable(folder: Path, scheduler: str) -> Any:
-    """A worker that names a port at which nothing listens."""
     return dask_worker(folder, scheduler, "--listen-address", free_address(), "--contact-address", free_address())
 
 

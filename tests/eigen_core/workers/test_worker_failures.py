@@ -56,7 +56,6 @@ def failing_with(error: str) -> Callable[..., object]:
 def test_what_a_worker_raises_is_raised_here(
     workers: LocalWorkers, method: str, error: str, expected: str, text: str
 ) -> None:
-    """None of it is taken for a lost worker, and none is waited for without an end."""
     config = small_config(population={"size": 2})
     with led(config, workers) as (state, executor):
         wait_for(executor, 2)
@@ -179,7 +178,6 @@ def test_only_arrays_of_the_host_are_sent(workers: LocalWorkers, monkeypatch: py
 
 
 def has_tensors(message: Any) -> bool:
-    """Whether a message of mappings, sequences and dataclasses has a tensor."""
     if isinstance(message, Mapping):
         return any(has_tensors(value) for value in message.values())
     if isinstance(message, list | tuple):

@@ -56,7 +56,6 @@ def test_workers_compute_the_same_bits(config: Config, workers: LocalWorkers) ->
 
 
 def reach_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let workers find no memory of this process, as on other machines."""
     nothing = SharedTensor("/proc/0/fd/0", "", (1,), torch.uint8)
     monkeypatch.setattr("eigen_core.workers.executor.shared_probe", lambda: (torch.zeros(1), nothing))
 
