@@ -91,12 +91,6 @@ def test_noise_changes_what_is_learned_from_and_not_the_fitness() -> None:
     assert content_of(loud)["replay"] != content_of(still)["replay"]
 
 
-def test_fitness_is_known_where_actions_are_drawn_at_random() -> None:
-    state = begun(_BOUND, exploration={"random_steps": 1})
-    result = evaluate(state)
-    assert result.fitness.tolist() == evaluate(begun(_BOUND)).fitness.tolist() != result.validations.tolist()
-
-
 def test_a_fitness_that_compares_no_generations_is_no_part_of_a_score() -> None:
     with pytest.raises((InputError, ValueError), match=r"set evaluation\.fitness_slices"):
         small_config(evaluation={"champion_validation_share": 0.5})

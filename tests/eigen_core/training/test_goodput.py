@@ -70,17 +70,6 @@ def test_an_interruption_is_known_by_the_last_sign_of_life(location: RunLocation
     assert second.lost_seconds == pytest.approx(600 - second.kept_seconds, abs=1e-3)
 
 
-def test_work_before_an_exception_is_lost_up_to_the_exception(location: RunLocation) -> None:
-    def run_out_of_memory() -> None:
-        interrupted_at(location, at(0))
-        raise MemoryError
-
-    with pytest.raises(MemoryError), journals.work_recorded(location, None, (AskedToEndError,)):
-        run_out_of_memory()
-    sign = location.root / location.name / journals.SIGN_OF_LIFE
-    assert sign.stat().st_mtime > at(0).timestamp()
-
-
 def test_what_failed_is_said_where_its_time_cannot_be_kept(location: RunLocation) -> None:
     def lose_the_disk() -> None:
         shutil.rmtree(location.root / location.name)
