@@ -125,11 +125,7 @@ class RunContents:
         return self.store.stat(self.object_name(CONFIG_NAME)) is not None or bool(self.manifest_names())
 
     def config(self) -> dict[str, JsonValue]:
-        """Return the configuration that the run began with; the newest manifest's if that file is damaged.
-
-        Raises:
-            InputError: there is no such run, or neither can be read.
-        """
+        """Return the run's first configuration, else the newest manifest's; `InputError` if both are damaged."""
         config = self.begun_config()
         if isinstance(config, dict):
             return config
@@ -153,12 +149,7 @@ class RunContents:
         return config
 
     def read_json(self, relative: str) -> dict[str, JsonValue]:
-        """Return the fields of a JSON document with a checksum, by its name relative to the run's folder.
-
-        Raises:
-            MissingObjectError: there is none.
-            DamagedFileError: it is damaged.
-        """
+        """Return the fields of a document with a checksum; `MissingObjectError` or `DamagedFileError` without them."""
         return parse_checksummed(self._read(relative, _DOCUMENT_LIMIT))
 
     def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
@@ -222,11 +213,7 @@ class RunContents:
         return stored.name.removeprefix(f"{self.name}/")
 
     def manifest(self, name: str) -> Manifest | Damage:
-        """Return the manifest of this name (see `manifest_names`) or its damage; its blobs are not checked.
-
-        Raises:
-            InputError: it was written by a newer version of Eigen.
-        """
+        """Return a manifest or its damage, without its blobs; `InputError` if a newer version of Eigen wrote it."""
         try:
             manifest = parse_manifest(self._read(name, MANIFEST_LIMIT))
             if manifest.name != name:
@@ -253,12 +240,7 @@ class RunContents:
         return next((found for found in self.newest_first() if isinstance(found, Manifest)), None)
 
     def document(self, manifest: Manifest, stem: str) -> JsonValue:
-        """Return one of a generation's documents, verified against its manifest.
-
-        Raises:
-            DamagedGenerationError: it is missing or damaged.
-            KeyError: the manifest lists no such document.
-        """
+        """Return a verified document of a generation; `DamagedGenerationError`, or `KeyError` if there is none."""
         entry = manifest.entry(f"{stem}.json")
         blob = blob_name(entry.sha256)
         with reading_part(manifest, entry.name, blob), self.blob_file(blob, entry.bytes) as path:
@@ -294,10 +276,8 @@ class RunContents:
     def fetch_generation(self, manifest: Manifest, local: "RunContents") -> None:
         """Copy the missing and damaged parts of a generation to this machine, the manifest last.
 
-        The caller holds the lock of the run directory, `local`. Progress is reported as "download", in bytes.
-
-        Raises:
-            DamagedGenerationError: a needed part is damaged in the store.
+        The caller holds the lock of `local`. Progress is reported as "download", in bytes. `DamagedGenerationError` if
+        a part is damaged in the store.
         """
         assert isinstance(local.store, LocalStore)
         lacking = {damage.path: damage.file for damage in local.damages(manifest, deep=True)}
@@ -519,8 +499,7 @@ def missing_generations(
 ) -> Iterator[int]:
     """Yield the generations that all rules (at least one) would have kept and that are not present, rising.
 
-    Whether there was one newer than all that are present cannot be known. One manifest that names a huge generation
-    makes them many: take no more than are needed.
+    Take no more than are needed: a manifest that names a huge generation makes them many.
     """
     newest = max(present, default=0)
     last = min(rule.keep_last for rule in rules)

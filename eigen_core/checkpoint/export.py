@@ -47,11 +47,7 @@ class ExportedChampion(NamedTuple):
 
 
 def write_champion(contents: RunContents, path: Path) -> Manifest:
-    """Write a run's newest undamaged champion to a safetensors file; return the manifest that it was read from.
-
-    Raises:
-        InputError: the run has no generation, the file cannot be written, or all champions are damaged.
-    """
+    """Write a run's newest undamaged champion to a safetensors file; return its manifest. `InputError` without any."""
     damages: list[Damage] = []
     for found in contents.newest_first():
         if isinstance(found, Damage):
@@ -96,9 +92,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:
     """Return float32 weights of a generation: of `champion` `[parameters]`, of `population` `[agents, parameters]`.
 
-    Raises:
-        DamagedGenerationError: they are missing or damaged.
-        KeyError: the manifest lists no file of this stem.
+    `DamagedGenerationError` if they are damaged, `KeyError` if the manifest lists no file of this stem.
     """
     entry = manifest.entry(f"{stem}.safetensors")
     blob = blob_name(entry.sha256)

@@ -198,9 +198,6 @@ def find_credentials() -> tuple[Credentials, str]:
 
     The first of these counts: the file that GOOGLE_APPLICATION_CREDENTIALS names, the login by `gcloud auth
     application-default login`, the Google machine on which this runs.
-
-    Raises:
-        InputError: there are none, or their file cannot be used.
     """
     advice = f"Make a key or a login (gcloud auth application-default login) and set {_KEY_FILE} to its file."
     named = os.environ.get(_KEY_FILE, "")

@@ -125,13 +125,8 @@ class Lease:
     ) -> Self:
         """Take the lease on a run, which expires when it is not renewed for `lease_seconds`.
 
-        Args:
-            above: lower bound of the epoch: the highest in the run's manifests.
-            at_once: any other holder has certainly ended, since this process holds the run's lock.
-            clock: rising seconds.
-
-        Raises:
-            LeaseHeldError: another process holds it; the message says which, and how long to wait.
+        `LeaseHeldError` if another process holds it. `above` is a lower bound of the epoch: the highest in the run's
+        manifests. With `at_once` any other holder has certainly ended, since this process holds the run's lock.
         """
         record = _LeaseRecord(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
         while True:

@@ -227,12 +227,7 @@ def manifest_bytes(manifest: Manifest) -> bytes:
 
 
 def parse_manifest(content: bytes) -> Manifest:
-    """Return the manifest in a file's content.
-
-    Raises:
-        DamagedFileError: it is damaged.
-        InputError: it was written by a newer version of Eigen.
-    """
+    """Return the manifest in a file; `DamagedFileError`, or `InputError` if a newer version of Eigen wrote it."""
     document = parse_checksummed(content)
     version = document.get("format_version")
     if isinstance(version, int) and version > FORMAT_VERSION:

@@ -306,11 +306,7 @@ def _reader(file: BinaryIO) -> _Reader:
 
 
 def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:
-    """Return the ring of a generation whose blobs, in the run's folder, are verified.
-
-    Raises:
-        DamagedGenerationError: a shard is damaged all the same, or there is not enough memory.
-    """
+    """Return the ring of a generation, after its blobs were verified; `DamagedGenerationError` if reading fails."""
     with reading_part(manifest, "replay", manifest.name):
         ring = empty_ring(entry)
     memory = {name: rows_as_bytes(column) for name, column in ring.columns.items()}

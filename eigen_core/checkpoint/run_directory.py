@@ -72,11 +72,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str, config: Mapping[str, JsonValue]) -> Self:
-        """Create a run with its configuration alone, completely or not at all; `root` is created if it is missing.
-
-        Raises:
-            InputError: the name or the folder cannot be used, or there is such a run already.
-        """
+        """Create a run with its configuration alone, completely or not at all; `InputError` if it exists."""
         check_run_name(name)
         content = config_content(name, config)
         store = LocalStore(root)
@@ -102,11 +98,7 @@ class RunDirectory:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep every other process from writing to the run, and remove unfinished files of a killed one.
-
-        Raises:
-            RunLockedError: another process is writing to the run; the message names it.
-        """
+        """Keep all other processes from writing (`RunLockedError`), and remove unfinished files of a killed one."""
         self._lock.require(f"Run '{self.name}'")
         try:
             with explained("clear leftovers from", self.path, ANOTHER_STORE):
@@ -173,8 +165,7 @@ class RunDirectory:
     def load(self, manifest: Manifest, form: SnapshotForm | None = None) -> LoadedGeneration:
         """Read a generation, all of it verified before any is parsed; tensors are on the CPU, in their own memory.
 
-        Raises:
-            DamagedGenerationError: it is damaged, or not of this form, which is checked before any of it is read.
+        `DamagedGenerationError` if it is damaged, or not of this form, which is checked before any of it is read.
         """
         _require_form(manifest, form)
         if damages := self.contents.damages(manifest, deep=True, phase="load"):

@@ -48,9 +48,7 @@ class RunSession:
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
         """Commit a generation on this machine and queue it for upload; wait only while the queue is full.
 
-        Raises:
-            LeaseLostError: another process has taken the run over; nothing is written.
-            InputError: the run directory cannot be written to.
+        `LeaseLostError` if another process has taken the run over; then nothing is written.
         """
         if self.uploader is None:
             self.lease.check()
@@ -85,12 +83,7 @@ class RunSession:
                 self.uploader.add_file(path.relative_to(self.directory.path).as_posix())
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait until everything is in the store, by default for `checkpoint.finish_seconds`.
-
-        Raises:
-            StoreUnavailableError: something is not, after that time.
-            LeaseLostError: another process has taken the run over.
-        """
+        """Wait, by default for `checkpoint.finish_seconds`, until everything is in the store (`Uploader.finish`)."""
         if self.uploader is not None:
             self.uploader.finish(self.settings.finish_seconds if seconds is None else seconds)
 

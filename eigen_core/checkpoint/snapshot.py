@@ -68,11 +68,7 @@ class LoadedGeneration(NamedTuple):
 
 
 def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
-    """Return the snapshot of a generation whose blobs, in the run's folder, are verified.
-
-    Raises:
-        DamagedGenerationError: it is damaged all the same, or there is not enough memory.
-    """
+    """Return the snapshot of a generation, after its blobs were verified; `DamagedGenerationError` if reading fails."""
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     documents: dict[str, JsonValue | bytes] = {}
     for entry in manifest.files:

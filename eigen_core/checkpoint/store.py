@@ -84,12 +84,7 @@ class Store(Protocol):
         """
 
     def read(self, name: str, limit: int) -> bytes:
-        """Return the content of a small object.
-
-        Raises:
-            MissingObjectError: there is none.
-            StoreUnavailableError: it is longer than `limit` bytes.
-        """
+        """Return an object's content; `MissingObjectError`, or `StoreUnavailableError` if it exceeds `limit` bytes."""
 
     def stat(self, name: str) -> StoredObject | None:
         """Return size and date of an object, None if there is none."""
@@ -187,12 +182,7 @@ def is_hidden(name: str) -> bool:
 
 
 def check_run_name(name: str) -> str:
-    """Return the name of a run.
-
-    Raises:
-        InputError: it is not 1 to 100 letters (a to z), digits, dots, dashes and underscores with no dot or dash first,
-            or it is `looks`, `looks-chain`, `ledger.json` or `walks`, which are beside the runs.
-    """
+    """Return the name of a run; `InputError` if it cannot be one, or is that of a folder or file beside the runs."""
     if name == LEDGER_HEAD or f"{name}/" in (LOOKS, LOOKS_CHAIN, WALKS):
         kind = "file" if name == LEDGER_HEAD else "folder"
         raise InputError(f"A run cannot be named {name!r}: the store has a {kind} of that name. Choose another.")

@@ -230,12 +230,9 @@ class Uploader:
             )
 
     def step(self) -> float:
-        """Upload the next generation or file in the calling thread.
+        """Upload the next generation or file in the calling thread; `LeaseLostError` if another process holds the run.
 
         Returns the longest pause before the next one (seconds); `NOTHING_TO_DO`: until something is added.
-
-        Raises:
-            LeaseLostError: another process has taken the run over.
         """
         if not self._queue:
             return NOTHING_TO_DO

@@ -36,7 +36,6 @@ class Episodes:
         fixed: start of the episodes without noise that all agents play, int64 `[slices]`.
         noise_scale: standard deviation of the exploration noise.
         random: training episodes are played with random actions.
-        task_state: the task's, before them.
     """
 
     generation: int
@@ -87,17 +86,10 @@ class Executor(Protocol):
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Let agents learn.
+        """Let agents learn, from the task's state; `groups` are consecutive agents that learn together in this process.
 
-        Args:
-            population: overwritten; undefined after a failure.
-            groups: consecutive agents that learn together in this process.
-            plan: of the whole population.
-            replay: stored transitions.
-            task_state: normalises observations and rewards.
-
-        Returns:
-            Each of the learner's curves, float64 `[agents that learn, gradient steps]` on the host.
+        The population is overwritten, and undefined after a failure. Returns each of the learner's curves, float64
+        `[agents that learn, gradient steps]` on the host.
         """
 
 

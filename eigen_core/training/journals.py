@@ -94,11 +94,7 @@ ATTEMPTS = Journal(ATTEMPTS_NAME, Attempt)
 
 
 def count_attempt(location: RunLocation, generation: int) -> None:
-    """Record that a run is about to be resumed by schedule.
-
-    Raises:
-        BlockedError: the last attempts have all begun with this generation.
-    """
+    """Record a resume by schedule before it begins; `BlockedError` if the last ones all began with this generation."""
     if has_failed_too_often(location, generation):
         since = ATTEMPTS.read(location)[-MOST_ATTEMPTS].moment
         raise BlockedError(

@@ -349,11 +349,7 @@ class Run:
 
 
 def status_of(store: str, name: str) -> RunStatus:
-    """Return the status of a run (`Run.status`); if the store does not answer, as this machine knows it.
-
-    Raises:
-        StoreUnavailableError: the store does not answer, and there is nothing of the run on this machine.
-    """
+    """Return the status of a run; if the store does not answer, as far as this machine knows it."""
     run = Run(_given(store, _LOCAL), name)
     run._leave_silent_store()
     return run._in_its_folder().status()
