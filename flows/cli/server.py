@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from flows.server.status import FlowRunStatus, ScheduleStatus, Status
     from flows.server.up import DownResult, UpResult
 
-_DAY_SECONDS = 86_400.0
 _print_fact = partial(print_fact, width=15)
 
 Fact = str | Sequence[Styled] | None
@@ -40,12 +39,11 @@ def print_up(console: Console, home: "StateDirectory", brought: "UpResult", resu
     _print_fact(console, "API", f"{brought.api}  ({_how(brought.server, 'server' in brought.began)})")
     if brought.worker is not None:
         _print_fact(console, "worker", f"{_how(brought.worker, 'worker' in brought.began)}, in {brought.worker.folder}")
+        _print_fact(console, "launch", "eigen launch --preset quickstart --run first")
     for component in brought.components:
         _print_fact(console, f"{component} log", str(home.log(component)))
     if resumed is not None:
         _print_fact(console, "resuming", resumed)
-    if brought.worker is not None:
-        _print_fact(console, "launch", "eigen launch --preset quickstart --run first")
     if brought.server is not None:
         _print_fact(console, "for prefect", f"export PREFECT_API_URL={brought.api}")
 
@@ -76,16 +74,6 @@ def print_down(
             _print_fact(console, "go on", "eigen up: it is resumed by itself")
 
 
-def print_launched(console: Console, run: str, page: str, lines: Sequence[str]) -> None:
-    for line in lines:
-        print_line(console, line, style="dim")
-    _print_fact(console, "run", (run, "bold"))
-    _print_fact(console, "page", page)
-    # That page has no address before the run has begun.
-    _print_fact(console, "plots", "on the run's own page: once the run has begun, eigen status prints its address")
-    _print_fact(console, "how far", "eigen status")
-
-
 def print_status(console: Console, status: "Status") -> None:
     for label, fact in (
         ("server", _server(status)),
@@ -111,16 +99,17 @@ def _worker(status: "Status") -> Fact:
     worker = status.worker
     if not worker.running:
         return "none: start it with `eigen up`"
-    heard = "" if worker.heard_of is None else f", last heartbeat {_when(worker.heard_of)}"
+    heard = "" if worker.heard_of is None else f", last heartbeat {_time_from_now(worker.heard_of)} ago"
     return f"process {worker.pid}, in {worker.folder}{heard}"
 
 
 def _flow_run(flow_run: "FlowRunStatus") -> list[tuple[str, Fact]]:
     said = "resume or cancel it in its page" if flow_run.suspended else flow_run.message
     said = "it waits for the worker" if flow_run.waiting else said
-    message = f": {said}" if said else ""
-    label, when = ("last flow run", _when) if flow_run.has_ended else ("flow run", _how_long)
-    return [(label, f"{flow_run.name}, {flow_run.state} {when(flow_run.since)}{message}"), ("page", flow_run.page)]
+    since = _time_from_now(flow_run.since)
+    label, when = ("last flow run", f"{since} ago") if flow_run.has_ended else ("flow run", f"for {since}")
+    state = f"{flow_run.name}, {flow_run.state} {when}"
+    return [(label, f"{state}: {said}" if said else state), ("page", flow_run.page)]
 
 
 def _run(status: "Status") -> list[tuple[str, Fact]]:
@@ -144,11 +133,11 @@ def _resume(schedule: "ScheduleStatus") -> str:
         return how
     if schedule.next < datetime.now(UTC):
         return f"{how}, the next one waits for the worker"
-    return f"{how}, next {_when(schedule.next)}"
+    return f"{how}, next in {_time_from_now(schedule.next)}"
 
 
 def print_run_page(console: Console, run: str) -> None:
-    """Print the address of a run's page, unless no server is known or it does not answer."""
+    """Print the address of a run's page, if a server that answers has it."""
     from flows.server import servers
 
     api = servers.configured_api(os.environ)
@@ -175,23 +164,9 @@ def _how(record: "ProcessRecord | None", began: bool) -> str:
     return f"{'started' if began else 'runs already'}, process {record.process.pid}"
 
 
-def _when(moment: datetime) -> str:
-    """Return how long ago or in how long a moment is; the moment itself if that is days."""
-    seconds = (moment - datetime.now(UTC)).total_seconds()
-    if abs(seconds) >= _DAY_SECONDS:
-        return f"{moment.astimezone():%Y-%m-%d %H:%M}"
-    return f"in {rough_duration(round(seconds))}" if seconds > 0 else f"{rough_duration(round(-seconds))} ago"
-
-
-def _how_long(moment: datetime) -> str:
-    """Return how long something has lasted; since when, if that is days."""
-    seconds = (datetime.now(UTC) - moment).total_seconds()
-    if seconds >= _DAY_SECONDS:
-        return f"since {moment.astimezone():%Y-%m-%d %H:%M}"
-    return f"for {rough_duration(round(max(seconds, 0.0)))}"
-
-
-_FOLLOW_SECONDS = 2.0
+def _time_from_now(moment: datetime) -> str:
+    """Return the time to or since a moment: "5 min", "3 days 4 h"."""
+    return rough_duration(round(abs((moment - datetime.now(UTC)).total_seconds())))
 
 
 @examples(
@@ -267,7 +242,7 @@ def down(
 
     worker = home.running("worker")
     stopped = bring_down(home, _Progress(), grace, before_server=before_server)
-    run = status.last_trained(home, worker) if stopped.trainings else None
+    run = status.last_trained(worker) if stopped.trainings else None
     print_down(output_console(), home, stopped, run, api)
 
 
@@ -327,6 +302,7 @@ def launch(*, options: RunOptions) -> None:
     own = machine_values(values)
     if worker is None:
         _require_no_settings_of_worker(own)
+        lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
     else:
         # A worker elsewhere has other data, another memory and another store: the flow itself checks them there.
         config = state_directory.as_worker_sees(config, worker)
@@ -339,16 +315,20 @@ def launch(*, options: RunOptions) -> None:
         launching.require_same_run_here(config, name)
         with refused_with_its_plan(config, output_console()):
             found, run_plan = require_trainable(config, name)
+        lines = [*found, run_plan.sentence()]
     values = run_values(values if options.preset is None else {"preset": options.preset, **values})
 
     own_are_known = worker is None or (goes_on and not own)
     with nullcontext() if own_are_known else home.launching(name, own):
         page = launching.launch(api, values, name, _Progress(), as_configured=goes_on)
-    if worker is None:
-        lines = ["The worker is elsewhere: data, memory and store are checked there, as the run begins."]
-    else:
-        lines = [*found, run_plan.sentence()]
-    print_launched(output_console(), name, page, lines)
+    console = output_console()
+    for line in lines:
+        print_line(console, line, style="dim")
+    _print_fact(console, "run", (name, "bold"))
+    _print_fact(console, "page", page)
+    # The run's own page has no address before the run has begun.
+    _print_fact(console, "plots", "on the run's own page: once the run has begun, eigen status prints its address")
+    _print_fact(console, "how far", "eigen status")
 
 
 def logs(
@@ -375,7 +355,7 @@ def logs(
                 print_line(console, f"{line.timestamp.astimezone():%Y-%m-%d %H:%M:%S}  {level:<8}{line.message}")
             if not follow:
                 break
-            time.sleep(_FOLLOW_SECONDS)
+            time.sleep(2.0)
     if last is None:
         say(f"The server at {api} has no log of run '{name}'.")
 
@@ -430,14 +410,13 @@ def _known_server() -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Set the environment that Prefect needs before its import, and return the former one, for processes."""
+    """Set the environment that Prefect needs before its import, and return the former one."""
     given = dict(os.environ)
     os.environ.update(own_environment(given))
     return given
 
 
 def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
-    """Refuse settings that a worker on another machine takes from its own environment."""
     from eigen_core.config.explain import flatten
     from eigen_core.config.machine import MACHINE_SETTINGS, TASK_VARIABLE
 
@@ -451,7 +430,7 @@ def _require_no_settings_of_worker(own: Mapping[str, Any]) -> None:
 
 
 class _Progress:
-    """Prints steps on standard error, without repetition."""
+    """Prints steps on standard error, each once."""
 
     def __init__(self) -> None:
         self._console = Console(stderr=True)
@@ -481,7 +460,7 @@ def workers(
 
     listed = workers_of(scheduler)
     if as_json:
-        print_json([asdict(worker) for worker in listed])
+        print_json(listed)
         return
     console = output_console()
     table = PlainTable("worker", "threads", "CPU", "memory", "last seen", "runs", left=("worker", "runs"))

@@ -44,10 +44,6 @@ from flows.server.flow_runs import RESUME, schedule_of, set_schedule
 CLEANUP = "cleanup/weekly"
 DEPLOYMENTS = (DEPLOYMENT, CLEANUP)
 _DEPLOY_SECONDS = 300.0
-_SHOWN_LINES = 3
-_PACKAGES = ("eigen_core", "flows", "tasks", "deployments")
-_KINDS = (".py", ".yaml", ".toml")
-_DIGITS = 12
 
 
 @contextmanager
@@ -66,11 +62,7 @@ def client_of(api: str) -> Iterator[SyncPrefectClient]:
 
 
 def deploy(api: str) -> None:
-    """Create or update pool, deployments and automations at a server; schedules stay on or off as they are.
-
-    Raises:
-        Stopped: Prefect refuses; the message has its last lines.
-    """
+    """Create or update pool, deployments and automations at a server; schedules stay on or off as they are."""
     with client_of(api) as client:
         _create_pool(client)
         before = {(deployment.name, schedule.slug): schedule.active for deployment, schedule in _schedules(client)}
@@ -110,9 +102,9 @@ def is_up_to_date(client: SyncPrefectClient) -> bool:
         found = [client.read_deployment_by_name(name) for name in DEPLOYMENTS]
     except ObjectNotFound:
         return False
-    versions = {deployment.version for deployment in found}
     has_automations = all(_automations_named(client, name, found[0].id) for name in (RESUME_NAME, ZOMBIE_NAME))
-    return versions == {code_version()} and has_automations and schedule_of(found[0]) is not None
+    is_new = {deployment.version for deployment in found} == {code_version()}
+    return is_new and has_automations and schedule_of(found[0]) is not None
 
 
 def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> DeploymentResponse:
@@ -138,13 +130,11 @@ def set_resuming(client: SyncPrefectClient, active: bool) -> None:
 
 
 def require_schedule(deployment: DeploymentResponse) -> None:
-    """Raise an `InputError` if a deployment has no schedule that resumes runs."""
     if schedule_of(deployment) is None:
         raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
 
 
 def _create_pool(client: SyncPrefectClient) -> None:
-    """Create the work pool if it is missing."""
     # It takes a second to import.
     from prefect.workers.process import ProcessWorker
 
@@ -154,12 +144,12 @@ def _create_pool(client: SyncPrefectClient) -> None:
 
 
 def code_version() -> str:
-    """Return the version of the deployments: that of Eigen, and a hash of all code and settings they depend on."""
-    return f"{__version__}+{code_digest(_PACKAGES, _KINDS, version('prefect'))[:_DIGITS]}"
+    """Return the version of Eigen with a hash of all code and settings that the deployments depend on."""
+    digest = code_digest(("eigen_core", "flows", "tasks", "deployments"), (".py", ".yaml", ".toml"), version("prefect"))
+    return f"{__version__}+{digest[:12]}"
 
 
 def _schedules(client: SyncPrefectClient) -> Iterator[tuple[DeploymentResponse, DeploymentSchedule]]:
-    """Yield the schedules of the deployments that the server has."""
     for name in DEPLOYMENTS:
         with suppress(ObjectNotFound):
             deployment = client.read_deployment_by_name(name)
@@ -183,7 +173,7 @@ def _run_prefect_deploy(api: str) -> None:
             raise Stopped(f"Prefect has not deployed {path} within {_DEPLOY_SECONDS:.0f} s. Try again.") from None
     if ended.returncode != 0:
         said = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
-        raise Stopped(f"Prefect cannot deploy {path}: {' '.join(said[-_SHOWN_LINES:])}")
+        raise Stopped(f"Prefect cannot deploy {path}: {' '.join(said[-3:])}")
 
 
 RESUME_NAME = "resume-after-crash"
@@ -224,28 +214,19 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
             threshold=1,
             within=timedelta(seconds=SILENT_SECONDS),
         ),
-        actions=[
-            ChangeFlowRunState(
-                state=StateType.CRASHED,
-                message=f"No heartbeat for {SILENT_SECONDS:.0f} s: it counts as crashed.",
-            )
-        ],
+        actions=[ChangeFlowRunState(state=StateType.CRASHED, message=f"No heartbeat for {SILENT_SECONDS:.0f} s.")],
     )
 
 
 def bring_automations(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    """Create the automations of a deployment that resume, in place of those that it has."""
+    """Create the automations of a deployment in place of those that it has."""
     for automation in (resume_automation(deployment_id), zombie_automation(deployment_id)):
         _delete_automations(client, automation.name, deployment_id)
         client.create_automation(automation)
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Let the server send a POST request to `url` when a training is finished, crashed, failed, blocked or too large.
-
-    Raises:
-        InputError: `url` is no http or https address.
-    """
+    """Let the server send a POST request to `url` when a training is finished, crashed, failed, blocked, too large."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
@@ -280,7 +261,6 @@ def _alert_automation(deployment_id: UUID, block: UUID, ui: str) -> AutomationCo
 
 
 def _reaching(states: Collection[str], deployment_id: UUID) -> EventTrigger:
-    """Return a trigger that fires when a flow run of a deployment reaches one of these states."""
     return EventTrigger(
         expect={f"prefect.flow-run.{state}" for state in states},
         match={"prefect.resource.id": _FLOW_RUNS},

@@ -4,7 +4,6 @@ import json
 import os
 import re
 import resource
-import sys
 import warnings
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -18,7 +17,6 @@ from flows.server.prefect_internals import EVENTS_AS_THEY_COME, LEASES_IN_FILES
 
 Component = Literal["server", "worker"]
 COMPONENTS: tuple[Component, ...] = ("server", "worker")
-
 
 FINISHED_NAME = "AlreadyFinished"
 RUNNING_NAME = "AlreadyRunning"
@@ -34,20 +32,17 @@ SCHEDULED_TAG = "auto-scheduled"
 SUSPENDED_EVENT = "eigen.flow-run.suspended"
 """Event: the process of a suspended flow run ends."""
 
-_RUN = "run:"
-
 
 def run_tag(run: str) -> str:
-    return f"{_RUN}{run}"
+    return f"run:{run}"
 
 
 def tagged_run(tags: Iterable[str]) -> str | None:
     """Return the run that a flow run with these tags trains; None if no tag names one."""
-    return next((tag.removeprefix(_RUN) for tag in tags if tag.startswith(_RUN)), None)
+    return next((tag.removeprefix("run:") for tag in tags if tag.startswith("run:")), None)
 
 
 def default_run_name(preset: str, moment: datetime | None = None) -> str:
-    """Return a name for a run without one: its preset and the time (now if None)."""
     return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
@@ -82,7 +77,6 @@ _FLOW_DEFAULTS = {
 }
 
 _UMASK = "EIGEN_UMASK"
-_OWNER_ALONE = "077"
 
 
 def prepare_environment() -> None:
@@ -94,7 +88,7 @@ def prepare_environment() -> None:
 
 
 def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with the settings that every process that runs flows needs, where the user has not set them."""
+    """Return `environ` with what every process that runs flows needs, where the user has not set it."""
     return {**_FLOW_DEFAULTS, **environ}
 
 
@@ -104,24 +98,18 @@ def set_umask(environ: Mapping[str, str]) -> None:
     Raises:
         InputError: EIGEN_UMASK is no umask.
     """
-    text = environ.get(_UMASK, "") or _OWNER_ALONE
+    text = environ.get(_UMASK, "") or "077"
     if not re.fullmatch(r"0?[0-7]{3}", text):
         raise InputError(f"{_UMASK} is '{text}', which is no umask: write three octal digits, such as 027.")
     os.umask(int(text, 8))
 
 
 HOST = "127.0.0.1"
-"""Address at which the server listens by default."""
-CORS_VARIABLE = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
-"""Prefect's setting of the origins whose pages may call the server."""
-VARIABLE = "EIGEN_FOLDER"
-"""Variable with the working directory of a worker's flows."""
+FOLDER_VARIABLE = "EIGEN_FOLDER"
+"""Environment variable: the working directory of a worker's flows."""
 POOL = "eigen-gpu"
-"""The work pool."""
 DEPLOYMENT = "train/gpu"
-"""The flow and the deployment that trains."""
-POLL_SECONDS = 2.0
-"""Interval in which the worker asks for work."""
+_CORS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
 
 
 def api_at(port: int) -> str:
@@ -132,11 +120,6 @@ def api_at(port: int) -> str:
 def ui_of(api: str) -> str:
     """Return the address of the pages of an API."""
     return api.rstrip("/").removesuffix("/api")
-
-
-def server_command(port: int, host: str) -> list[str]:
-    """Return the command of the server; it stays in the foreground."""
-    return [sys.executable, "-P", "-m", "flows.server.servers", host, str(port)]
 
 
 def own_origins(environ: Mapping[str, str], port: int) -> str:
@@ -157,16 +140,9 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
         "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": EVENTS_AS_THEY_COME,
         # The pages would ask port 4200. A proxy before them has another address, which only the user knows.
         # By itself Prefect lets every page that a browser has open here ask it, and whoever asks it can run code.
-        CORS_VARIABLE: environ.get(CORS_VARIABLE, own_origins(environ, port)),
+        _CORS: environ.get(_CORS, own_origins(environ, port)),
         "PREFECT_UI_API_URL": environ.get("PREFECT_UI_API_URL", api_at(port)),
     }
-
-
-def worker_command(name: str) -> list[str]:
-    """Return the command of a worker; it stays in the foreground."""
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
-    # One run at a time. A limit of the pool would do it too, but a run whose process has vanished holds that for ever.
-    return [*command, "--limit", "1", "--name", name]
 
 
 def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
@@ -177,16 +153,15 @@ def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def client_environment(environ: Mapping[str, str], api: str) -> dict[str, str]:
-    """Return the environment of a process that calls the API at `api`."""
     return {"PREFECT_UI_URL": ui_of(api), **own_environment(environ), "PREFECT_API_URL": api}
 
 
 def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> dict[str, str]:
     """Return the environment of the worker and of its flows, which run in `folder`."""
     return {
-        "PREFECT_WORKER_QUERY_SECONDS": f"{POLL_SECONDS:g}",
+        "PREFECT_WORKER_QUERY_SECONDS": "2",
         **client_environment(environ, api),
-        VARIABLE: str(folder),
+        FOLDER_VARIABLE: str(folder),
     }
 
 

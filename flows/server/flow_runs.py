@@ -45,27 +45,20 @@ if TYPE_CHECKING:
 
 # More than any process takes to begin, and as long as the server keeps a slot for it.
 _PENDING_SECONDS = 300.0
-_WORKER_LABEL = "prefect.worker.name"
-_VARIABLE = "PREFECT__FLOW_RUN_ID"
 _FLOW, _DEPLOYMENT = DEPLOYMENT.split("/")
 TRAININGS = FlowFilter.model_validate({"name": {"any_": [_FLOW]}})
+_ACTIVE = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
 
 
 def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that trains, or is about to; None if there is none."""
-    found = _active_flow_runs(client)
-    # A run that waits for its process comes after one that has it.
+    """Return the flow run that trains, or is about to; one that waits for its process comes after one that has it."""
+    found = _flow_runs(client, *_ACTIVE)
     begun = [run for run in found if run.state_type != StateType.PENDING]
     return next(iter([*begun, *(run for run in found if is_beginning(run))]), None)
 
 
-def _active_flow_runs(client: SyncPrefectClient) -> list[FlowRun]:
-    """Return the flow runs that have, or are about to get, a process, as far as the server knows."""
-    return _flow_runs(client, StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
-
-
 def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that was suspended last and waits to be resumed in its page, None if none does."""
+    """Return the flow run that was suspended last and waits to be resumed in its page."""
     return next(iter(_flow_runs(client, StateType.PAUSED)), None)
 
 
@@ -75,12 +68,12 @@ def last_flow_run(client: SyncPrefectClient) -> FlowRun | None:
 
 
 def next_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that is due next, None if there is none."""
+    """Return the scheduled flow run that is due first, which may be in the past."""
     return next(iter(_flow_runs(client, StateType.SCHEDULED, sort=FlowRunSort.NEXT_SCHEDULED_START_TIME_ASC)), None)
 
 
 def waiting_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run with a named run that waits for a worker, None if there is none."""
+    """Return the flow run with a named run that waits for a worker."""
     found = next_flow_run(client)
     due = None if found is None else found.next_scheduled_start_time
     if found is None or due is None or due > datetime.now(UTC):
@@ -100,7 +93,6 @@ def is_choosing(flow_run: FlowRun) -> bool:
 
 
 def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
-    """Return the time of the last heartbeat of a worker, None if the server never got one."""
     try:
         found = client.read_workers_for_work_pool(POOL, worker_filter=WorkerFilter())
     except ObjectNotFound:
@@ -128,17 +120,16 @@ def has_lost_process(client: SyncPrefectClient, worker: str) -> bool:
 
 def _without_process(client: SyncPrefectClient, worker: str) -> Iterator[FlowRun]:
     """Yield the active flow runs of this machine's worker that have no process."""
-    for found in _active_flow_runs(client):
-        if found.labels.get(_WORKER_LABEL) == worker and not _has_process(found.id):
+    for found in _flow_runs(client, *_ACTIVE):
+        if found.labels.get("prefect.worker.name") == worker and not _has_process(found.id):
             yield found
 
 
 def _has_process(flow_run_id: UUID) -> bool:
-    """Return whether a process of this user, and this machine, works for a flow run."""
     for process in psutil.process_iter():
-        # One that ends, or is another user's.
+        # Of one that ends, or is another user's.
         with suppress(psutil.Error):
-            if process.environ().get(_VARIABLE) == str(flow_run_id):
+            if process.environ().get("PREFECT__FLOW_RUN_ID") == str(flow_run_id):
                 return True
     return False
 
@@ -151,7 +142,6 @@ def is_beginning(pending: FlowRun) -> bool:
 
 
 def _filter(*types: StateType, **conditions: object) -> FlowRunFilter:
-    """Return a filter for flow runs in states of these types, or in any."""
     state = {"state": {"type": {"any_": types}}} if types else {}
     return FlowRunFilter.model_validate({**conditions, **state})
 
@@ -160,14 +150,9 @@ def _flow_runs(
     client: SyncPrefectClient, *types: StateType, sort: FlowRunSort = FlowRunSort.START_TIME_DESC
 ) -> list[FlowRun]:
     """Return the first ten flow runs of the deployment, by `sort`, in states of these types."""
-    return list(
-        client.read_flow_runs(
-            flow_filter=TRAININGS,
-            deployment_filter=DeploymentFilter.model_validate({"name": {"any_": [_DEPLOYMENT]}}),
-            flow_run_filter=_filter(*types),
-            sort=sort,
-            limit=10,
-        )
+    ours = DeploymentFilter.model_validate({"name": {"any_": [_DEPLOYMENT]}})
+    return client.read_flow_runs(
+        flow_filter=TRAININGS, deployment_filter=ours, flow_run_filter=_filter(*types), sort=sort, limit=10
     )
 
 
@@ -180,23 +165,19 @@ _MOST_PAGES = 5
 
 @dataclass(frozen=True)
 class TrainingRequest:
-    """A request to train a run, and its last flow run.
-
-    Attributes:
-        parameters: those of the flow run with which a user requested it; None: not known.
-        begun: the run is in its store.
-        stopped: that the user has cancelled or suspended it, as a sentence; None: not so.
-    """
+    """A request to train a run, and its last flow run."""
 
     run: str
     flow_run: FlowRun
     parameters: Mapping[str, Any] | None
+    """Those of the flow run with which a user requested it; None: not known."""
     begun: bool
+    """The run is in its store."""
     stopped: str | None
+    """A sentence if the user has cancelled or suspended it."""
 
     @property
     def is_suspended(self) -> bool:
-        """Whether it can be resumed in its page."""
         return self.flow_run.state is not None and self.flow_run.state.is_paused()
 
     @property
@@ -229,19 +210,15 @@ def last_request(run: str | None = None) -> TrainingRequest | None:
 
     Flow runs that only look for something to resume are no requests, and neither is one that was cancelled because
     another one trained. Only the newest 1,000 flow runs of the deployment are considered.
-
-    Raises:
-        httpx.HTTPError, PrefectException: the server does not answer.
     """
     deployment = own_deployment()
     if deployment is None:
         return None
     with get_client(sync_client=True) as client:
         known = sorted(_requests(client, deployment), key=_moment, reverse=True)
-        of_run = [found for found in known if run is None or _run_of(found) == run]
-        if not of_run:
+        last = next((found for found in known if run is None or _run_of(found) == run), None)
+        if last is None:
             return None
-        last = of_run[0]
         name = _run_of(last)
         of_run = [found for found in known if _run_of(found) == name]
         asked = next((place for place, found in enumerate(of_run) if _names_its_run(found)), None)
@@ -267,7 +244,6 @@ def _requests(client: SyncPrefectClient, deployment: UUID) -> Iterator[FlowRun]:
 
 
 def _due(deployment: UUID, *types: StateType) -> FlowRunFilter:
-    """Return a filter for flow runs of a deployment that are due, in states of these types, or in any."""
     return _filter(*types, deployment_id={"any_": [deployment]}, expected_start_time={"before_": datetime.now(UTC)})
 
 
@@ -336,10 +312,8 @@ _PARAMETERS = {"resume": True}
 
 
 def is_scheduled() -> bool:
-    """Return whether a schedule has created this flow run.
-
-    Its parameters do not tell: switching a schedule on in Prefect's pages removes them.
-    """
+    """Return whether a schedule has created this flow run."""
+    # Its parameters do not tell: switching a schedule on in Prefect's pages removes them.
     return SCHEDULED_TAG in runtime.flow_run.tags
 
 
@@ -382,7 +356,7 @@ def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
 
 
 def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:
-    """Return the schedule of a deployment that resumes runs, None if it has none."""
+    """Return the schedule of a deployment that resumes runs."""
     return next((schedule for schedule in found.schedules if schedule.slug == RESUME), None)
 
 
@@ -410,7 +384,7 @@ def first_name() -> str:
 
 
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
-    """Name this flow run, and tag it if tags are given; a refusal of the server is logged."""
+    """Name this flow run, and tag it; log a refusal of the server."""
     if flow_run.id is not None:
         with server_asked("The flow run could not be named", get_run_logger()) as client:
             require_server()
@@ -432,38 +406,34 @@ class OwnFlowRun(Listener):
         self._name = ""
 
     def chosen(self, generation: int) -> None:
-        """Give the flow run tags and a name, such as `mine gen 7-25`."""
         config, last = self._config, self._config.generations
         self._name = f"{self._run} gen {generation}-{last}" if generation <= last else f"{self._run} ({last} done)"
         tags = {*flow_run.tags, run_tag(self._run), f"preset:{config.preset}", f"device:{config.device}"}
         name_flow_run(self._name, tags)
 
     def prepared(self, training: Training) -> None:  # noqa: ARG002
-        """Label the flow run: from now on the run's configuration is in its store."""
+        # From now on the run's configuration is in its store.
         if flow_run.id is not None:
             with server_asked("The flow run could not be labelled", get_run_logger()) as client:
                 require_server()
                 client.update_flow_run_labels(UUID(flow_run.id), {BEGUN_LABEL: time.time()})
 
     def begun(self, training: Training, starts: "Sequence[Start]") -> None:  # noqa: ARG002
-        """Let the schedule resume the run after a crash."""
         switch_schedule(True)
         remove_needless_resumes()
 
     def checkpointed(self, training: Training) -> None:
-        """Add the newest complete generation to the flow run's name."""
         name = f"{self._name} ({training.state.generation} done)"
         self._reporter.report("name", lambda: name_flow_run(name))
 
     def generation_finished(self, record: GenerationRecord, telemetry: Telemetry) -> None:  # noqa: ARG002
-        """Correct the state of this flow run; raise `CancellationError` if it is being cancelled."""
         if time.monotonic() - self._looked >= _LOOK_SECONDS:
             self._reporter.report("resumes", remove_needless_resumes)
             correct_state()
             self._looked = time.monotonic()
 
     def completed(self, training: Training, result: HoldoutResult | None) -> None:  # noqa: ARG002
-        """Wait for an unavailable server: a training that cannot report its end would count as crashed."""
+        # A training that cannot report its end would count as crashed.
         wait_until(server_is_there, _REPORT_SECONDS, every=1.0)
         remove_needless_resumes()
         correct_state()
@@ -492,13 +462,6 @@ def report_suspension() -> None:
     deployment = own_deployment()
     if deployment is None:
         return
-    emit_event(
-        SUSPENDED_EVENT,
-        resource={"prefect.resource.id": f"prefect.flow-run.{flow_run.id}"},
-        related=[
-            {
-                "prefect.resource.id": f"prefect.deployment.{deployment}",
-                "prefect.resource.role": "deployment",
-            }
-        ],
-    )
+    related = {"prefect.resource.id": f"prefect.deployment.{deployment}", "prefect.resource.role": "deployment"}
+    flow_run_id = f"prefect.flow-run.{flow_run.id}"
+    emit_event(SUSPENDED_EVENT, resource={"prefect.resource.id": flow_run_id}, related=[related])

@@ -117,7 +117,6 @@ def _without_value(setting: dict[str, Any], key: str) -> None:
 
 @cache
 def _presets() -> Mapping[str, Mapping[str, Any]]:
-    """Return the settings of each preset by their keys."""
     return {name: flatten(preset_values(name)) for name in PRESET_NAMES}
 
 
@@ -146,11 +145,6 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
             with resume, the run that was requested last; if that is complete or was stopped, and a user resumes, the
             newest unfinished run of the store that was not stopped.
         resume: Continue a run that exists. Otherwise it is begun if it is missing.
-
-    Raises:
-        InputError: the data, the store or the run cannot be used with this configuration.
-        StoreUnavailableError: the store does not answer, or has not all of the run at its end.
-        LeaseLostError: another process has taken the run over.
     """
     with stop_requests_raised():
         # Prefect also imports this file for hooks and forms, which need no training.
@@ -159,25 +153,13 @@ def train_flow(config: FormConfig, run: str | None = None, resume: bool = False)
         return train_flow_run(config, run, resume=resume)
 
 
-_GRACE_HOURS = 24.0
-
-
 @flow(name="cleanup", flow_run_name="cleanup", persist_result=False)
-def cleanup_flow(
-    grace_hours: Annotated[
-        float, Field(ge=0, description="Age from which files of no generation are removed (hours).")
-    ] = _GRACE_HOURS,
-    dry_run: Annotated[bool, Field(description="Only list what would be removed.")] = False,
-) -> int:
+def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: bool = False) -> int:
     """Apply the retention of every run of the worker's store and return the bytes freed. Runs in use are left alone.
 
     Args:
-        grace_hours: age from which files of no generation are removed (hours).
-        dry_run: only list what would be removed.
-
-    Raises:
-        InputError: the store cannot be used.
-        StoreUnavailableError: the store does not answer.
+        grace_hours: Age from which files of no generation are removed (hours).
+        dry_run: Only list what would be removed.
     """
     # As in `train_flow`: this file is rarely read to clean something.
     from eigen_core.housekeeping import clean_runs

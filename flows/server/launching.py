@@ -14,7 +14,7 @@ from prefect.exceptions import PrefectHTTPStatusError
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.server.deploying import client_of, find_deployment, require_schedule, resume_schedule, set_resuming
-from flows.server.environment import SCHEDULED_TAG, VARIABLE, ui_of
+from flows.server.environment import FOLDER_VARIABLE, SCHEDULED_TAG, ui_of
 from flows.server.flow_runs import (
     RESUME,
     has_lost_process,
@@ -26,7 +26,6 @@ from flows.server.flow_runs import (
 )
 from flows.server.state_directory import wait_until
 
-_SOON_SECONDS = 30.0
 # Prefect takes up to 20 s from the end of a cancelled process to its state Cancelled.
 _ENDING_TIMEOUT_SECONDS = 30.0
 _POLL_SECONDS = 1.0
@@ -37,11 +36,10 @@ Say = Callable[[str], None]
 def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> str:
     """Let the worker train `run`, have it resumed until it is finished, and return the page of its flow run.
 
-    Flow runs that are being cancelled, or only look for something to resume, are waited for.
+    Wait for flow runs that are being cancelled, or only look for something to resume; `say` gets a line about it.
 
     Args:
         values: the settings of the run, nested; the rest is the preset's.
-        say: gets a line about each wait.
         as_configured: the run exists, and goes on with its own settings; of `values`, only data count.
 
     Raises:
@@ -61,10 +59,9 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
     """Train the run that was launched last, now and until it is finished.
 
     Args:
-        api: URL of Prefect's API.
         always: even if the schedule that resumes is off; if the last run is complete or was stopped: train the newest
             unfinished run of the worker's store that was not stopped.
-        worker: name of this machine's worker: a flow run whose process was killed is waited for until it reports that.
+        worker: name of this machine's worker; wait until it reports flow runs whose process was killed.
 
     Returns the page of the flow run; None if one runs or is due already, or there is nothing to resume.
     """
@@ -79,7 +76,7 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
             wait_until(lambda: not has_lost_process(client, worker), _ENDING_TIMEOUT_SECONDS, _POLL_SECONDS)
         following = next_flow_run(client)
         due = None if following is None else following.next_scheduled_start_time
-        is_soon = due is not None and due.timestamp() - time.time() < _SOON_SECONDS
+        is_soon = due is not None and due.timestamp() - time.time() < 30.0
         if is_soon or running_flow_run(client) is not None:
             return None
         tags = () if always else (SCHEDULED_TAG,)
@@ -103,7 +100,6 @@ def page_of(api: str, flow_run_id: str) -> str:
 
 
 def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
-    """Return the address of the artifact that shows a run; None if it has none yet."""
     from flows.server.reporter import artifact_key
 
     wanted = ArtifactCollectionFilter.model_validate({"key": {"any_": [artifact_key(run)]}})
@@ -112,28 +108,22 @@ def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
 
 
 def require_free(api: str, say: Say) -> None:
-    """Return when nothing is being trained, as far as the server at `api` knows.
-
-    Raises:
-        InputError: a run is, or was launched before and waits, or a flow run that is about to end does not.
-    """
+    """Return when nothing is being trained; raise an `InputError` if a run is, or was launched before and waits."""
     with client_of(api) as client:
         _wait_until_free(client, api, say)
 
 
 def _wait_until_free(client: SyncPrefectClient, api: str, say: Say) -> None:
+    def is_ending(active: FlowRun) -> bool:
+        return is_choosing(active) or (active.state is not None and active.state.is_cancelling())
+
     end = time.monotonic() + _ENDING_TIMEOUT_SECONDS
-    while (active := running_flow_run(client)) is not None and _is_ending(active) and time.monotonic() < end:
+    while (active := running_flow_run(client)) is not None and is_ending(active) and time.monotonic() < end:
         say(f"waiting for the end of flow run {active.name}")
         time.sleep(_POLL_SECONDS)
     occupying = active or waiting_flow_run(client)
     if occupying is not None:
         raise InputError(_occupied(occupying, page_of(api, str(occupying.id))))
-
-
-def _is_ending(active: FlowRun) -> bool:
-    """Return whether a flow run is being cancelled, or only looks for something to resume."""
-    return is_choosing(active) or (active.state is not None and active.state.is_cancelling())
 
 
 def _create(
@@ -165,6 +155,6 @@ def enter() -> dict[str, str]:
     Prefect would use a temporary folder, with which the store `runs` would be removed. A worker that `prefect worker
     start` has started does not name the folder; its shell does.
     """
-    folder = os.environ.get(VARIABLE) or os.environ["PWD"]
+    folder = os.environ.get(FOLDER_VARIABLE) or os.environ["PWD"]
     os.chdir(folder)
     return {"directory": folder}

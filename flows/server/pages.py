@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
-from types import TracebackType
 from typing import Self
 
 from prefect.exceptions import TerminationSignal
@@ -28,10 +27,7 @@ _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
 
 class RunPages(Listener):
-    """Listener that shows a training in Prefect's pages; a context manager that also shows how it ended.
-
-    It holds texts and numbers, nothing of the training's state.
-    """
+    """Listener that shows a training, and how it ended, in Prefect's pages; holds nothing of the training's state."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:
         self._config = config
@@ -45,9 +41,7 @@ class RunPages(Listener):
         _TASK_LOGGER.addFilter(_says_more_than_completed)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         _TASK_LOGGER.removeFilter(_says_more_than_completed)
         if error is not None:
             self.ended(_reason(error))
@@ -61,7 +55,8 @@ class RunPages(Listener):
         session, state = training.session, training.state
         newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
-        overview = pages.Overview(self._run, self._progress(training), self._link(training), checkpoint=written)
+        link = pages.link_to_run(session.location.store.url, self._run)
+        overview = pages.Overview(self._run, self._progress(training), link, checkpoint=written)
         if earlier := sorted(session.directory.plots.glob("*.png")):
             # An earlier process of the run has left them on this machine.
             drawn = datetime.fromtimestamp(earlier[0].stat().st_mtime, UTC)
@@ -130,11 +125,7 @@ class RunPages(Listener):
             notes=[*sent, *self._memory(training.guard, telemetry), *share],
         )
 
-    def _link(self, training: Training) -> str:
-        return pages.link_to_run(training.session.location.store.url, self._run)
-
     def _memory(self, guard: MemoryGuard, telemetry: Sequence[Telemetry]) -> list[tuple[str, str]]:
-        """Return memory use against the nearest limit, and that of this training."""
         pressure, lines = guard.pressure(), self._config.memory
         verdict = "fine" if pressure.share < lines.soft else f"tight, at {lines.hard:.0%} a phase is ended"
         facts = [("Memory", f"{verdict}: {pressure} are taken")]

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
+from http import HTTPStatus
 from logging import Logger, LoggerAdapter
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 from uuid import UUID
 
@@ -37,7 +37,10 @@ KINDS = ("data", "memory", "plan", "report")
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
 """Errors of a server that accepts no artifact; they must not stop a training."""
 
-_NOT_FOUND = 404
+_CALL_SECONDS = 10.0
+_EVERY_SECONDS = 5.0
+
+logger = logging.getLogger(__name__)
 
 
 def artifact_key(run: str, kind: str = "") -> str:
@@ -68,17 +71,12 @@ class Artifacts:
 
 def _renewed(artifact: UUID, markdown: str, description: str) -> bool:
     """Update an artifact, and return whether it still exists."""
-    client = get_client(sync_client=True)
+    content = {"data": markdown, "description": description}
     try:
         # `update_artifact` would send the content, pictures and all, a second time as an event, which the server keeps.
-        client.request(
-            "PATCH",
-            "/artifacts/{id}",
-            path_params={"id": artifact},
-            json={"data": markdown, "description": description},
-        )
+        get_client(sync_client=True).request("PATCH", "/artifacts/{id}", path_params={"id": artifact}, json=content)
     except httpx.HTTPStatusError as error:
-        if error.response.status_code != _NOT_FOUND:
+        if error.response.status_code != HTTPStatus.NOT_FOUND:
             raise
         return False
     return True
@@ -87,9 +85,6 @@ def _renewed(artifact: UUID, markdown: str, description: str) -> bool:
 def publish_cleaning(store: str, rows: list[Row]) -> None:
     with server_asked("The table of the cleaning could not be shown", get_run_logger()):
         create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}")
-
-
-_CALL_SECONDS = 10.0
 
 
 def server_is_there() -> bool:
@@ -115,14 +110,8 @@ def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iter
 
 
 def retry_once() -> AbstractContextManager[Settings]:
-    """Try each request to the server inside the block twice, for ten seconds each, instead of for minutes.
-
-    This bounds the wait for a server that becomes unavailable, or that reports to be healthy but answers nothing else.
-    """
+    """Try each request to the server inside the block twice, for ten seconds each, instead of for minutes."""
     return temporary_settings({PREFECT_CLIENT_MAX_RETRIES: 1, PREFECT_API_REQUEST_TIMEOUT: _CALL_SECONDS})
-
-
-_EVERY_SECONDS = 5.0
 
 
 class Reporter:
@@ -145,9 +134,7 @@ class Reporter:
         self._sender = self._threads.submit(copy_context().run, self._send_all)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with self._changed:
             self._ended = True
             self._changed.notify_all()
@@ -199,9 +186,6 @@ class Reporter:
             self._changed.wait_for(lambda: self._ended, _EVERY_SECONDS - (time.monotonic() - began))
 
 
-logger = logging.getLogger(__name__)
-
-
 def publish(report: "Report", file: Path) -> str | None:
     """Show a report as an artifact; return its key, None without a server or if that does not accept it."""
     prepare_environment()
@@ -211,11 +195,9 @@ def publish(report: "Report", file: Path) -> str | None:
     from eigen_core.reporting.report import report_markdown
 
     key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(file.absolute()))
-    published = False
+    description = f"Report of run {report.run}: {report.verdict.statement}"
     with server_asked("Prefect has no page of the report", logger):
         require_server()
-        create_markdown_artifact(
-            key=key, markdown=markdown, description=f"Report of run {report.run}: {report.verdict.statement}"
-        )
-        published = True
-    return key if published else None
+        create_markdown_artifact(key=key, markdown=markdown, description=description)
+        return key
+    return None

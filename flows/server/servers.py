@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import has_credentials
-from flows.server.environment import HOST, api_at, client_environment, server_command, server_environment
+from flows.server.environment import HOST, api_at, client_environment, server_environment
 from flows.server.prefect_internals import SERVER_IN_MEMORY, known_revisions
 from flows.server.state_directory import StateDirectory
 
@@ -36,28 +36,22 @@ _ADVICE = "move it away or set PREFECT_HOME to another folder. It holds the hist
 
 
 def require_home(environ: Mapping[str, str]) -> None:
-    """Make Prefect's folder, as Prefect does when it is imported.
-
-    Raises:
-        InputError: it cannot be made or written to.
-    """
+    """Make Prefect's folder, as its import does; raise an `InputError` if it cannot be made or written to."""
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME") or "~/.prefect"))
-    advice = "set PREFECT_HOME to a folder that can be written to."
     try:
         home.mkdir(parents=True, exist_ok=True)
+        refusal = None if os.access(home, os.W_OK | os.X_OK) else "it cannot be written to"
     except OSError as error:
-        reason = error.strerror
-        raise InputError(f"Prefect's folder {home} cannot be made ({reason}): correct HOME, or {advice}") from error
-    if not os.access(home, os.W_OK | os.X_OK):
-        raise InputError(f"Prefect's folder {home} cannot be written to: change its permissions, or {advice}")
+        refusal = f"it cannot be made: {error.strerror}"
+    if refusal is not None:
+        raise InputError(
+            f"Prefect's folder {home} cannot be used ({refusal}): correct HOME, or set PREFECT_HOME to a folder that "
+            "can be written to."
+        )
 
 
 def require_database() -> None:
-    """Refuse the database file of a server that this release of Prefect could not use; nothing is written.
-
-    Raises:
-        InputError: it is no database, or one of another release.
-    """
+    """Raise an `InputError` if this release of Prefect could not use the server's database file; write nothing."""
     from prefect.settings import PREFECT_API_DATABASE_CONNECTION_URL
 
     found = _SQLITE.fullmatch(str(PREFECT_API_DATABASE_CONNECTION_URL.value()).partition("?")[0])
@@ -81,7 +75,6 @@ def require_database() -> None:
 
 
 def is_up(home: StateDirectory) -> bool:
-    """Return whether the worker runs and its server answers."""
     worker = home.running("worker")
     return worker is not None and answers(worker.api)
 
@@ -102,7 +95,6 @@ def answers(api: str) -> bool:
 
 
 def is_taken(host: str, port: int) -> bool:
-    """Return whether a process listens at a port of this machine."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -112,8 +104,7 @@ def is_taken(host: str, port: int) -> bool:
     return False
 
 
-DEFAULT_PORT = 4200
-START_SECONDS = 180.0
+_START_SECONDS = 180.0
 _ANSWER_SECONDS = 5.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -158,9 +149,6 @@ def server_for_training(home: StateDirectory, environ: Mapping[str, str]) -> dic
     """Return the variables with which a training of this process uses the server that `eigen up` has started here.
 
     There are none if the user names an API, or if that server does not answer. Call it before Prefect is imported.
-
-    Raises:
-        InputError: a record of `eigen up` cannot be read.
     """
     if names_an_api(environ):
         return {}
@@ -183,7 +171,6 @@ def configured_api(environ: Mapping[str, str]) -> str | None:
 
 
 def require_answer(api: str) -> None:
-    """Raise an `InputError` if an API does not answer."""
     if not answers(api):
         raise InputError(
             f"Prefect's API at {api} does not answer. Start it, or take its URL out of environment and profile: then "
@@ -204,7 +191,7 @@ def wanted_port(
     """
     if configured is None:
         text = environ.get("PREFECT_SERVER_API_PORT", "").strip()
-        return given or (int(text) if text.isdecimal() else None) or last or DEFAULT_PORT
+        return given or (int(text) if text.isdecimal() else None) or last or 4200
     parts = urlsplit(configured)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     local = parts.hostname in _LOOPBACK and parts.scheme == "http"
@@ -217,15 +204,10 @@ def wanted_port(
 
 
 def start_server(home: StateDirectory, environ: Mapping[str, str], port: int, host: str) -> None:
-    """Start a server at a port of this machine, record it, and return when it answers.
-
-    Raises:
-        InputError: the log cannot be written to.
-        Stopped: the server ended, or did not answer in time.
-    """
+    """Start a server, record it, and return when it answers; raise `Stopped` if it ended, or did not in time."""
     api = api_at(port)
-    command, environment = server_command(port, host), server_environment(environ, port)
-    home.start("server", command, environment, lambda: answers(api), START_SECONDS, api=api)
+    command = [sys.executable, "-P", "-m", "flows.server.servers", host, str(port)]
+    home.start("server", command, server_environment(environ, port), lambda: answers(api), _START_SECONDS, api=api)
     home.remember_port(port)
 
 
@@ -250,10 +232,9 @@ def require_startable(environ: Mapping[str, str], port: int, listening: ListenOp
 
 
 def _prefects_api() -> str | None:
-    """Return the URL of Prefect's active profile."""
     from prefect.settings import PREFECT_API_URL
 
-    url: str | None = PREFECT_API_URL.value()
+    url: str | None = PREFECT_API_URL.value()  # that of the active profile
     return url
 
 
@@ -304,7 +285,6 @@ class RequestGuard:
     """ASGI middleware that refuses requests and web sockets of foreign pages with status 403.
 
     Args:
-        app: the application behind it.
         names: host names of the server, beside IP addresses; None: any.
         origins: of pages that are allowed, beside its own; `*`: all.
     """
@@ -315,7 +295,6 @@ class RequestGuard:
         self._origins = set(origins)
 
     async def __call__(self, scope: "Scope", receive: "Receive", send: "Send") -> None:
-        """Pass on a request of an allowed page."""
         reason = self._refusal(scope["headers"]) if scope["type"] in ("http", "websocket") else None
         if reason is None:
             await self._app(scope, receive, send)
@@ -327,7 +306,6 @@ class RequestGuard:
             await PlainTextResponse(reason, status_code=403)(scope, receive, send)
 
     def _refusal(self, headers: "Collection[tuple[bytes, bytes]]") -> str | None:
-        """Return why a request with these headers is refused, None if it is not."""
         hosts, origins = (
             [value.decode("latin-1") for name, value in headers if name == wanted] for wanted in (b"host", b"origin")
         )
@@ -355,11 +333,10 @@ class RequestGuard:
 
 
 def _is_address(name: str) -> bool:
-    try:
+    with suppress(ValueError):
         ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
+        return True
+    return False
 
 
 def main() -> None:

@@ -24,7 +24,6 @@ from eigen_core.config.model import CheckpointConfig
 from flows.server.environment import Component, Stopped
 
 _POLL_SECONDS = 0.1
-_READY_POLL_SECONDS = 0.2
 _KILLED_SECONDS = 10.0
 _MOST_TAIL_BYTES = 64 << 10
 
@@ -33,7 +32,6 @@ class LocalProcess(ProcessIdentity):
     """A process of this machine, which can be looked at and stopped."""
 
     def children(self, *, recursive: bool = False) -> list["LocalProcess"]:
-        """Return its child processes that have not ended; `recursive`: with theirs."""
         with suppress(psutil.NoSuchProcess):
             if (process := self._process()) is not None:
                 return [LocalProcess.of(child.pid) for child in process.children(recursive=recursive)]
@@ -47,13 +45,12 @@ class LocalProcess(ProcessIdentity):
         return False
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, if it has not ended."""
+        """Send a signal, if it has not ended."""
         with suppress(psutil.NoSuchProcess):
             if (process := self._process()) is not None:
                 process.send_signal(number)
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has ended, at most `seconds`, and return whether it has."""
         return wait_until(lambda: not self.is_alive(), seconds)
 
     def stop(self, seconds: float) -> bool:
@@ -72,16 +69,15 @@ class LocalProcess(ProcessIdentity):
         return all(process.wait(_KILLED_SECONDS) for process in everything)
 
     def _process(self) -> psutil.Process | None:
-        """Return it as psutil does, which sends a signal to no later process with its number; None if it has ended."""
-        try:
+        """Return psutil's process, which sends a signal to no later one with its number; None if it has ended."""
+        with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
-        except psutil.NoSuchProcess:
-            return None
-        return process if self.is_alive() else None
+            return process if self.is_alive() else None
+        return None
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, every: float = _POLL_SECONDS) -> bool:
-    """Wait until `condition` holds, checked every `every` seconds, at most `seconds`; return whether it does."""
+    """Wait until `condition` holds, at most `seconds`; return whether it does."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() >= end:
@@ -106,12 +102,7 @@ def last_lines(log: Path, count: int) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()][-count:]
 
 
-FOLDER = ".eigen"
-
-
 class ProcessRecord(BaseModel):
-    """A process that was started, and where it is found."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     process: LocalProcess
@@ -119,7 +110,7 @@ class ProcessRecord(BaseModel):
     """URL of Prefect's API: the server's own, or the one that the worker asks."""
     log: Path
     folder: Path
-    """Working directory: where the store `runs` is."""
+    """Working directory."""
     store: str | None
     """The store that its environment names."""
 
@@ -134,7 +125,7 @@ class StateDirectory:
     def of(cls, environ: Mapping[str, str]) -> "StateDirectory":
         """Return that of EIGEN_HOME, else `.eigen` in the working directory."""
         given = environ.get("EIGEN_HOME", "").strip()
-        return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / FOLDER)
+        return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / ".eigen")
 
     @property
     def worker_name(self) -> str:
@@ -157,19 +148,8 @@ class StateDirectory:
     ) -> ProcessRecord:
         """Start a process that outlives this one, record it, and return when it is ready.
 
-        It works in the working directory, in a session of its own, and its output is appended to its log.
-
-        Args:
-            name: of the component.
-            command: with its arguments.
-            environment: of the process.
-            ready: returns whether it is ready.
-            seconds: timeout.
-            api, store: of the record.
-
-        Raises:
-            InputError: the log cannot be written to.
-            Stopped: the process ended, or was not ready in time; then it is stopped, and its record removed.
+        It works in the working directory, in a session of its own, and its output is appended to its log. A process
+        that has ended, or is not ready within `seconds`, is stopped, its record removed, and `Stopped` raised.
         """
         folder, log = Path.cwd(), self.log(name)
         with explained("write to", log, "set EIGEN_HOME to another folder"), open(log, "ab") as output:
@@ -187,7 +167,7 @@ class StateDirectory:
         record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store)
         try:
             self.write(name, record)
-            in_time = wait_until(lambda: child.poll() is not None or ready(), seconds, _READY_POLL_SECONDS)
+            in_time = wait_until(lambda: child.poll() is not None or ready(), seconds, 0.2)
             if child.poll() is not None or not in_time:
                 how = f"ended with status {child.returncode}" if in_time else f"was not ready within {seconds:.0f} s"
                 raise Stopped(f"The {name} {how}. {last_words(log)}")
@@ -200,11 +180,7 @@ class StateDirectory:
         return record
 
     def read(self, name: Component) -> ProcessRecord | None:
-        """Return the record of a process; None if it was not started from here, or was stopped.
-
-        Raises:
-            InputError: the record cannot be read.
-        """
+        """Return the record of a process; None if it was not started from here, or was stopped."""
         path = self._file(name)
         try:
             return ProcessRecord.model_validate_json(path.read_bytes())
@@ -218,35 +194,22 @@ class StateDirectory:
             ) from error
 
     def running(self, name: Component) -> ProcessRecord | None:
-        """Return the record of a process that is alive, None if there is none."""
         record = self.read(name)
         return record if record is not None and record.process.is_alive() else None
 
     def write(self, name: Component, record: ProcessRecord) -> None:
-        """Record a process in one step, as all files of the directory are written.
-
-        Raises:
-            InputError: the folder cannot be written to.
-        """
-        self._replace(self._file(name), json.dumps(record.model_dump(mode="json"), indent=2))
+        self._replace(self._file(name), record.model_dump_json(indent=2))
 
     def port(self) -> int | None:
-        """Return the port of the server that was started here last, None if it is not known."""
-        try:
+        with suppress(OSError, ValueError):
             return int((self.path / "port").read_text())
-        except (OSError, ValueError):
-            return None
+        return None
 
     def remember_port(self, port: int) -> None:
-        """Record the port of a server that was started here: the next one listens there too."""
         self._replace(self.path / "port", str(port))
 
     def launched(self, run: str) -> dict[str, Any]:
-        """Return this machine's own settings with which a run was launched here, nested; empty if there are none.
-
-        Raises:
-            InputError: their file cannot be read.
-        """
+        """Return this machine's own settings with which a run was launched here, nested; empty if there are none."""
         path = self._launched(run)
         if path is None:
             return {}
@@ -288,7 +251,7 @@ class StateDirectory:
             return None
 
     def forget(self, name: Component) -> None:
-        """Remove the record of a process that was stopped; its log stays."""
+        """Remove the record of a process; its log stays."""
         with self._explained():
             self._file(name).unlink(missing_ok=True)
 
@@ -296,8 +259,7 @@ class StateDirectory:
     def alone(self, timeout_seconds: float = 0.0) -> Iterator[None]:
         """Make the folder, and let no other `eigen up` or `eigen down` run meanwhile.
 
-        Raises:
-            InputError: another one does, and does not end within `timeout_seconds`, or the folder cannot be written to.
+        Raise an `InputError` if another one does, and does not end within `timeout_seconds`.
         """
         with self._explained():
             self.path.mkdir(parents=True, exist_ok=True)
@@ -324,11 +286,7 @@ class StateDirectory:
 
 
 def placed(store: str, folder: Path) -> str:
-    """Return a store as an absolute path, as a process in `folder` finds it, or as a URL.
-
-    Raises:
-        InputError: it is no store.
-    """
+    """Return a store as an absolute path, as a process in `folder` finds it, or as a URL."""
     if is_remote(store):
         return store
     if store.startswith("file:"):
@@ -337,22 +295,14 @@ def placed(store: str, folder: Path) -> str:
 
 
 def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
-    """Return a configuration with the store that a flow of a worker on this machine will use.
-
-    Raises:
-        InputError: it is no store.
-    """
+    """Return a configuration with the store that a flow of a worker on this machine will use."""
     given = config.checkpoint
     located = {"store": store_here(worker, given.store), "local": placed(given.local, worker.folder)}
     return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
 
 
 def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
-    """Return the store of a training: the given one, else that of its worker, else that of a command here.
-
-    Raises:
-        InputError: it is no store, or the environment's variables contradict each other.
-    """
+    """Return the store of a training: the given one, else that of its worker, else that of a command here."""
     folder = Path.cwd() if worker is None else worker.folder
     default = CheckpointConfig().store
     if given is not None and given != default:

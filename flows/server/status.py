@@ -40,7 +40,6 @@ class ServerStatus(_Document):
     ui: str
     """Address of the pages."""
     answers: bool
-    """It reports that it is healthy."""
     version: str | None = None
     """Of Prefect."""
     pid: int | None = None
@@ -62,13 +61,11 @@ class FlowRunStatus(_Document):
     id: str
     name: str
     run: str | None
-    """The run that it trains."""
     store: str | None = Field(default=None, exclude=True)
     """The store with which it was launched; None: the default."""
     state: str
     """Name of its state, such as Running or AlreadyFinished."""
     message: str | None = None
-    """Of the state."""
     since: Moment
     """When it entered the state."""
     active: bool = False
@@ -89,12 +86,9 @@ class ScheduleStatus(_Document):
 
     active: bool
     next: Moment | None
-    """When the next flow run is due."""
 
 
 class Status(_Document):
-    """Processes and runs here."""
-
     server: ServerStatus | None
     """None if `eigen up` has started none here and PREFECT_API_URL names none."""
     worker: WorkerStatus
@@ -109,7 +103,6 @@ class Status(_Document):
 
     @property
     def up(self) -> bool:
-        """Whether the server answers and the worker runs."""
         return self.server is not None and self.server.answers and self.worker.running
 
     def document(self) -> dict[str, Any]:
@@ -117,9 +110,7 @@ class Status(_Document):
 
     @field_serializer("run")
     def _run_document(self, run: RunStatus | None) -> dict[str, Any] | None:
-        if run is None:
-            return None
-        return {
+        return run and {
             "run": run.run,
             "state": run.state,
             "generation": run.generation,
@@ -131,11 +122,6 @@ class Status(_Document):
 
 
 def status_here(home: StateDirectory) -> Status:
-    """Return the status of processes and runs here.
-
-    Raises:
-        InputError: a record of `eigen up` cannot be read.
-    """
     worker = home.running("worker")
     server = _server(home, worker)
     flow_run = schedule = run_page = heard_of = None
@@ -186,21 +172,15 @@ def _server(home: StateDirectory, worker: ProcessRecord | None) -> ServerStatus 
 
 
 def _flow_run(client: "SyncPrefectClient", api: str, home: StateDirectory) -> FlowRunStatus | None:
-    from flows.server.flow_runs import (
-        last_flow_run,
-        running_flow_run,
-        suspended_flow_run,
-        trained_run,
-        waiting_flow_run,
-    )
+    from flows.server import flow_runs
     from flows.server.launching import page_of
 
-    active = running_flow_run(client)
-    waiting = None if active is not None else waiting_flow_run(client)
-    found = active or waiting or suspended_flow_run(client) or last_flow_run(client)
+    active = flow_runs.running_flow_run(client)
+    waiting = None if active is not None else flow_runs.waiting_flow_run(client)
+    found = active or waiting or flow_runs.suspended_flow_run(client) or flow_runs.last_flow_run(client)
     if found is None or found.state is None:
         return None
-    run = trained_run(found)
+    run = flow_runs.trained_run(found)
     return FlowRunStatus(
         id=str(found.id),
         name=found.name,
@@ -220,19 +200,16 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
     from flows.server.deploying import resume_schedule
     from flows.server.flow_runs import next_flow_run
 
-    try:
-        schedule = resume_schedule(client)
-    except InputError:
-        return None
-    if schedule is None:
-        return None
-    due = next_flow_run(client)
-    return ScheduleStatus(active=schedule.active, next=due and due.next_scheduled_start_time)
+    with suppress(InputError):
+        if (schedule := resume_schedule(client)) is not None:
+            due = next_flow_run(client)
+            return ScheduleStatus(active=schedule.active, next=due and due.next_scheduled_start_time)
+    return None
 
 
-def last_trained(home: StateDirectory, worker: ProcessRecord | None) -> RunStatus | None:
+def last_trained(worker: ProcessRecord | None) -> RunStatus | None:
     """Return the run that was trained last in the store of a worker, None if that is not known."""
-    return _run(worker or home.read("worker"), None)[0]
+    return _run(worker, None)[0]
 
 
 def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
@@ -248,7 +225,6 @@ def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[
 
 
 def newest_run(store: str) -> str | None:
-    """Return the run of a store that was trained last, None if it has none."""
     written = []
     for name in runs_in(store):
         newest = Run(CheckpointConfig(store=store), name).newest

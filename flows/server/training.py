@@ -42,6 +42,11 @@ logger = logging.getLogger(__name__)
 STOP_REQUESTS = (TerminationSignal, Pause)
 """Exceptions of a request to stop: SIGTERM, or a suspension in Prefect's pages, which is noticed between phases."""
 
+R = TypeVar("R")
+
+# After these there is nothing that a schedule could resume, or not without a user's help.
+_LAST_NAMES = (environment.FINISHED_NAME, environment.NOTHING_NAME, environment.BLOCKED_NAME, environment.PLAN_NAME)
+
 
 @dataclass(frozen=True)
 class ChosenRun:
@@ -79,13 +84,9 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
 
     Args:
         config: of a new run; for one that is resumed, only this machine's own settings count.
-        run: its name; None: a new one, or with `resume` the one that was requested last; if that is complete or there
-            is no request, and a user asks: the newest unfinished one of the store.
+        run: None: a new one, or with `resume` the one that was requested last; if that is complete or there is no
+            request, and a user asks: the newest unfinished one of the store.
         resume: the run must exist.
-
-    Raises:
-        InputError: the store or the run cannot be used.
-        StoreUnavailableError: the store does not answer.
     """
     if run is None and resume:
         return _run_to_resume(config)
@@ -106,10 +107,7 @@ def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> 
 
 
 def _run_to_resume(config: Config) -> ChosenRun | State[None]:
-    """Return the run that was requested last, if that is neither complete nor stopped; else, for a user, another one.
-
-    A schedule resumes no run that was not requested.
-    """
+    """Return the run that was requested last, if it is neither complete nor stopped; else, for a user, another one."""
     request = flow_runs.last_request()
     if request is not None and request.stopped is None and not request.is_complete:
         return _requested_run(config, request)
@@ -148,7 +146,7 @@ def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> Chosen
 def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[str]:
     """Return the runs of a store that are not complete and were not cancelled or suspended, the one trained last first.
 
-    Runs whose configuration cannot be read are logged and passed over.
+    Log runs whose configuration cannot be read.
     """
     written = {}
     for name in runs_in(store):
@@ -204,7 +202,6 @@ def _require_parameters_of_a_run(config: Config) -> None:
 
 
 def _launched(run: str) -> dict[str, Any]:
-    """Return the machine's own settings with which `eigen launch` launched the run of this flow run."""
     return StateDirectory.of(os.environ).launched(run) if flow_runs.own_deployment() is not None else {}
 
 
@@ -222,14 +219,7 @@ def _with_store_of_environment(config: Config) -> Config:
     return config_from_values(merge(config.model_dump(), {"checkpoint": {"store": found}}))
 
 
-R = TypeVar("R")
-
-# After these there is nothing that a schedule could resume, or not without a user's help.
-_LAST_NAMES = (environment.FINISHED_NAME, environment.NOTHING_NAME, environment.BLOCKED_NAME, environment.PLAN_NAME)
-
-
 def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
-    """Train as `train_flow` describes, and return the end state; None: all generations are trained."""
     environment.set_umask(os.environ)
     resume = resume or (run is None and flow_runs.is_scheduled())
     # One that was suspended has trained a run before, which its page resumes.
@@ -265,7 +255,6 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
 
 
 def _train(run: ChosenRun) -> State[None] | None:
-    """Train a run, with its pages and trackers; return how that ended."""
     logger = get_run_logger()
     with (
         run.attempt(),
@@ -294,7 +283,7 @@ def _train(run: ChosenRun) -> State[None] | None:
 
 
 def _run_phase(phase: str, generation: int, compute: Callable[[], R]) -> R:
-    """Call a phase as its Prefect task. Implements `eigen_core.run.RunPhase`."""
+    """Call a phase as its Prefect task; an `eigen_core.run.RunPhase`."""
     with stop_requests_unmasked(STOP_REQUESTS):
         return cast(R, TASKS[phase](compute, generation))
 

@@ -1,6 +1,7 @@
 """Starting server, deployments and worker with one command."""
 
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -15,7 +16,7 @@ from eigen_core.checkpoint.store import store_from_environment
 from eigen_core.common.errors import InputError
 from flows.server import servers
 from flows.server.deploying import client_of, deploy, is_up_to_date
-from flows.server.environment import COMPONENTS, Component, Stopped, api_at, ui_of, worker_command, worker_environment
+from flows.server.environment import COMPONENTS, POOL, Component, Stopped, api_at, ui_of, worker_environment
 from flows.server.flow_runs import last_heartbeat, report_lost, running_flow_run
 from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
 
@@ -29,7 +30,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class UpResult:
-    """Result of `eigen up`: the server (None: elsewhere), the worker (None: not wanted), and those just started."""
+    """The server (None: elsewhere), the worker (None: not wanted), and those just started."""
 
     api: str
     server: ProcessRecord | None
@@ -39,8 +40,7 @@ class UpResult:
     @property
     def components(self) -> tuple[Component, ...]:
         """Components that run as processes of this folder."""
-        server: tuple[Component, ...] = () if self.server is None else ("server",)
-        return server if self.worker is None else (*server, "worker")
+        return tuple(part for part in COMPONENTS if getattr(self, part) is not None)
 
 
 def bring_up(
@@ -57,41 +57,32 @@ def bring_up(
         environ: the environment of the processes, beside their own settings.
         listening: where the server listens; without a port: that of PREFECT_API_URL, else its last one, else 4200.
         only: start this component alone; a worker needs a server that answers.
-
-    Raises:
-        InputError: the port is taken, another `eigen up` is at work, or the server elsewhere does not answer.
-        Stopped: a process ended, or was not ready in time.
     """
     # First: what is refused leaves no folder behind.
     port = _port_of_missing_server(home, environ, listening.port, only)
     if port is not None:
         servers.require_startable(environ, port, listening)
     with home.alone(_LOCK_TIMEOUT_SECONDS):
-        return _brought(home, environ, listening, say, only)
-
-
-def _brought(
-    home: StateDirectory, environ: Mapping[str, str], listening: servers.ListenOptions, say: Say, only: Component | None
-) -> UpResult:
-    began: tuple[Component, ...] = ()
-    port = _port_of_missing_server(home, environ, listening.port, only)
-    if port is not None:
-        say("starting the server")
-        servers.start_server(home, environ, port, listening.host)
-        began = ("server",)
-    api, server, worker = servers.known_server(home, environ), home.running("server"), None
-    server = server if server is not None and server.api == api else None
-    if only != "server":
-        with client_of(api) as client:
-            # A server that is busy with a training is not sent again what it has.
-            if not is_up_to_date(client):
-                say("creating the deployments")
-                deploy(api)
-            worker = home.running("worker")
-            if worker is None:
-                say("starting the worker")
-                worker, began = _start_worker(client, home, environ, api), (*began, "worker")
-    return UpResult(api, server, worker, began)
+        began: tuple[Component, ...] = ()
+        # Another one may have started it meanwhile.
+        port = _port_of_missing_server(home, environ, listening.port, only)
+        if port is not None:
+            say("starting the server")
+            servers.start_server(home, environ, port, listening.host)
+            began = ("server",)
+        api, server, worker = servers.known_server(home, environ), home.running("server"), None
+        server = server if server is not None and server.api == api else None
+        if only != "server":
+            with client_of(api) as client:
+                # A server that is busy with a training is not sent again what it has.
+                if not is_up_to_date(client):
+                    say("creating the deployments")
+                    deploy(api)
+                worker = home.running("worker")
+                if worker is None:
+                    say("starting the worker")
+                    worker, began = _start_worker(client, home, environ, api), (*began, "worker")
+        return UpResult(api, server, worker, began)
 
 
 def stop_event() -> threading.Event:
@@ -146,7 +137,9 @@ def _start_worker(
         heartbeat = last_heartbeat(client, name)
         return heartbeat is not None and heartbeat >= began
 
-    command = worker_command(name)
+    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name]
+    # One run at a time. A limit of the pool would do it too, but a run whose process has vanished holds that for ever.
+    command += ["--limit", "1"]
     return home.start("worker", command, environment, has_heartbeat, _WORKER_SECONDS, api=api, store=store)
 
 
@@ -156,19 +149,13 @@ GRACE_SECONDS = 120.0
 # Worker and server end within seconds, but not on a machine with other things to do.
 _END_SECONDS = 60.0
 _REPORT_SECONDS = 10.0
-_STOP_POLL_SECONDS = 0.1
 # What Prefect's worker starts for a flow run; beside it, it starts processes for hooks, which end by themselves.
 _ENGINE = "prefect.engine"
 
 
 @dataclass(frozen=True)
 class DownResult:
-    """Result of `eigen down`.
-
-    Attributes:
-        trainings: number of flow runs that were asked to stop.
-        killed: components that did not stop in time.
-    """
+    """Components that were stopped, the number of flow runs asked to stop, and components that had to be killed."""
 
     worker: ProcessRecord | None
     server: ProcessRecord | None
@@ -186,9 +173,6 @@ def bring_down(
     """Stop components that `bring_up` has started here, trainings first, which may take `grace_seconds` to stop.
 
     `before_server` is called after the worker has ended, before the server is stopped.
-
-    Raises:
-        InputError: another `eigen up` or `eigen down` is at work.
     """
     if not home.path.is_dir():
         before_server()
@@ -197,11 +181,8 @@ def bring_down(
         recorded = home.read("worker") if "worker" in components else None
         worker = recorded if recorded is not None and recorded.process.is_alive() else None
         server = home.running("server") if "server" in components else None
-        killed: list[str] = []
-        trainings = 0
-        if worker is not None:
-            trainings, worker_killed = _stop_worker(worker, say, grace_seconds)
-            killed += ["worker"] * worker_killed
+        trainings, worker_killed = (0, False) if worker is None else _stop_worker(worker, say, grace_seconds)
+        killed = ["worker"] * worker_killed
         if recorded is not None and servers.answers(recorded.api):
             # If the server does not answer, the next `eigen up` reports them.
             with suppress(Stopped), client_of(recorded.api) as client:
@@ -237,7 +218,7 @@ def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple
                 killed = True
                 for engine in engines:
                     engine.kill()
-            time.sleep(_STOP_POLL_SECONDS)
+            time.sleep(0.1)
         if asked:
             wait_until(lambda: _nothing_runs(worker.api), _REPORT_SECONDS)
         say("stopping the worker")
