@@ -28,7 +28,6 @@ MEMORY_ADVICE = "`eigen doctor` shows what there is, `eigen plan` what is needed
 
 
 def flag(name: str, help_text: str, *short: str) -> Any:  # noqa: ANN401 - whatever typer makes an option of
-    """Return an option without a value."""
     return typer.Option(name, *short, help=help_text, metavar="")
 
 
@@ -38,7 +37,7 @@ def option(metavar: str, help_text: str, shown: str | None = None, *names: str, 
 
 
 def number(help_text: str, most: int | None = None, shown: str | None = None) -> Any:  # noqa: ANN401
-    """Return an option for a number from 1 to `most`; `shown`: its default, as the help says it."""
+    """Return an option for a number from 1 to `most`."""
     return option("N", help_text, shown, min=1, max=most)
 
 
@@ -72,7 +71,7 @@ AnyRunName = Annotated[str | None, typer.Argument(help=_RUN_NAME_HELP, show_defa
 
 @dataclass(frozen=True)
 class RunOptions:
-    """Options from which a configuration is made; `run_options` gives them to a command."""
+    """Options from which a configuration is made."""
 
     preset: Preset = None
     run: RunOption = None
@@ -84,7 +83,7 @@ class RunOptions:
     device: Device = None
 
     def settings(self) -> list[str]:
-        """Return the options but preset and run as `key=value`; the path of data is absolute."""
+        """Return the options but preset and run as `key=value`."""
         from eigen_core.config.market import absolute_data
 
         options = {
@@ -122,13 +121,9 @@ def run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
 
         signature = inspect.signature(command)
         parameters: list[inspect.Parameter] = []
-        for parameter in signature.parameters.values():
-            if parameter.name == "options":
-                parameters += [
-                    parameter.replace(name=field.name, default=None, annotation=field.type) for field in chosen
-                ]
-            else:
-                parameters.append(parameter)
+        for one in signature.parameters.values():
+            shared = [one.replace(name=field.name, default=None, annotation=field.type) for field in chosen]
+            parameters += shared if one.name == "options" else [one]
         vars(with_options)["__signature__"] = signature.replace(parameters=parameters)
         return with_options
 
@@ -136,8 +131,6 @@ def run_options(*names: str) -> Callable[[Callable[..., None]], Callable[..., No
 
 
 def examples(text: str) -> Callable[[Callable[P, None]], Callable[P, None]]:
-    """Give a command examples, with which its help ends."""
-
     def decorate(command: Callable[P, None]) -> Callable[P, None]:
         vars(command)["examples"] = f"[bold]Examples[/]\n{text}"
         return command
@@ -153,22 +146,21 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
         except InputError as error:
-            raise _exit(str(error), EXIT_BAD_INPUT) from None
+            sentence, code = str(error), EXIT_BAD_INPUT
         except StoppedByMemory as stop:
-            raise _exit(str(stop), EXIT_MEMORY) from None
+            sentence, code = str(stop), EXIT_MEMORY
         except (Stopped, StoreUnavailableError) as stop:
-            raise _exit(str(stop), EXIT_OTHER) from None
+            sentence, code = str(stop), EXIT_OTHER
         except MemoryError:
-            raise _exit(f"There is not enough memory for this. {MEMORY_ADVICE}", EXIT_MEMORY) from None
+            sentence, code = f"There is not enough memory for this. {MEMORY_ADVICE}", EXIT_MEMORY
         except KeyboardInterrupt:
-            raise _exit("Stopped.", EXIT_OTHER) from None
+            sentence, code = "Stopped.", EXIT_OTHER
+        else:
+            return
+        say(sentence)
+        raise typer.Exit(code)
 
     return speaking
-
-
-def _exit(sentence: str, code: int) -> typer.Exit:
-    say(sentence)
-    return typer.Exit(code)
 
 
 def store_of(given: str | None) -> str:

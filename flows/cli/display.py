@@ -92,19 +92,16 @@ def stopped_gently() -> Iterator[None]:
         yield
 
 
-_CLOCK_WIDTH = len("0:00:00")
 _RUN_LOGGERS = ("prefect.flow_runs", "prefect.task_runs")
 
 
 class Display(Listener):
-    """Shows a training, and stops it between two phases if that was requested.
-
-    This display prints one line for each generation, for files and pipes.
+    """Prints one line for each generation, for files and pipes; stops a training between two phases on request.
 
     Attributes:
         describes: show data and plan of the next run, which have not been shown yet.
         headings: by name of a run, a line that is shown when its training begins.
-        trained: the run whose generations are trained, or were trained last, and its configuration.
+        trained: the run that trains, or was trained last, and its configuration.
     """
 
     def __init__(self, console: Console, signals: StopSignals | None = None) -> None:
@@ -119,7 +116,7 @@ class Display(Listener):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End the display."""
+        pass
 
     def prepared(self, training: "Training") -> None:
         if self.describes:
@@ -136,19 +133,16 @@ class Display(Listener):
         self.signals.check()
 
     def describe(self, found: Sequence[str], run_plan: "RunPlan") -> None:
-        """Print what was found in the data of a run, in sentences, and what it will take."""
         for line in (*found, run_plan.sentence()):
             print_line(self.console, line, style="dim")
 
     def announce(self, what: str) -> None:
-        """Show what is done before the training begins."""
         print_line(self.console, f"{what} ...", style="dim")
 
     def waiting_for(self, what: str) -> None:
         """Show a wait on a terminal only."""
 
     def started(self, generation: int, generations: int) -> None:
-        """Show the training's start after `generation`."""
         self._steps = generations
         if generation:
             print_line(self.console, f"continuing after generation {generation}/{generations}")
@@ -174,11 +168,11 @@ def progress_shown(console: Console | None = None, steps: str = "generations") -
 
 
 def figures(record: "GenerationRecord", telemetry: "Telemetry") -> str:
-    """Return the figures of a generation in one line."""
+    excess = record.champion_excess
     return (
         f"best {record.best_fitness:,.1f}  mean {record.mean_fitness:,.1f}  "
         f"champion validation {record.champion_validation:,.1f}  "
-        f"{f'excess {record.champion_excess.short} a {record.champion_excess.per}  ' if record.champion_excess else ''}"
+        f"{'' if excess is None else f'excess {excess.short} a {excess.per}  '}"
         f"buffer {record.transitions:,}/{record.replay_capacity:,}  "
         f"{duration(telemetry.seconds)}  RSS {size(telemetry.rss_bytes)}"
     )
@@ -189,7 +183,7 @@ class BarDisplay(Display):
 
     def __init__(self, console: Console, steps: str = "generations", signals: StopSignals | None = None) -> None:
         super().__init__(console, signals)
-        clock = Column(no_wrap=True, min_width=_CLOCK_WIDTH)
+        clock = Column(no_wrap=True, min_width=len("0:00:00"))
         self._overall = Progress(
             TextColumn(steps, table_column=Column(width=22)),
             BarColumn(bar_width=40),
@@ -207,8 +201,8 @@ class BarDisplay(Display):
         )
         self._overall_task = self._overall.add_task("", total=None, left="", visible=False)
         self._phase_task = self._phase.add_task("starting", total=None, count="")
-        self._figures = Text("")
-        self._live = Live(self._group(), console=console, transient=True)
+        self._figures = Text("", style="dim")
+        self._live = Live(Group(self._overall, self._phase, self._figures), console=console, transient=True)
         self._current = ""
         self._first = 0
         self._started = time.monotonic()
@@ -248,11 +242,8 @@ class BarDisplay(Display):
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         self.progressed(record.generation, self._steps)
-        self._figures = Text(f"generation {record.generation}: {figures(record, telemetry)}", style="dim")
-        self._live.update(self._group())
-
-    def _group(self) -> Group:
-        return Group(self._overall, self._phase, self._figures)
+        self._figures.plain = f"generation {record.generation}: {figures(record, telemetry)}"
+        self._live.refresh()
 
 
 class ConsoleHandler(logging.Handler):
@@ -268,7 +259,7 @@ class ConsoleHandler(logging.Handler):
         self._signals = signals
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a record without its traceback, which the history in Prefect keeps."""
+        # Without its traceback, which the history in Prefect keeps.
         if record.name.startswith("prefect") and self._signals.requested:
             return
         if record.name.startswith(_RUN_LOGGERS) and record.levelno >= logging.ERROR:

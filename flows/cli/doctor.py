@@ -1,11 +1,14 @@
 """Checks that this machine has what a training needs, before anything is trained; no check depends on another."""
 
 import os
+import platform
+import re
 import shutil
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -34,11 +37,8 @@ Found = tuple[Status, str, str]
 
 _PYTHON_FIRST, _PYTHON_LAST = (3, 11), (3, 13)
 _API_SECONDS = 15.0
-_SHOWN_WORKERS = 3
 _CHECK_WIDTH = 15
 _SEE_DATA = "Correct the data first."
-_INSTALL = "Install it again: make setup."
-_ADDRESSES = "Raise the limit, such as ulimit -v."
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -88,13 +88,11 @@ class Finding:
 
 
 class Doctor:
-    """Checks this machine for a run with a configuration."""
-
     def __init__(self, config: "Config") -> None:
         self._config = config
 
     def findings(self) -> Iterator[Finding]:
-        """Run one check after the other. What a check raises is its finding."""
+        """Run one check after the other; an error of a check is its finding."""
         checks = {
             "python": self._python,
             "torch": self._torch,
@@ -111,21 +109,22 @@ class Doctor:
             "workers": self._workers,
         }
         for name, check in checks.items():
+            status: Status = "failed"
+            advice = ""
             try:
                 status, found, advice = check()
             except (InputError, StoreUnavailableError) as error:
-                status, found, advice = "failed", str(error), ""
+                found = str(error)
             except ImportError as error:
-                status, found, advice = "failed", f"it cannot be loaded: {_first_line(error)}", _INSTALL
+                found, advice = f"it cannot be loaded: {_first_line(error)}", "Install it again: make setup."
             except MemoryError:
-                status, found, advice = "failed", "there is not enough memory to look", _ADDRESSES
+                found, advice = "there is not enough memory to look", "Raise the limit, such as ulimit -v."
             except Exception as error:  # noqa: BLE001 - whatever is wrong is what the check is for
-                status, found, advice = "failed", f"{type(error).__name__}: {_first_line(error)}", ""
+                found = f"{type(error).__name__}: {_first_line(error)}"
             yield Finding(name, status, found, advice)
 
     def _python(self) -> Found:
-        have = ".".join(map(str, sys.version_info[:3]))
-        found = f"Python {have} at {sys.executable}"
+        found = f"Python {platform.python_version()} at {sys.executable}"
         if not _PYTHON_FIRST <= sys.version_info[:2] <= _PYTHON_LAST:
             return "failed", found, "Make the environment anew with Python 3.11 to 3.13: make setup."
         return "ok", found, ""
@@ -147,21 +146,22 @@ class Doctor:
         limit = device_limit(device)
         if limit is not None:
             free, _ = torch.cuda.mem_get_info(device)
-            return (
-                "ok",
-                f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now; {_driver()}",
-                "",
-            )
+            found = f"{device} (device={self._config.device}): {limit}, {size(free)} of it free now; {_driver()}"
+            return "ok", found, ""
         found = f"cpu (device={self._config.device}), {usable_cores()} of {os.cpu_count()} cores"
         if self._config.device == "cpu":
             return "ok", found, ""
-        if _DRIVER.exists() and torch.version.cuda is None:
-            found = f"{found}; {_driver()}, but torch is built for the CPU"
-            return "warning", found, "Install torch's build for CUDA to use the GPU."
+        found = f"{found}; {_driver()}"
         if torch.version.cuda is not None:
-            found = f"{found}; torch is built for CUDA and finds no GPU; {_driver()}"
-            return "warning", found, "Look at nvidia-smi; in a container, start it with --gpus all."
-        return "ok", f"{found}; {_driver()}", ""
+            advice = "Look at nvidia-smi; in a container, start it with --gpus all."
+            return "warning", f"{found}; torch is built for CUDA and finds no GPU", advice
+        if _DRIVER.exists():
+            return (
+                "warning",
+                f"{found}, but torch is built for the CPU",
+                "Install torch's build for CUDA to use the GPU.",
+            )
+        return "ok", found, ""
 
     def _ta_lib(self) -> Found:
         import talib
@@ -255,7 +255,7 @@ class Doctor:
         lost = unreachable([worker.address for worker in workers])
         if lost:
             status: Status = "failed" if len(lost) == len(workers) else "warning"
-            found = f"{found}; {len(lost)} cannot be reached from here: {', '.join(lost[:_SHOWN_WORKERS])}"
+            found = f"{found}; {len(lost)} cannot be reached from here: {', '.join(lost[:3])}"
             return status, found, "Open their ports to this machine: --worker-port says which."
         return "ok", f"{found}, and all can be reached", ""
 
@@ -275,10 +275,9 @@ class Doctor:
         from eigen_core.planning.run_plan import plan_run
 
         try:
-            data = self._opened
+            return plan_run(self._config, self._opened, measured=False)
         except InputError:
             return None
-        return plan_run(self._config, data, measured=False)
 
 
 def _first_line(error: Exception) -> str:
@@ -287,10 +286,9 @@ def _first_line(error: Exception) -> str:
 
 def _versioned(package: str, found: str, have: str) -> Found:
     """Compare a version with the one that Eigen is tested with, if that is pinned."""
-    try:
+    needed: list[str] = []
+    with suppress(PackageNotFoundError):
         needed = requires(DISTRIBUTION) or []
-    except PackageNotFoundError:
-        needed = []
     pinned = next((line.removeprefix(f"{package}==") for line in needed if line.startswith(f"{package}==")), have)
     if pinned == have:
         return "ok", found, ""
@@ -299,22 +297,16 @@ def _versioned(package: str, found: str, have: str) -> Found:
 
 
 def _driver() -> str:
-    """Return the version of NVIDIA's driver, in words."""
     try:
-        first = _DRIVER.read_text().splitlines()[0]
-    except (OSError, IndexError):
+        # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
+        number = re.search(r"\d+\.[\d.]+", _DRIVER.read_text())
+    except OSError:
         return "no NVIDIA driver"
-    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  550.54.15  Tue Mar ..."
-    numbers = [word for word in first.split() if word[0].isdigit() and "." in word]
-    return f"NVIDIA driver {numbers[0]}" if numbers else "an NVIDIA driver"
+    return f"NVIDIA driver {number[0]}" if number else "an NVIDIA driver"
 
 
 def _require_usable(folder: Path) -> None:
-    """Try all that a store does in a folder, or above one that is missing, which is not made.
-
-    Raises:
-        InputError, StoreUnavailableError: it cannot be used.
-    """
+    """Try all that a store does in a folder, or above one that is missing, which is not made."""
     if folder.is_dir():
         LocalStore(folder).check()
         return

@@ -1,8 +1,8 @@
 """The commands that judge: backtest, compare, report, act, audit, importance, trust."""
 
-import math
 from collections.abc import Mapping
-from dataclasses import asdict
+from contextlib import suppress
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from flows.cli.display import Display
 
 COMPARED = ("total_return", "sharpe", "max_drawdown")
-"""Figures by which `--json` compares accounts."""
+"""Metrics by which `--json` compares accounts."""
 
 
 @examples(
@@ -108,7 +108,6 @@ def backtest_document(found: "Backtest", folder: Path) -> dict[str, Any]:  # noq
 
 
 def account_document(played: "Backtest | WalkResult") -> dict[str, Any]:
-    """Return what `--json` prints of an account, its verdict, and the figures of its baselines."""
     curve, figures, excess = played.curve, played.figures, played.excess
     shown = None if excess is None else attributes(excess, "mean", "standard_error")
     per_year = excess is not None and excess.per == "year"
@@ -141,7 +140,7 @@ def _random_document(drawn: "MatchedTraders", own: float, number: str) -> dict[s
 
 
 def _won(trades: "pd.DataFrame") -> float | None:
-    """Return the share of the trades with a gain; None without trades, or where rows are single orders."""
+    """Return the share of trades with a gain; None without trades, or where rows are single orders."""
     return float((trades["gain"] > 0.0).mean()) if len(trades) and "exit" in trades else None
 
 
@@ -174,7 +173,6 @@ def print_backtest(console: Console, found: "Backtest", folder: Path) -> None:
 
 
 def _print_random(console: Console, label: str, drawn: "MatchedTraders", own: float, luck: str = "") -> None:
-    """Print how many of random traders or shifted trades earn less."""
     quantile, median = drawn.quantile_of(own), drawn.median_return
     if quantile is not None and median is not None:
         earned = f"median {change(100.0 * median, 1)} %; {percent(quantile, 0)} of them earn less{luck}"
@@ -270,9 +268,8 @@ def report(
     from eigen_core.reporting.report import is_report_of_walk, write_report, write_walk_report
     from flows.server.reporter import publish
 
-    where = store_of(store)
+    where, file = store_of(store), out or Path(f"{name}-report.html")
     of_walk = is_report_of_walk(where, name, span=span, agent=agent)
-    file = Path(f"{name}-report.html") if out is None else out
     with progress_shown():
         if of_walk:
             found = write_walk_report(where, name, file)
@@ -307,7 +304,6 @@ def report_document(report: "Report", agent: str, file: Path, artifact: str | No
 
 
 def accounts_of(name: str, played: "SpanResult") -> dict[str, tuple["EquityCurve", "Metrics"]]:
-    """Return the accounts of agents, under this name, and of their baselines, with their metrics."""
     baselines = {key: (curve, played.figures_of_baselines[key]) for key, curve in played.baselines.items()}
     return {name: (played.curve, played.figures), **baselines}
 
@@ -482,7 +478,6 @@ def importance(
 
 
 def _generations(text: str | None, agent: str) -> int | None:
-    """Return how many of the newest generations are asked for; None: all."""
     if text is not None and agent != "champion":
         raise InputError(f"--generations is about champions: leave out --agent {agent}, or --generations.")
     if text is None or text == "all":
@@ -526,7 +521,6 @@ def print_importance(console: Console, found: "RunImportance") -> None:
 
 
 COLUMNS = ("market", "trials", "skill claimed", "95 % interval")
-_LARGEST = 10_000
 
 
 @examples(
@@ -543,7 +537,7 @@ the folder: run the same command again to continue, with more trials or edges if
 def trust(
     data: DataArgument = None,
     *,
-    trials: Annotated[int, number("Markets of noise, and trials of each edge.", most=_LARGEST)] = 10,
+    trials: Annotated[int, number("Markets of noise, and trials of each edge.", most=10_000)] = 10,
     edges: Annotated[
         str, option("LIST", "Information coefficients that are planted; an empty text: none.")
     ] = "0.05,0.1,0.2,0.3",
@@ -555,14 +549,9 @@ def trust(
     wanted = edges_in(edges)
     from eigen_core.judging.trust import TRIAL_PRESET, TrustTrials, trust_document, with_trial_settings
 
-    chosen = RunOptions(generations=options.generations, assignments=options.assignments).settings()
-    config = RunOptions(
-        preset=options.preset or TRIAL_PRESET,
-        seed=options.seed,
-        assignments=with_trial_settings(chosen),
-        data=data,
-        device="cpu",
-    ).config()
+    settings = with_trial_settings(replace(options, seed=None).settings())
+    trial = RunOptions(options.preset or TRIAL_PRESET, seed=options.seed, assignments=settings, data=data, device="cpu")
+    config = trial.config()
     console = Console(stderr=True)
 
     def made(trial: "Trial", done: int, of: int) -> None:
@@ -575,24 +564,17 @@ def trust(
 
 
 def show_trial(display: "Display", number: int, of: int) -> None:
-    """Show which trial is made now."""
     display.progressed(number - 1, of)
     display.waiting_for(f"trial {number} of {of}")
 
 
 def edges_in(text: str) -> tuple[float, ...]:
-    """Return the information coefficients that a text lists.
-
-    Raises:
-        InputError: one of them is not from 0 to 1.
-    """
-    try:
+    """Return the information coefficients that a text lists; raise an `InputError` if one is not from 0 to 1."""
+    with suppress(ValueError):
         edges = tuple(float(part) for part in text.split(",") if part.strip())
-    except ValueError:
-        edges = (math.nan,)
-    if not all(0.0 <= edge <= 1.0 for edge in edges):
-        raise InputError(f"--edges {text}: give information coefficients from 0 to 1, such as 0.05,0.1,0.2.")
-    return edges
+        if all(0.0 <= edge <= 1.0 for edge in edges):
+            return edges
+    raise InputError(f"--edges {text}: give information coefficients from 0 to 1, such as 0.05,0.1,0.2.")
 
 
 def print_trust(console: Console, trust: "Trust") -> None:

@@ -59,7 +59,6 @@ def plan(
 
 
 def _shape_of(days: int | None, columns: int | None, assets: int | None, data: str | None) -> "Shape | None":
-    """Return the shape of a panel without data; None if none was given."""
     if days is None and columns is None and assets is None:
         return None
     if days is None or columns is None:
@@ -78,19 +77,16 @@ def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan") -
 
 
 def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
-    """Print the tables of a plan, what it writes, and the limits of this machine; no verdict."""
-    size = "" if run_plan.data.facts is None else f"; {run_plan.data.facts}"
+    """Print the tables of a plan and the limits of this machine; no verdict."""
+    facts = "" if run_plan.data.facts is None else f"; {run_plan.data.facts}"
     print_line(
-        console,
-        f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{size}",
+        console, f"Preset {config.preset}, {config.generations} generations of {config.population.size} agents{facts}"
     )
     _print_parts(console, run_plan)
     _print_phases(console, run_plan)
     _print_disk(console, config, run_plan.plan.disk)
-    for index, limit in enumerate(run_plan.limits):
+    for index, limit in enumerate(filter(None, (*run_plan.limits, run_plan.device_limit))):
         _print_fact(console, "" if index else "limits", str(limit))
-    if run_plan.device_limit is not None:
-        _print_fact(console, "", str(run_plan.device_limit))
 
 
 def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
@@ -122,10 +118,8 @@ def _print_phases(console: Console, run_plan: "RunPlan") -> None:
 def _print_disk(console: Console, config: "Config", disk: "DiskPlan") -> None:
     kept = f"the newest {config.checkpoint.keep_last}"
     every = f" and every {config.checkpoint.keep_every}th" if config.checkpoint.keep_every else ""
-    _print_fact(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint")
-    _print_fact(
-        console, "", f"{_size(disk.run_bytes)} the run at its end ({kept}{every}), {_size(disk.most_bytes)} at most"
-    )
+    end = f"{_size(disk.run_bytes)} the run at its end ({kept}{every}), {_size(disk.most_bytes)} at most"
+    _print_fact(console, "disk", f"{_size(disk.checkpoint_bytes)} a checkpoint; {end}")
     if disk.local_bytes:
         _print_fact(console, "", f"{_size(disk.local_bytes)} on this machine too, with all that may wait for upload")
     uploads = f"{_size(disk.upload_bytes)} in all" if disk.upload_bytes else "none: the store is a folder here"
@@ -145,12 +139,8 @@ def _print_time(console: Console, measured: "ProbeResult | ProbeFailure | None",
     _print_fact(console, "time", f"about {rough_duration(measured.generation_seconds)} a generation ({phases})")
     whole = rough_duration(measured.generation_seconds * generations)
     _print_fact(console, "", f"about {whole} for {generations:,} generations, without checkpoints and plots")
-    _print_fact(
-        console,
-        "",
-        f"inferred from a piece of a generation, computed here in {rough_duration(measured.probe_seconds)}: it may "
-        "take half as long or twice, and longer while others use the processors",
-    )
+    inferred = f"inferred from a piece of a generation, computed here in {rough_duration(measured.probe_seconds)}"
+    _print_fact(console, "", f"{inferred}: it may take half as long or twice, and longer while others compute")
 
 
 def _size(amount: int) -> str:
@@ -203,10 +193,7 @@ def settings_document(config: "Config") -> list[dict[str, Any]]:
 
 
 def print_settings(console: Console, config: "Config") -> None:
-    """Print every setting with its value in a preset and its meaning; what the preset overrides is marked.
-
-    Settings of other algorithms and methods than the preset's have no value.
-    """
+    """Print every setting; settings of other algorithms and methods than the preset's have no value."""
     from eigen_core.config.explain import explain, settings
 
     headers = ("setting", "value", "default", "meaning")

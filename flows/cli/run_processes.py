@@ -15,7 +15,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eigen_core.checkpoint.store import is_remote
 from eigen_core.common.errors import InputError
 from eigen_core.common.runtime import environment_without_instructions, stop_with_this_process
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from eigen_core.config import Config
 
 POLL_SECONDS = 0.5
-"""Time between two looks at a run."""
 # A stop that was requested waits 15 s for uploads, and Prefect's report of it takes some.
 _STOP_SECONDS = 60.0
 AGAIN = "The same command goes on."
@@ -43,11 +41,7 @@ class WholeRun:
 
 
 def whole_run(name: str, preset: str | None, settings: Sequence[str]) -> WholeRun:
-    """Describe a run for a process of its own, by preset and settings `key=value`; of equal keys the last counts.
-
-    Raises:
-        InputError: they contradict each other.
-    """
+    """Describe a run for a process of its own, by preset and settings `key=value`; of equal keys the last counts."""
     from eigen_core.config.loading import load_config
 
     last = list({setting.partition("=")[0].strip(): setting for setting in settings}.values())
@@ -57,8 +51,6 @@ def whole_run(name: str, preset: str | None, settings: Sequence[str]) -> WholeRu
 
 @dataclass(frozen=True)
 class RunEnd:
-    """Exit code and output of the process of a run."""
-
     code: int
     output: str
 
@@ -70,7 +62,6 @@ class RunEnd:
 
     @property
     def refused(self) -> bool:
-        """Whether the run cannot be trained with these settings."""
         return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY)
 
 
@@ -86,9 +77,7 @@ def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | N
     """Train a run from its last checkpoint to its end in a process, which prints to `log`, and return how it ended.
 
     Once `is_stopped`, asked twice a second, is true, the process is ended. Relative paths are in `folder`, or here.
-
-    Raises:
-        Stopped: another process trains the run.
+    Raise `Stopped` if another process trains the run.
     """
     if not _waited_until_free(run, is_stopped):
         return _STOPPED
@@ -139,11 +128,7 @@ def _waited_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
 
 
 def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
-    """Refuse a run that was not trained to its end, as far as this process can see.
-
-    Raises:
-        Stopped: it failed, or is finished where this process does not see it; `StoppedByMemory` if for memory.
-    """
+    """Raise `Stopped`, or `StoppedByMemory`, for a run that failed or is finished where this process cannot see it."""
     from flows.cli.training import is_finished
 
     if end.code != 0:
@@ -157,11 +142,7 @@ def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
 
 
 def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
-    """Refuse whole runs on the workers of `runs_on` whose agents workers compute too: they may wait for ever.
-
-    Raises:
-        InputError: the runs name a scheduler too.
-    """
+    """Refuse whole runs on the workers of `runs_on` whose agents workers compute too: they may wait for ever."""
     if runs_on is not None and config.scheduler is not None:
         raise InputError(
             f"--runs-on {runs_on} lets each worker train a whole run, and the setting scheduler={config.scheduler} "
@@ -174,12 +155,8 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 def whole_runs(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
     """Return a function that does tasks, `jobs` at a time, which train runs here or on the workers of a scheduler.
 
-    After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. A run whose worker
-    is lost is trained further by another one; a worker that loses this process or the scheduler ends its run.
-
-    Raises:
-        InputError: the scheduler cannot be reached.
-        Stopped: they were stopped.
+    After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. Another worker
+    trains a run whose worker is lost; a worker that loses this process or the scheduler ends its run.
     """
     stopped = threading.Event()
     with stop_signals() as signals:
@@ -240,11 +217,11 @@ def _train_by_worker(client: Any, run: WholeRun, log: Path, is_stopped: IsStoppe
 
 
 def _with_absolute_folders(run: WholeRun) -> WholeRun:
-    checkpoint = run.config.checkpoint
-    folders = {"local": os.path.abspath(checkpoint.local)}
-    if not is_remote(checkpoint.store):
-        folders["store"] = os.path.abspath(checkpoint.store)
-    checkpoint = checkpoint.model_copy(update=folders)
+    from flows.server.state_directory import placed
+
+    given, folder = run.config.checkpoint, Path.cwd()
+    folders = {"local": placed(given.local, folder), "store": placed(given.store, folder)}
+    checkpoint = given.model_copy(update=folders)
     return replace(run, config=run.config.model_copy(update={"checkpoint": checkpoint}))
 
 

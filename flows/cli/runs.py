@@ -27,7 +27,6 @@ _SHOWN_GENERATIONS = 40
 _MEMORY_GENERATIONS = 3
 _REMOVE_REPORT = "Remove it to see the one before."
 _SHOWN_DAMAGES = 50
-_TELEMETRY_KEYS = ("seconds", "rss_peak_bytes")
 _HISTORY_KEYS = (
     *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
     *("champion_excess", "distinct_ancestors", "policy_distance", "transitions", "weights_sha256", "replay_sha256"),
@@ -35,7 +34,6 @@ _HISTORY_KEYS = (
 
 
 def command_for(command: str, config: "Config", run: str) -> str:
-    """Return the command line of `eigen COMMAND` for a run: show, resume, memory."""
     from eigen_core.config import Config
 
     store = config.checkpoint.store
@@ -112,7 +110,7 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
         "config": status.config.model_dump(mode="json"),
         "history": [
             attributes(record, *_HISTORY_KEYS)
-            | {key: getattr(took.get(record.generation), key, None) for key in _TELEMETRY_KEYS}
+            | {key: getattr(took.get(record.generation), key, None) for key in ("seconds", "rss_peak_bytes")}
             for record in status.history
         ],
         "goodput": status.goodput and {"share": status.goodput.share, **asdict(status.goodput)},
@@ -120,15 +118,8 @@ def run_document(status: "RunStatus") -> dict[str, Any]:
 
 
 def print_runs(console: Console, statuses: Sequence["RunStatus"], unreadable: Mapping[str, str]) -> None:
-    table = PlainTable(
-        "run",
-        "state",
-        "generation",
-        "champion validation",
-        "preset",
-        left=("run", "state", "preset"),
-        least_important=("preset", "champion validation", "generation"),
-    )
+    headers = ("run", "state", "generation", "champion validation", "preset")
+    table = PlainTable(*headers, left=("run", "state", "preset"), least_important=headers[:1:-1])
     for status in statuses:
         validation = f"{status.history[-1].champion_validation:,.1f}" if status.history else ""
         generation = f"{status.generation}/{status.config.generations}"
@@ -159,14 +150,13 @@ def print_cleaned(console: Console, runs: Sequence["CleanedRun"], *, dry_run: bo
 
 
 def _removed(run: "CleanedRun", would: str) -> str:
-    generations = run.stored.generations
+    stored, local = (", ".join(map(str, files.generations)) for files in (run.stored, run.local))
     blobs = len(run.stored.blobs) + len(run.local.blobs)
-    if not generations and not blobs and not run.local.generations:
+    if not (stored or local or blobs):
         return "nothing to remove."
-    plural = "s" * (len(generations) > 1)
-    named = f"generation{plural} {', '.join(map(str, generations))}" if generations else "no generation"
-    local = f", here also {', '.join(map(str, run.local.generations))}" if run.local.generations else ""
-    return f"{named}{local} and {blobs} files {would}removed, {size(run.bytes_freed)}."
+    named = f"generation{'s' * (len(run.stored.generations) > 1)} {stored}" if stored else "no generation"
+    here = f", here also {local}" if local else ""
+    return f"{named}{here} and {blobs} files {would}removed, {size(run.bytes_freed)}."
 
 
 def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
@@ -184,10 +174,8 @@ def cleaned_document(runs: Sequence["CleanedRun"]) -> list[dict[str, Any]]:
 
 def print_verification(console: Console, found: "Verification") -> None:
     how = "sizes and SHA-256" if found.deep else "sizes; --deep compares SHA-256 too"
-    if found.damages:
-        print_line(console, f"Run {found.run} is damaged ({how}):")
-    else:
-        print_line(console, f"Run {found.run} is whole: {len(found.generations)} generations ({how}).")
+    whole = f"Run {found.run} is whole: {len(found.generations)} generations ({how})."
+    print_line(console, f"Run {found.run} is damaged ({how}):" if found.damages else whole)
     for damage in found.damages[:_SHOWN_DAMAGES]:
         print_line(console, f"  {damage}")
     if len(found.damages) > _SHOWN_DAMAGES:
@@ -276,11 +264,6 @@ def export(
 
 
 def memory_document(status: "RunStatus", reports: Sequence[Path]) -> dict[str, Any]:
-    """Return what `eigen memory --json` prints, of a run and its reports, the newest first. Its keys are a contract.
-
-    Raises:
-        InputError: the report cannot be read.
-    """
     report = None
     if reports:
         path = reports[0].with_suffix(".json")
@@ -303,11 +286,7 @@ def memory_document(status: "RunStatus", reports: Sequence[Path]) -> dict[str, A
 
 
 def print_memory(console: Console, status: "RunStatus", reports: Sequence[Path]) -> None:
-    """Print the newest report of a run; without one, what each phase of the newest generations took.
-
-    Raises:
-        InputError: the report cannot be read.
-    """
+    """Print the newest report of a run; without one, what each phase of the newest generations took."""
     if reports:
         print_line(console, _content(reports[0]))
         for index, path in enumerate(_files(reports)):
@@ -329,15 +308,13 @@ def print_memory(console: Console, status: "RunStatus", reports: Sequence[Path])
 def _print_phases(console: Console, shown: "Sequence[Telemetry]") -> None:
     headers = ("generation", "phase", "RSS at start", "peak", "end", "tensors on GPU", "held on GPU")
     table = PlainTable(*headers, left=("phase",), least_important=("RSS at start", "end"))
+    keys = ("start_bytes", "peak_bytes", "end_bytes", "device_allocated_peak", "device_reserved_peak")
     for entry in shown:
-        rows: list[tuple[str, list[int | None]]] = [("all", [None, entry.rss_peak_bytes, entry.rss_bytes, None, None])]
-        if entry.phases:
-            keys = ("start_bytes", "peak_bytes", "end_bytes", "device_allocated_peak", "device_reserved_peak")
-            rows = [(phase.phase, [getattr(phase, key) for key in keys]) for phase in entry.phases]
+        rows = [(phase.phase, [getattr(phase, key) for key in keys]) for phase in entry.phases]
+        rows = rows or [("all", [None, entry.rss_peak_bytes, entry.rss_bytes, None, None])]
         for index, (phase, sizes) in enumerate(rows):
             cells = [size(amount) if amount else "" for amount in sizes]
-            number = "" if index else str(entry.generation)
-            table.add_row(number, phase, *cells, ends_section=index == len(rows) - 1)
+            table.add_row("" if index else str(entry.generation), phase, *cells, ends_section=index == len(rows) - 1)
     table.print(console)
 
 
@@ -347,7 +324,7 @@ def _files(reports: Sequence[Path]) -> list[Path]:
 
 
 def _pid(status: "RunStatus") -> int | None:
-    """Return the process that trains a run on this machine, None if there is none or it is not known."""
+    """Return the number of the process that trains a run on this machine, None if it is not known."""
     from eigen_core.checkpoint.file_lock import FileLock
     from eigen_core.checkpoint.integrity import LOCK_NAME
 

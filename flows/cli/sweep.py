@@ -74,15 +74,12 @@ def sweep(
         print_results(console, results)
 
 
-_FOLDER = ".sweeps"
 # A look at a run in a bucket is some requests: it is taken at one of so many polls.
 _REMOTE_POLLS = 20
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """At most `trials` trials, each with `seeds` runs, of a preset with settings."""
-
     name: str
     preset: str | None
     settings: Sequence[str]
@@ -98,7 +95,6 @@ class Sweep:
 
     @property
     def all_seeds(self) -> range:
-        """The seeds of each trial."""
         first = self.config.seed
         return range(first, first + self.seeds)
 
@@ -110,10 +106,9 @@ class Sweep:
     def folder(self) -> Path:
         """Where its study and the logs of its trials are."""
         checkpoint = self.config.checkpoint
-        return run_root(checkpoint.store, checkpoint.local) / _FOLDER
+        return run_root(checkpoint.store, checkpoint.local) / ".sweeps"
 
     def champions_of(self, run: str) -> list[float]:
-        """Return the champion's validation after each generation of a run; none if it is not stored."""
         from eigen_core.training.runs import Run, status_of
 
         checkpoint = self.config.checkpoint
@@ -124,17 +119,12 @@ class Sweep:
 
 @dataclass(frozen=True)
 class TrialResult:
-    """A trial.
-
-    Attributes:
-        state: finished, pruned, refused (its settings cannot be trained) or unfinished.
-        champions: validation fitness of the champion after each generation, by seed, of the runs that were begun.
-    """
-
     number: int
     state: str
+    """finished, pruned, refused (its settings cannot be trained) or unfinished."""
     settings: Mapping[str, Any]
     champions: Mapping[int, Sequence[float]]
+    """Validation fitness of the champion after each generation, by seed, of the runs that were begun."""
     reason: str | None
 
     @property
@@ -163,7 +153,7 @@ def _locked(sweep: Sweep) -> Iterator[None]:
 
 
 class _Trials:
-    """Trains the trials of a sweep in one or more threads, which use its study one at a time."""
+    """Trains the trials of a sweep; its threads use the study one at a time."""
 
     def __init__(self, sweep: Sweep, study: "Study", say: Callable[[str], None]) -> None:
         self._sweep = sweep

@@ -4,6 +4,7 @@ import logging
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,19 +14,7 @@ from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, i
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.common.progress import progress_to
 from eigen_core.training.listener import observed_by
-from flows.cli.common import (
-    MEMORY_ADVICE,
-    Assignments,
-    Device,
-    RunName,
-    RunOptions,
-    Store,
-    examples,
-    flag,
-    option,
-    run_options,
-    store_of,
-)
+from flows.cli.common import MEMORY_ADVICE, RunName, RunOptions, examples, flag, option, run_options, store_of
 from flows.cli.display import ConsoleHandler, Display, display_on, stop_signals
 from flows.cli.plan import print_plan
 from flows.cli.printing import output_console, print_line, say
@@ -94,13 +83,13 @@ def train(
             print_line(display.console, f"Profile of generation {profiled.generation}: {found} in {profiled.folder}")
 
 
+@run_options("assignments", "store", "device")
 def resume(
     name: RunName,
+    *,
     generations: Annotated[str | None, option("N", "Train up to this generation.")] = None,
     data: Annotated[str | None, option("PATH", "Where its prices are on this machine.", "where they were")] = None,
-    assignments: Assignments = None,
-    store: Store = None,
-    device: Device = None,
+    options: RunOptions,
 ) -> None:
     """Continue a run from its newest good checkpoint; the result is that of a run without a break.
 
@@ -111,11 +100,11 @@ def resume(
     from eigen_core.config.machine import machine_values
     from eigen_core.config.model import CheckpointConfig
 
-    url = store_of(store)
-    options = RunOptions(generations=generations, assignments=assignments, data=data, device=device)
+    url = store_of(options.store)
     with prepared_to_train(name, CheckpointConfig(store=url)) as display:
         from eigen_core.training.runs import Run
 
+        options = replace(options, generations=generations, data=data, store=None)
         given = parse_assignments(options.settings())
         own = machine_values(given)
         local = own.get("checkpoint", {}).get("local", CheckpointConfig().local)
@@ -176,11 +165,7 @@ def _train(config: "Config", name: str, display: Display) -> None:
 
 
 def answering_server() -> bool:
-    """Return whether a Prefect server is configured, whose flow runs trainings are to be.
-
-    Raises:
-        InputError: it does not answer.
-    """
+    """Return whether a Prefect server is configured; raise an `InputError` if it does not answer."""
     from flows.server.servers import configured_api, require_answer
 
     url = configured_api(os.environ)
@@ -216,9 +201,9 @@ def refused_with_its_plan(config: "Config", console: Console) -> Iterator[None]:
 
 
 def require_trainable(config: "Config", name: str) -> "tuple[Sequence[str], RunPlan]":
-    """Refuse a configuration that cannot be trained on its data, here, as the run `name`; nothing is written.
+    """Refuse a configuration that cannot be trained here as the run `name`; write nothing.
 
-    Returns what was found in the data, in sentences, and what the run will take.
+    Returns a description of the data, in sentences, and the plan of the run.
 
     Raises:
         InputError: the data, or the configuration with them, cannot be used, or the run was trained on other data.
@@ -263,13 +248,7 @@ def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
 
 
 def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
-    """Train runs, given by name and configuration, one after another in this process, without a Prefect server.
-
-    Raises:
-        InputError: a run cannot be trained so, or another process trains it.
-        RunTooLargeError: a run does not fit.
-        Stopped: one ended early; `StoppedByMemory` if its guard has stopped it.
-    """
+    """Train runs one after another in this process, without a Prefect server; raise `Stopped` if one ends early."""
     from eigen_core.checkpoint.location import RunLocation
     from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.run import train_run
@@ -286,20 +265,14 @@ def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
 
 
 def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
-    """Train runs, given by name and configuration, one after another as flow runs of the configured server.
-
-    Raises:
-        InputError: another process trains a run.
-        Stopped: one ended early; `StoppedByMemory` if its guard has stopped it.
-    """
+    """Train runs one after another as flow runs of the configured server; raise `Stopped` if one ends early."""
     display.announce("starting Prefect")
     # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
     import prefect.main  # noqa: F401
     from prefect.logging.handlers import PrefectConsoleHandler
 
     root = logging.getLogger()
-    for handler in [handler for handler in root.handlers if isinstance(handler, PrefectConsoleHandler)]:
-        root.removeHandler(handler)
+    root.handlers[:] = [handler for handler in root.handlers if not isinstance(handler, PrefectConsoleHandler)]
     # Prefect's API gets information too.
     logging.getLogger("eigen_core").setLevel(logging.INFO)
     import flows.server.training  # noqa: F401

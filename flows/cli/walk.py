@@ -67,13 +67,9 @@ def print_walk(console: Console, result: "WalkResult", folder: Path) -> None:
     table.print(console)
     print_figures(console, "account", accounts_of("champions", result))
     if result.walk.seeds > 1:
-        mean, low, high = result.interquartile
-        print_fact(
-            console,
-            "seeds",
-            f"interquartile mean of {result.walk.seeds} total returns {percent(mean, 2)}, 95 % interval "
-            f"{percent(low, 2)} to {percent(high, 2)}",
-        )
+        mean, low, high = (percent(value, 2) for value in result.interquartile)
+        means = f"interquartile mean of {result.walk.seeds} total returns {mean}"
+        print_fact(console, "seeds", f"{means}, 95 % interval {low} to {high}")
     print_fact(console, "tables", str(folder))
 
 
@@ -135,7 +131,6 @@ def _train_days(text: str) -> int | None:
 
 
 def _planned(name: str, config: "Config", folds: int, train_days: int | None, seeds: int) -> "Walk":
-    """Read the dates of the data, and plan the walk on them."""
     from eigen_core.judging.walk_forward import plan_walk, with_purge
     from eigen_core.market import build_panel
 
@@ -144,7 +139,6 @@ def _planned(name: str, config: "Config", folds: int, train_days: int | None, se
 
 
 def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config", console: Console) -> "Walk":
-    """Train the runs of a walk that are not finished in this process, one after another."""
     with training.prepared_to_train(name, config.checkpoint, console) as display:
         display.announce("reading the data")
         with progress_to(display):
@@ -183,7 +177,6 @@ def _train_side_by_side(
     runs_on: str | None,
     say: Callable[[str], None],
 ) -> "Walk":
-    """Train the runs of a walk that are not finished, `jobs` at a time, each in a process of its own."""
     walk = planned()
     from eigen_core.judging.walk_forward import folder_of, remember_walk
 
