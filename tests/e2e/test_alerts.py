@@ -1,7 +1,6 @@
 """Calls, log and database of a training that nobody watches, also one begun with Prefect's own command."""
 
 import json
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -10,7 +9,7 @@ from queue import Queue
 from typing import Any
 
 import pytest
-from operated import BUSY_SECONDS, GENERATIONS, PHASES, Operated, Undisturbed
+from operated import Operated, Undisturbed
 
 from eigen_core.housekeeping import verify_run
 
@@ -66,9 +65,8 @@ def test_the_log_of_a_run_is_printed_with_its_flow_run(operated: Operated, undis
     assert lines[0].startswith(f"{undisturbed.NAME} gen 1-")
     assert f"{operated.pages}/runs/flow-run/" in lines[0]
     assert any("evaluate 1: " in line for line in lines)
-    assert [line[:19] for line in lines[1:] if line[:2] == "20"] == sorted(
-        line[:19] for line in lines[1:] if line[:2] == "20"
-    )
+    moments = [line[:19] for line in lines[1:] if line[:2] == "20"]
+    assert moments == sorted(moments)
 
 
 def test_a_preset_and_a_number_of_generations_are_enough(operated: Operated, measured: Callable[[str], None]) -> None:
@@ -84,47 +82,3 @@ def test_a_preset_and_a_number_of_generations_are_enough(operated: Operated, mea
     assert (status.state, status.generation, status.config.preset) == ("finished", 2, "quickstart")
     assert verify_run(str(operated.store), run, deep=True).damages == ()
     assert not operated.is_resuming()
-
-
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
-        ('{"preset": "huge"}', "'config.preset'.* 'huge' is not one of"),
-        ('{"learner": {"batchsize": 3}}', r"'config.learner'.* \('batchsize' was unexpected\)"),
-    ],
-)
-def test_a_wrong_value_is_refused_before_anything_begins(operated: Operated, config: str, sentence: str) -> None:
-    before = len(operated.asked_for())
-    refused = operated.prefect("deployment", "run", "train/gpu", "-p", f"config={config}", fails=True)
-    said = " ".join(f"{refused.stdout} {refused.stderr}".split())
-    assert re.search(sentence, said)
-    assert "Traceback" not in said
-    assert len(operated.asked_for()) == before
-
-
-def test_values_that_do_not_fit_together_end_the_flow_run_with_the_sentence_of_our_validation(
-    operated: Operated,
-) -> None:
-    number = operated.run_deployment("-p", 'config={"replay": {"capacity": 100, "minimum": 200}}')
-    assert operated.wait_for_end(number) == "Failed"
-    message = operated.flow_run(number)["state"]["message"]
-    assert "replay.capacity 100 is below replay.minimum 200: learning would never start" in message
-
-
-def test_what_task_runs_say_already_is_not_kept_a_second_time_as_events(
-    operated: Operated, undisturbed: Undisturbed
-) -> None:
-    assert undisturbed.outcome(GENERATIONS)
-    (number,) = [flow_run["id"] for flow_run in operated.flow_runs(Undisturbed.NAME)]
-    of_run = {"id": {"any_": [number]}}
-    task_runs = operated.ask("task_runs/filter", flow_runs=of_run)
-    assert len(task_runs) >= len(PHASES) * GENERATIONS
-    assert {task_run["state_type"] for task_run in task_runs} == {"COMPLETED"}
-
-    def events(kind: str) -> list[Any]:
-        wanted = {"any_resource": {"id": [f"prefect.flow-run.{number}"]}, "event": {"prefix": [f"prefect.{kind}."]}}
-        found: list[Any] = operated.ask("events/filter", filter=wanted)["events"]
-        return found
-
-    operated.wait(BUSY_SECONDS, lambda: not events("task-run"), "the events of task runs are gone", every=2.0)
-    assert events("flow-run")

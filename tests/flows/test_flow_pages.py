@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 from flow_cases import small_flow_config
-from prefect import State, flow, runtime
+from prefect import State
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
 from prefect.client.schemas.objects import Artifact, FlowRun
@@ -21,8 +21,6 @@ from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.task import open_data
 from eigen_core.training.listener import Listener, observed_by
-from flows.server.flow_runs import first_name
-from flows.server.flows import train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 
@@ -101,24 +99,6 @@ def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     assert str(pages["paged"].description).startswith("3 of 3, finished ")
     # What the first process has shown stays as it was.
     assert {key: str(page.data) for key, page in pages_of(stopped.id).items()} == before
-
-
-@pytest.mark.parametrize(
-    ("parameters", "name"),
-    [
-        ({"run": "mine"}, "mine"),
-        ({"run": "mine", "resume": True}, "mine"),
-        ({"resume": True}, "resume"),
-        ({}, "new run"),
-    ],
-)
-def test_a_flow_run_is_named_by_what_it_was_asked_for_as_it_begins(parameters: dict[str, Any], name: str) -> None:
-    @flow(flow_run_name=first_name, persist_result=False)
-    def asked(run: str | None = None, resume: bool = False) -> str:  # noqa: ARG001 - what the flow is asked for
-        return str(runtime.flow_run.name)
-
-    assert train_flow.flow_run_name == first_name
-    assert asked(**parameters) == name
 
 
 def test_an_error_stands_on_the_page_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,7 +30,7 @@ from eigen_core.market import build_panel
 
 _SECRET = "hunter2"
 _MODULE = "planted_module"
-_LOOKS = (["show"], ["verify"], ["verify", "--deep"], ["runs"])
+_LOOKS = (["show"], ["show", "--json"], ["verify", "--deep"], ["runs"])
 _TRUSTED_TEXTS = (
     "market.data",
     "market.context",
@@ -131,22 +131,12 @@ def said_by(hostile: Hostile, command: str, *options: str) -> str:
     return found.output
 
 
-def look(hostile: Hostile) -> list[str]:
-    """What the commands say that read a run."""
-    return [said_by(hostile, *command) for command in _LOOKS]
-
-
 def use(hostile: Hostile) -> list[str]:
-    """What the commands say that compute with a run, and what they write for others."""
+    """What all commands say that open a run, those that compute with it first, and what they write for others."""
     page = hostile.store.parent / "report.html"
-    said = [
-        said_by(hostile, "backtest"),
-        said_by(hostile, "show", "--json"),
-        said_by(hostile, "report", "--out", str(page)),
-        said_by(hostile, "act"),
-        said_by(hostile, "export", "--champion", str(page.with_name("champion.safetensors"))),
-        said_by(hostile, "resume"),
-    ]
+    champion = str(page.with_name("champion.safetensors"))
+    computing = (["backtest"], ["report", "--out", str(page)], ["act"], ["export", "--champion", champion], ["resume"])
+    said = [said_by(hostile, *command) for command in (*computing, *_LOOKS)]
     written = [path for path in hostile.store.parent.rglob("*") if path.is_file() and _is_new(path, hostile)]
     return [*said, *(path.read_bytes().decode("latin-1") for path in written)]
 
@@ -163,7 +153,7 @@ def test_a_text_in_place_of_any_other_setting_is_refused_by_all_commands(
 ) -> None:
     plant(hostile, trained, nested(key, hostile.values_of(key)[0]))
     said = use(hostile)
-    hostile.assert_not_followed(*look(hostile), *said)
+    hostile.assert_not_followed(*said)
     # Any text may name a column or a form of dates: it is refused when the prices are read.
     refused_on_reading = key in _NAMES_IN_FILES or key.startswith("market.columns.")
     if refused_on_reading:
@@ -181,7 +171,7 @@ def test_no_text_is_followed_by_commands_that_compute(hostile: Hostile, trained:
     values = hostile.values_of(key)
     if which < len(values):
         plant(hostile, trained, nested(key, values[which]))
-        hostile.assert_not_followed(*look(hostile), *use(hostile))
+        hostile.assert_not_followed(*use(hostile))
 
 
 def all_at_once(hostile: Hostile) -> dict[str, Any]:
@@ -195,7 +185,7 @@ def all_at_once(hostile: Hostile) -> dict[str, Any]:
 def test_no_setting_of_a_machine_is_followed_by_commands_that_compute(hostile: Hostile, trained: Any) -> None:
     plant(hostile, trained, all_at_once(hostile))
     said = use(hostile)
-    hostile.assert_not_followed(*look(hostile), *said)
+    hostile.assert_not_followed(*said)
     assert "run" in said[0]
     assert (hostile.store.parent / "report.html").exists()
     assert not list(hostile.store.rglob("*.db")) + list(hostile.store.rglob("*tfevents*"))
@@ -207,7 +197,7 @@ def test_a_module_is_imported_by_a_resume_only_if_it_is_named_again(hostile: Hos
     said = said_by(hostile, "resume", "--set", "generations=3")
     assert f"name the task again: --set task={task}" in " ".join(said.split())
     hostile.assert_not_followed(said)
-    (hostile.theirs).mkdir()
+    hostile.theirs.mkdir()
     said = said_by(hostile, "resume", "--set", f"task={task}")
     assert "name the task again" not in said
     sys.modules.pop(_MODULE, None)

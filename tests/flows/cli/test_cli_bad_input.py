@@ -17,7 +17,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bad-input")
     (folder / "file").write_text("not a folder")
     (folder / "empty.csv").write_text("")
-    (folder / "one-column.csv").write_text("close\n1\n2\n")
     (folder / "text.csv").write_text("date,AAA,BBB\n2001-01-01,one,two\n2001-01-02,three,four\n")
     RunDirectory.create(folder / "store", "known", Config().model_dump(mode="json"))
     RunDirectory.create(folder / "store", "broken", {"preset": "quickstart", "learner": {"gamma": 7}})
@@ -39,14 +38,11 @@ SETTINGS: dict[str, tuple[list[str], str]] = {
     "aliases": (["--set", "network.scales=[&a 1, *a]"], "give a list of whole numbers"),
     "more memory than numbers can hold": (["--set", "memory.limit_gb=1e308"], "give a number above 0"),
     "infinite queue": (["--set", "checkpoint.queue_mb=inf"], "give a number above 0"),
-    "capacity in powers of ten": (["--set", "replay.capacity=1e20"], "from 1 to 1,000,000,000"),
     "5,000 digits": (["--seed", "9" * 5_000], "give a whole number of at least 0"),
-    "octal generations": (["--generations", "010"], "'010' cannot be used"),
     "too many generations": (["--generations", str(10**30)], "a whole number from 1 to 1,000,000"),
     "capacity below minimum": (["--set", "replay.capacity=10"], "is below replay.minimum"),
     "filter longer than the window": (["--set", "network.scales=[1,100]"], "may not reach further back"),
     "validation shorter than an episode": (["--set", "market.validation_days=9"], "shorter than an episode"),
-    "no generations": (["--generations", "0"], "a whole number from 1 to"),
     "negative seed": (["--seed", "-1"], "a whole number of at least 0"),
     "a key twice": (["--seed", "1", "--set", "seed=2"], "seed is given twice"),
     "unknown preset": (["--preset", "huge"], "there is no preset 'huge'"),
@@ -58,14 +54,11 @@ SURROUNDINGS: dict[str, tuple[list[str], str]] = {
     "run name with a slash": (["train", "--run", "../x"], "cannot be named"),
     "run name with a space": (["train", "--run", "a b"], "cannot be named"),
     "empty run name": (["train", "--run", ""], "cannot be named"),
-    "run name like an option": (["train", "--run", "-x"], "cannot be named"),
     "run name like another option": (["train", "--run=--help"], "cannot be named"),
     "resume a name like an option": (["resume", "--", "--help"], "cannot be named"),
-    "show a name like an option": (["show", "--", "-x"], "cannot be named"),
     "missing data": (["train", "--data", "nowhere.csv"], "nowhere.csv"),
     "data in an unknown home": (["train", "--data", "~nosuchuser/x"], "~nosuchuser/x"),
     "empty data": (["train", "--data", "empty.csv"], "empty.csv"),
-    "data of one column": (["train", "--data", "one-column.csv"], "one-column.csv"),
     "text in prices": (["train", "--data", "text.csv"], "text.csv"),
     "window too long for the data": (
         ["train", "--set", "market.window=5000", "--set", "market.validation_days=3000"],
@@ -85,9 +78,7 @@ SURROUNDINGS: dict[str, tuple[list[str], str]] = {
     "resume an unknown run": (["resume", "nope", "--store", "store"], "There is no run 'nope'"),
     "resume in a store that is a file": (["resume", "nope", "--store", "file"], "file"),
     "resume to no generation": (["resume", "known", "--store", "store", "--generations", "0"], "from 1 to"),
-    "resume to 10^30": (["resume", "known", "--store", "store", "--generations", str(10**30)], "from 1 to 1,000,000"),
     "show an unknown run": (["show", "nope"], "There is no run 'nope'"),
-    "show an impossible name": (["show", "a/b"], "cannot be named"),
     "show a broken configuration": (["show", "broken", "--store", "store"], "learner.gamma"),
     "list a file": (["runs", "--store", "file"], "file"),
     "explain an unknown preset": (["presets", "huge"], "there is no preset 'huge'"),

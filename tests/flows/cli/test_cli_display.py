@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -14,21 +15,13 @@ from hypothesis import strategies as st
 from record_cases import record, telemetry
 from rich.console import Console
 
-from flows.cli.display import (
-    ConsoleHandler,
-    Display,
-    StopSignals,
-    display_on,
-    figures,
-    stop_signals,
-)
+from flows.cli.display import ConsoleHandler, Display, StopSignals, display_on, figures, stop_signals
 from flows.cli.printing import PlainTable, print_fact, print_line
-from flows.server.environment import prepare_environment
 
 
-def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
+def console(*, terminal: bool, width: int = 120, **options: Any) -> tuple[Console, io.StringIO]:
     output = io.StringIO()
-    return Console(file=output, force_terminal=terminal, width=120), output
+    return Console(file=output, force_terminal=terminal, width=width, **options), output
 
 
 def play(display: Display) -> None:
@@ -72,7 +65,6 @@ def test_a_terminal_gets_bars_and_figures_and_its_cursor_back() -> None:
         ("eigen_core.checkpoint", logging.WARNING, False, True),
         ("prefect.task_runs", logging.WARNING, False, True),
         ("prefect.task_runs", logging.ERROR, False, False),
-        ("prefect.server", logging.ERROR, False, True),
         ("prefect.flow_runs", logging.WARNING, True, False),
         ("eigen_core.checkpoint", logging.ERROR, True, True),
     ],
@@ -89,18 +81,6 @@ def test_warnings_are_printed_unless_they_repeat_what_is_said_anyway(
     assert output.getvalue() == (f"{word}: disk 3 is [full]\n" if printed else "")
 
 
-def test_only_what_the_user_has_not_set_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PREFECT_TASKS_DEFAULT_NO_CACHE", raising=False)
-    monkeypatch.setenv("PREFECT_SERVER_ANALYTICS_ENABLED", "true")
-    before = dict(os.environ)
-    prepare_environment()
-    assert os.environ["PREFECT_SERVER_ANALYTICS_ENABLED"] == "true"
-    assert os.environ["PREFECT_TASKS_DEFAULT_NO_CACHE"] == "true"
-    assert "PREFECT_API_URL" not in os.environ
-    for name in set(os.environ) - set(before):
-        monkeypatch.delenv(name)
-
-
 def test_the_first_signal_of_a_training_raises_and_is_remembered() -> None:
     def training() -> None:
         with signals.raising():
@@ -113,15 +93,6 @@ def test_the_first_signal_of_a_training_raises_and_is_remembered() -> None:
         assert signals.requested
         with pytest.raises(KeyboardInterrupt):
             signals.check()
-
-
-def test_without_a_signal_nothing_stops() -> None:
-    former = signal.getsignal(signal.SIGINT)
-    with stop_signals() as signals:
-        signals.check()
-        assert signal.getsignal(signal.SIGINT) != former
-    assert signal.getsignal(signal.SIGINT) == former
-    StopSignals().check()
 
 
 def test_what_was_ignored_stays_ignored() -> None:
@@ -175,9 +146,13 @@ def printed(rows: list[tuple[str, str, str, str, str, bool]], width: int) -> lis
     return output.getvalue().splitlines()
 
 
+def rule_of(lines: list[str]) -> int:
+    return next(index for index, line in enumerate(lines) if set(line.strip()) == {"─"})
+
+
 def shown_headers(lines: list[str]) -> list[str]:
     """Headers above the rule, which may stand on several lines."""
-    words = " ".join(lines[: next(index for index, line in enumerate(lines) if set(line.strip()) == {"─"})]).split()
+    words = " ".join(lines[: rule_of(lines)]).split()
     return [header for header in HEADERS if set(header.split()) <= set(words)]
 
 
@@ -188,9 +163,8 @@ def test_no_word_is_broken_at_any_width(rows: list[tuple[str, str, str, str, str
     shown = shown_headers(lines)
     columns = [HEADERS.index(header) for header in shown]
     given_words = sorted(word for row in rows for column in columns for word in str(row[column]).split())
-    rule = next(index for index, line in enumerate(lines) if set(line.strip()) == {"─"})
     note = next((index for index, line in enumerate(lines) if line.startswith("Not shown")), len(lines))
-    body = [line for line in lines[rule + 1 : note] if set(line.strip()) != {"─"}]
+    body = [line for line in lines[rule_of(lines) + 1 : note] if set(line.strip()) != {"─"}]
     assert sorted(word for line in body for word in line.split()) == given_words
     left_out = [header for header in HEADERS if header not in shown]
     assert set(left_out) == set(LEAST_IMPORTANT[: len(left_out)])
@@ -203,33 +177,12 @@ def test_no_word_is_broken_at_any_width(rows: list[tuple[str, str, str, str, str
                 assert any(str(row[column]) in line for line in body)
 
 
-def test_a_column_without_content_is_left_out() -> None:
-    lines = printed([("1 MB", "2 MB", "ok", "", "3 MB", False)], 200)
-    assert shown_headers(lines) == ["generation", "best fitness", "state", "RSS"]
-    assert not any("Not shown" in line for line in lines)
-
-
-@settings(deadline=None, max_examples=20)
-@given(ROWS)
-def test_where_there_is_width_enough_every_row_is_a_line(rows: list[tuple[str, str, str, str, str, bool]]) -> None:
-    lines = printed(rows, 600)
-    assert shown_headers(lines) == list(HEADERS)
-    assert not any("Not shown" in line for line in lines)
-    assert len([line for line in lines if "MB" in line]) == len(rows)
-
-
 SENTENCE = st.lists(st.text("abc.=/`界", min_size=1, max_size=30), min_size=1, max_size=12)
-LABEL = "a label"
-
-
-def narrow_console(width: int, *, terminal: bool) -> tuple[Console, io.StringIO]:
-    output = io.StringIO()
-    return Console(file=output, force_terminal=terminal, width=width, color_system=None), output
 
 
 @given(SENTENCE, st.integers(20, 120))
 def test_no_word_is_broken_on_a_terminal_and_none_is_lost(words: list[str], width: int) -> None:
-    screen, output = narrow_console(width, terminal=True)
+    screen, output = console(width=width, terminal=True, color_system=None)
     half = len(words) // 2
     print_line(screen, "".join(f"{word} " for word in words[:half]), (" ".join(words[half:]), "bold"))
     lines = output.getvalue().splitlines()
@@ -239,21 +192,21 @@ def test_no_word_is_broken_on_a_terminal_and_none_is_lost(words: list[str], widt
 
 @given(SENTENCE, st.integers(40, 120))
 def test_what_is_wrapped_stays_below_its_fact(words: list[str], width: int) -> None:
-    screen, output = narrow_console(width, terminal=True)
-    print_fact(screen, LABEL, " ".join(words), width=10)
+    screen, output = console(width=width, terminal=True, color_system=None)
+    print_fact(screen, "a label", " ".join(words), width=10)
     first, *others = output.getvalue().splitlines()
-    assert first.startswith(f"  {LABEL:<10}{words[0]}")
+    assert first.startswith(f"  a label   {words[0]}")
     assert all(line[:12] == " " * 12 and line[12] != " " for line in others)
 
 
 @given(SENTENCE, st.integers(20, 120))
 def test_a_pipe_gets_a_sentence_as_one_line(words: list[str], width: int) -> None:
-    pipe, output = narrow_console(width, terminal=False)
+    pipe, output = console(width=width, terminal=False)
     print_line(pipe, " ".join(words))
     assert output.getvalue() == " ".join(words) + "\n"
 
 
 def test_lines_and_their_indents_stay() -> None:
-    screen, output = narrow_console(30, terminal=True)
+    screen, output = console(width=30, terminal=True)
     print_line(screen, "first\n\n  second, which is longer than that")
     assert output.getvalue().splitlines() == ["first", "", "  second, which is longer than", "  that"]

@@ -1,11 +1,12 @@
 """`eigen plan`, and `eigen train` and `eigen resume` where a run does not fit: exit codes, tables, JSON, no traces."""
 
+import resource
+import subprocess
 from pathlib import Path
 
 import pytest
-import torch
 from cli_cases import document, eigen
-from flow_cases import eigen_environment, small_settings
+from flow_cases import eigen_command, eigen_environment, small_settings
 from plan_cases import pretended_probe
 from store_cases import run_config, save_generations
 
@@ -80,15 +81,11 @@ def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Pa
 
 
 def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder: Path) -> None:
-    ended = eigen("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH, code=0)
-    text = ended.stdout
-    for part in ("data", "learning", "population", "replay", "checkpoint staging", "upload queue", "process"):
-        assert f"\n {part} " in text
-    for phase in ("start", "resume", "evaluate", "train", "evolve", "checkpoint", "plot", "holdout"):
-        assert f"\n {phase} " in text
-    for said in ("a checkpoint", "the newest 3 and every 5th", " in all", "4.00 GB (memory.limit_gb)"):
+    text = eigen("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH, code=0).stdout
+    for name in ("population", "replay", "upload queue", "process", "evaluate", "train", "checkpoint", "holdout"):
+        assert f"\n {name} " in text
+    for said in ("the newest 3 and every 5th", " in all", "4.00 GB (memory.limit_gb)", "(physical memory)"):
         assert said in text
-    assert "(physical memory)" in text
     assert text.splitlines()[-1].startswith("The run fits: it takes ")
     assert list(folder.iterdir()) == []
 
@@ -99,7 +96,7 @@ def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: p
     assert sum(document("plan", *small, *ENOUGH)["measured"]["seconds"].values()) > 0
     assert document("plan", *small, *TOO_LITTLE, code=3)["measured"] is None
     shown = eigen("plan", *small, *ENOUGH).stdout
-    for said in (" a generation (evaluate ", " for 3 generations, ", "inferred from a piece", "half as long or twice"):
+    for said in (" a generation (evaluate ", " for 3 generations, ", "inferred from a piece"):
         assert said in shown
     assert "not estimated: the run does not fit" in eigen("plan", *small, *TOO_LITTLE).stdout
 
@@ -131,20 +128,10 @@ def test_a_shape_that_cannot_be_is_a_sentence(options: list[str], said: str) -> 
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.cpu
-@pytest.mark.skipif(torch.cuda.is_available(), reason="about a machine without a GPU")
-def test_a_gpu_that_is_not_there_is_planned_for_and_does_not_fit() -> None:
-    ended = eigen("plan", "--device", "cuda", *ENOUGH, code=3)
-    assert "device at the peak" in ended.stdout
-    assert "torch finds none here" in ended.stdout
-
-
 def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothing(folder: Path) -> None:
-    ended = eigen(
-        "train", "--run", "large", "--generations", "5000", "--set", "replay.capacity=60000000", *ENOUGH, code=3
-    )
+    large = ["--run", "large", "--generations", "5000", "--set", "replay.capacity=60000000"]
+    ended = eigen("train", *large, *ENOUGH, code=3)
     assert "\n population " in ended.stdout
-    assert "4.00 GB (memory.limit_gb)" in ended.stdout
     assert ended.stderr.startswith("eigen: The run does not fit: it takes ")
     assert ended.stderr.count("\n") == 1
     assert list(folder.iterdir()) == []
@@ -162,11 +149,6 @@ def test_a_run_that_no_longer_fits_is_not_continued_and_stays_as_it_is(folder: P
 
 @pytest.mark.parametrize("command", ["train", "plan"])
 def test_where_not_even_torch_can_be_loaded_it_is_a_sentence(session_folder: Path, folder: Path, command: str) -> None:
-    import resource
-    import subprocess
-
-    from flow_cases import eigen_command
-
     ended = subprocess.run(
         eigen_command([command]),
         env=eigen_environment(session_folder / "cli"),

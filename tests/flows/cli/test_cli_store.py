@@ -36,10 +36,7 @@ def damage(location: RunLocation, generation: int, file: str) -> str:
 
 @pytest.mark.usefixtures("location")
 def test_a_whole_run_is_verified_with_exit_code_0() -> None:
-    for options, how in (([], "--deep compares SHA-256 too"), (["--deep"], "sizes and SHA-256")):
-        ended = eigen("verify", "run", *options, code=0)
-        assert ended.stdout.startswith("Run run is whole: 5 generations (")
-        assert how in ended.stdout
+    assert eigen("verify", "run", code=0).stdout.startswith("Run run is whole: 5 generations (")
     found = document("verify", "run", "--deep")
     expected = {"run": "run", "whole": True, "deep": True, "generations": [1, 2, 3, 4, 5], "damages": []}
     assert found == {**expected, "unreferenced_files": 0, "unreferenced_bytes": 0}
@@ -62,11 +59,9 @@ def test_a_damaged_run_is_verified_with_exit_code_1_and_every_file_named(locatio
     cut = min((location.root / "run" / "manifests").iterdir())
     cut.write_bytes(cut.read_bytes()[:-10])
     (location.root / "run" / "config.json").unlink()
-    ended = eigen("verify", "run", "--deep", code=1)
-    assert ended.stdout.startswith("Run run is damaged (sizes and SHA-256):\n")
+    said = eigen("verify", "run", "--deep", code=1).stdout
     paths = {flipped, f"manifests/{cut.name}", "config.json"}
-    for path in paths:
-        assert ended.stdout.count(path) == 1
+    assert {path: said.count(path) for path in paths} == dict.fromkeys(paths, 1)
     found = document("verify", "run", "--deep", code=1)
     assert not found["whole"]
     assert [list(row) for row in found["damages"]] == [DAMAGE_KEYS] * len(found["damages"])
@@ -110,14 +105,10 @@ def test_a_run_in_use_is_left_alone_and_named(location: RunLocation) -> None:
     save_generations(run_config("runs", Path("runs"), keep_last=1), "second", 1, 2)
     before = objects_of(location)
     with locked_by_another_process(location) as number:
-        sentence = refused("clean", "run", "--older-than", "0s")
-        assert f"Run 'run' is in use by process {number} on " in sentence
-        assert "Run 'run' is in use by another process" in refused("clean", "run", "--dry-run")
-        ended = eigen("clean", "--older-than", "0s", code=0)
-        first, second, freed = ended.stdout.splitlines()
+        assert f"Run 'run' is in use by process {number} on " in refused("clean", "run", "--older-than", "0s")
+        first, second, _ = eigen("clean", "--older-than", "0s", code=0).stdout.splitlines()
         assert first.startswith(f"run: Run 'run' is in use by process {number} on ")
         assert second.startswith("second: generation 1 and ")
-        assert freed.endswith("MB freed.")
         run, other = document("clean")
         assert "in use" in run["skipped"]
         assert other["skipped"] is None
@@ -147,20 +138,6 @@ def test_the_store_is_the_option_else_the_environments_else_runs(
     assert "it holds first" in refused("verify", "run")
     assert document("verify", "second", "--store", str(tmp_path / "given"))["whole"]
     assert [row["run"] for row in document("clean")] == ["first"]
-
-
-def test_commands_act_on_the_bucket_that_the_environment_names(
-    gcs_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    save_generations(run_config(f"{gcs_bucket}/prefix", Path("runs"), keep_last=2, keep_local=1), "run", *range(1, 5))
-    monkeypatch.setenv("EIGEN_STORE", f"{gcs_bucket}/prefix")
-    assert document("verify", "run", "--deep")["generations"] == [1, 2, 3, 4]
-    text = eigen("clean", "--older-than", "0s").stdout
-    assert "run: generations 1, 2, here also 1, 2, 3 and " in text
-    assert document("verify", "run", "--deep")["generations"] == [3, 4]
-    assert eigen("export", "run", "--champion", "champion.safetensors").exit_code == 0
-    assert torch.equal(read_champion(tmp_path / "champion.safetensors").weights, champion_weights(4))
 
 
 def test_a_finished_run_is_not_finished_for_more_generations(tmp_path: Path) -> None:

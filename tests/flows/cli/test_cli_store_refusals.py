@@ -7,7 +7,6 @@ import pytest
 from cli_cases import eigen
 from fault_proxy import Fault, FaultProxy
 from flow_cases import eigen_environment, run_eigen, small_settings
-from gcs_emulator import GcsEmulator
 
 NAMES = (
     "STORAGE_EMULATOR_HOST",
@@ -79,11 +78,6 @@ def test_a_file_of_credentials_that_is_none(folder: Path, tmp_path: Path) -> Non
     key.write_text("{ no JSON")
     part = f"File {key} is not a valid json file"
     assert_train_refuses(folder, tmp_path / "home", 2, part, GOOGLE_APPLICATION_CREDENTIALS=str(key))
-
-
-def test_a_bucket_that_is_missing(folder: Path, tmp_path: Path, gcs_emulator: GcsEmulator) -> None:
-    part = "there is no bucket 'bucket'. Create it (gcloud storage buckets create gs://bucket) or correct its name."
-    assert_train_refuses(folder, tmp_path / "home", 2, part, STORAGE_EMULATOR_HOST=gcs_emulator.url)
 
 
 def test_a_bucket_without_permission(folder: Path, tmp_path: Path, fault_proxy: FaultProxy) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_cases import document, refused
+from cli_cases import document, eigen, refused
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_settings, started, wait_for_generation
 from gcs_emulator import GcsEmulator
@@ -22,67 +22,26 @@ from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.location import RunLocation, open_store
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.config import DdpgConfig
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walk_forward import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run, runs_in, status_of
 from flows.cli.run_processes import IsStopped, RunEnd, WholeRun
+from flows.server.environment import Stopped
 from flows.server.flows import train_flow
 
 pytestmark = pytest.mark.thorough
 
 
-COMMAND = [
-    *("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", "--vary", "learner.tau=0.01,0.02"),
-    *("--seeds", "2", "--generations", "3", *small_settings()),
-]
-
-
-# A walk that was killed, below, has its runs trained by the same functions.
-@pytest.mark.slow
-@pytest.mark.parametrize("trials", [1, 2])
-def test_a_sweep_that_was_killed_goes_on_and_trains_nothing_twice(
-    with_server: dict[str, str], tmp_path: Path, trials: int
-) -> None:
-    pytest.importorskip("optuna")
-    command = [*COMMAND, "--trials", str(trials)]
-    store = tmp_path / "runs"
-    with started([*command, "--json"], with_server, tmp_path) as process:
-        wait_for_generation(process, store, "mine-000-s2", 1)
-        # Its children are in sessions of their own, and end by themselves.
-        os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=30)
-    first = status_of(str(store), "mine-000-s1").history
-    ended = run_eigen([*command, "--json"], environment=with_server, folder=tmp_path, timeout=400.0, code=0)
-    document = json.loads(ended.stdout)
-    assert runs_in(str(store)) == [f"mine-00{number}-s{seed}" for number in range(trials) for seed in (1, 2)]
-    assert status_of(str(store), "mine-000-s1").history == first
-    assert {trial["number"]: trial["state"] for trial in document["trials"]} == dict.fromkeys(range(trials), "finished")
-    for trial in document["trials"]:
-        reached = [status_of(str(store), run["run"]) for run in trial["runs"]]
-        assert [status.config.seed for status in reached] == [1, 2]
-        assert {status.generation for status in reached} == {3}
-        assert trial["value"] == pytest.approx(sum(one.history[-1].champion_validation for one in reached) / 2)
-        assert trial["spread"] > 0.0
-        for status in reached:
-            assert isinstance(status.config.learner, DdpgConfig)
-            assert status.config.learner.gamma == trial["settings"]["learner.gamma"]
-            assert status.config.learner.tau == trial["settings"]["learner.tau"]
-    values = [trial["value"] for trial in document["trials"]]
-    assert values == sorted(values, reverse=True)
-    # Once more: nothing is left to do, and the table says what each has reached.
-    table = run_eigen(command, environment=with_server, folder=tmp_path, code=0)
-    assert " ± " in table.stdout
-    assert "begins" not in table.stdout
-
-
 @pytest.mark.usefixtures("user_folder")
-def test_a_trial_that_falls_behind_is_stopped_and_pruned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("optuna")
+    stops = [Stopped("Stopped.")]
 
     def train(run: WholeRun, _: Path, is_stopped: IsStopped) -> RunEnd:
+        if stops:
+            raise stops.pop()
         if is_stopped():
             return RunEnd(-signal.SIGTERM, "")
         config = run.config.model_dump(mode="json")
@@ -97,18 +56,21 @@ def test_a_trial_that_falls_behind_is_stopped_and_pruned(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("flows.cli.run_processes.train_whole", train)
     monkeypatch.setattr("eigen_core.judging.sweeps.Study.is_behind", lambda _, number, __: number == 1)
-    options = ["--trials", "3", "--jobs", "2", "--generations", "2", "--set", "market.holdout_days=0"]
-    found = document("sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *options)
-    states = [(trial["number"], trial["state"]) for trial in found["trials"]]
-    assert states == [(0, "finished"), (2, "finished"), (1, "pruned")]
+    options = ["--trials", "3", "--jobs", "2", "--seeds", "2", "--generations", "2", "--set", "market.holdout_days=0"]
+    command = ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *options]
+    eigen(*command, code=1)
+    found = document(*command)
+    states = [(trial["number"], trial["state"], trial["value"], trial["spread"]) for trial in found["trials"]]
+    # The validation of the made-up champions.
+    assert states == [(0, "finished", 0.5, 0.0), (2, "finished", 0.5, 0.0), (1, "pruned", None, None)]
+    assert [run["run"] for run in found["trials"][0]["runs"]] == ["mine-000-s1", "mine-000-s2"]
 
 
 def test_what_a_trial_prints_as_it_is_refused_is_shown(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     command = ["sweep", "mine", "--vary", "learner.tau=0.01", "--trials", "1", *small_settings()]
-    ended = run_eigen(
-        [*command, "--data", "nowhere.csv"], environment=with_server, folder=tmp_path, timeout=300.0, code=0
-    )
+    command += ["--data", "nowhere.csv"]
+    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=0)
     assert "Trial 0 was refused: " in ended.stdout
     assert "nowhere.csv" in ended.stdout
     assert runs_in(str(tmp_path / "runs")) == []

@@ -62,21 +62,3 @@ def test_a_run_that_was_killed_and_continued_has_each_value_once(with_server: di
     assert run.info.status == "FINISHED"
     # The run's files are still only its own.
     run_eigen(["verify", "killed", "--deep"], environment=with_server, folder=tmp_path, timeout=300.0, code=0)
-
-
-@pytest.mark.slow
-def test_what_a_failing_tracker_missed_is_written_when_the_finished_run_is_continued(
-    with_server: dict[str, str], tmp_path: Path
-) -> None:
-    pytest.importorskip("tensorboard")
-    obstacle = tmp_path / "logs"
-    obstacle.write_text("no folder")
-    command = arguments("missed", trackers="tensorboard", tensorboard_folder=str(obstacle))
-    ended = run_eigen(command, environment=with_server, folder=tmp_path, timeout=300.0, code=0)
-    assert ended.stderr.count("reporting.trackers: tensorboard cannot be written to") == 1
-    obstacle.unlink()
-    # A stored run names no tracker: they are this machine's own, and given again.
-    given = ["--set", "reporting.trackers=tensorboard", "--set", f"reporting.tensorboard_folder={obstacle}"]
-    again = run_eigen(["resume", "missed", *given], environment=with_server, folder=tmp_path, timeout=300.0, code=0)
-    assert "reporting.trackers" not in again.stderr
-    require_each_once(tensorboard_values(obstacle / "missed"), tmp_path, "missed")

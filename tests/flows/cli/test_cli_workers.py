@@ -1,15 +1,13 @@
 """Runs with each learner, and with agents that other processes compute: killed, they end with the same bits."""
 
-import json
 import os
-import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_cases import eigen
+from cli_cases import document
 from dask_cases import WAIT_SECONDS, dask, dask_worker, free_address, wait_until
 from flow_cases import eigen_environment, run_eigen, small_flow_config, small_settings, started, wait_for_generation
 from gcs_emulator import GcsEmulator
@@ -51,8 +49,7 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
             wait_until(lambda: generation() >= 1, leader)
             one.kill()
             wait_until(lambda: generation() >= 2, leader)
-            listed = json.loads(shown(["workers", address, "--json"]))
-            assert [worker["runs"] for worker in listed] == [["led"]]
+            assert [worker["runs"] for worker in document("workers", address)] == [["led"]]
             os.killpg(leader.pid, signal.SIGKILL)
         with started(arguments, environment, tmp_path) as leader:
             reached = generation()
@@ -72,35 +69,13 @@ def test_whatever_is_killed_the_run_ends_with_the_bits_of_one_process(
     )
     assert outcome(store, "led") == outcome(store, "alone")
     assert any(entry.exchanged_bytes for entry in status_of(store, "led").telemetry)
-    refused = run_eigen(
-        ["resume", "led", "--store", store, "--set", "seed=2"], environment=environment, folder=tmp_path
-    )
-    assert refused.returncode == 2
-    assert "seed" in refused.stderr
 
 
 def outcome(store: str, run: str) -> list[Mapping[str, Any]]:
     return [record.model_dump() for record in status_of(store, run).history]
 
 
-def shown(arguments: list[str]) -> str:
-    ended = eigen(*arguments, code=0)
-    return ended.stdout
-
-
 FEW_GENERATIONS = 4
-FILES = {
-    *("config.json", "starts.json", "lock", "attachments/list.json", "holdout/000004.json"),
-    *(f"manifests/{generation:06d}-*.json" for generation in (2, 3, 4)),
-    *(f"plots/{name}.png" for name in ("diversity", "fitness", "learning", "lineage", "memory", "replay", "resources")),
-}
-"""Of a run with any learner, whether it was killed or not."""
-
-
-def kinds_of_files(run: Path) -> set[str]:
-    """The files of a run, without hashes in their names; blobs are named by theirs, leases counted by process."""
-    paths = (str(path.relative_to(run)) for path in run.rglob("*") if path.is_file())
-    return {re.sub(r"[0-9a-f]{8,}", "*", path) for path in paths if not path.startswith(("blobs/", "lease/"))}
 
 
 # Other tests of commands kill runs with DDPG, and each learner is resumed in one process.
@@ -127,11 +102,7 @@ def test_a_killed_run_goes_on_to_the_end_of_an_uninterrupted_one(
     run_eigen(["resume", "killed"], environment=with_server, folder=tmp_path, timeout=300.0, code=0)
     ends = [facts_of(config.model_dump(mode="json"), name, {}) for name in ("whole", "killed")]
     assert ends[0] == ends[1]
-    statuses = [status_of(str(tmp_path / "runs"), name) for name in ("whole", "killed")]
-    assert statuses[0].history[-1].learning is not None
-    assert statuses[0].holdout is not None
-    assert statuses[0].holdout == statuses[1].holdout
-    files = [kinds_of_files(tmp_path / "runs" / name) for name in ("whole", "killed")]
-    assert files[0] == files[1]
-    # The champion's generation is kept too.
-    assert files[0] - {"manifests/000001-*.json"} == FILES
+    whole, killed = (status_of(str(tmp_path / "runs"), name) for name in ("whole", "killed"))
+    assert whole.history[-1].learning is not None
+    assert whole.holdout is not None
+    assert whole.holdout == killed.holdout

@@ -71,17 +71,16 @@ def test_a_run_that_is_stopped_leaves_no_process(
     assert not end.refused
 
 
-def interrupted() -> None:
-    os.kill(os.getpid(), signal.SIGINT)
-
-
 def failing() -> None:
     raise StoppedByMemory("Too large.")
 
 
 @pytest.mark.parametrize(
     ("ending", "error", "sentence"),
-    [(failing, StoppedByMemory, "Too large."), (interrupted, Stopped, "Stopped. The same command goes on.")],
+    [
+        (failing, StoppedByMemory, "Too large."),
+        (lambda: os.kill(os.getpid(), signal.SIGINT), Stopped, "Stopped. The same command goes on."),
+    ],
 )
 def test_what_ends_one_run_stops_the_others(ending: Callable[[], None], error: type[Stopped], sentence: str) -> None:
     ended, begun = [], threading.Event()

@@ -14,9 +14,9 @@ from flow_cases import small_flow_config
 from prefect import State, tags
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+from prefect.client.schemas.filters import FlowRunFilter
 from prefect.client.schemas.schedules import IntervalSchedule
-from prefect.exceptions import ObjectNotFound, Pause, TerminationSignal
+from prefect.exceptions import Pause, TerminationSignal
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pending, Running, Scheduled, Suspended
 from store_cases import run_config, save_generations
@@ -81,16 +81,9 @@ class Deployed:
         assert found.created_by is not None
         return found.id
 
-    def flow_runs(self, run: str) -> list[UUID]:
-        tagged = FlowRunFilter(tags=FlowRunFilterTags(all_=[run_tag(run)]))
-        return [found.id for found in self.client.read_flow_runs(flow_run_filter=tagged)]
-
-    def knows(self, number: UUID) -> bool:
-        try:
-            self.client.read_flow_run(number)
-        except ObjectNotFound:
-            return False
-        return True
+    def known(self) -> set[UUID]:
+        ours = FlowRunFilter.model_validate({"deployment_id": {"any_": [self.number]}})
+        return {found.id for found in self.client.read_flow_runs(flow_run_filter=ours)}
 
 
 @pytest.fixture(autouse=True)
@@ -156,9 +149,6 @@ def test_without_any_unfinished_run_it_goes_off(deployed: Deployed, tmp_path: Pa
     ended = scheduled(tmp_path)
     assert ended.name == NOTHING_NAME
     assert not deployed.is_on
-    number = ended.state_details.flow_run_id
-    assert number is not None
-    assert deployed.client.read_flow_run(number).name == "nothing to resume"
 
 
 def test_what_cannot_be_trained_is_not_tried_again(deployed: Deployed, tmp_path: Path) -> None:
@@ -219,7 +209,7 @@ class TestStopped:
             assert status_of(str(tmp_path), "mine").generation == generation
             assert deployed.is_on
         assert ATTEMPTS.read(location) == []
-        # Only who is suspended has to explain the silence of its process: a crash is one, and seen as one.
+        # A missing heartbeat of a suspended flow run must not look like a crash.
         assert [end["event"] for end in ends] == [SUSPENDED_EVENT] * (2 if isinstance(told, Pause) else 0)
         for end in ends:
             assert end["resource"]["prefect.resource.id"].startswith("prefect.flow-run.")
@@ -390,34 +380,19 @@ def test_resumes_that_are_asked_for_in_vain_are_removed(
     ]
     begun = deployed.asked(Running())
     deployed.client.set_flow_run_state(begun, Cancelled(), force=True)
-    removed, meanwhile = (late, cancelled, repeated), []
+    removed, meanwhile = {late, cancelled, repeated}, []
     evaluate = phases.evaluate
 
     def asking(state: phases.TrainingState) -> Any:
-        assert not any(deployed.knows(number) for number in removed)
+        assert deployed.known().isdisjoint(removed)
         meanwhile.append(deployed.asked(Scheduled(scheduled_time=past)))
         return evaluate(state)
 
     monkeypatch.setattr(phases, "evaluate", asking)
     assert asked(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_completed()
     assert len(meanwhile) == 1
-    assert not any(deployed.knows(number) for number in meanwhile)
-    assert all(deployed.knows(number) for number in [*kept, begun])
-
-
-@pytest.mark.thorough
-def test_what_was_asked_for_last_is_resumed_though_no_checkpoint_tells_it(
-    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert asked(small_flow_config(tmp_path, generations=1, seed=5), "mine", return_state=True).is_completed()
-    with monkeypatch.context() as patch:
-        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-        more = small_flow_config(tmp_path, generations=2, seed=5)
-        assert asked(more, "mine", return_state=True).is_failed()
-    assert (status_of(str(tmp_path), "mine").state, deployed.is_on) == ("unfinished", True)
-    assert scheduled(tmp_path).is_completed()
-    status = status_of(str(tmp_path), "mine")
-    assert (status.state, status.generation, status.config.generations) == ("finished", 2, 2)
+    assert deployed.known().isdisjoint(meanwhile)
+    assert deployed.known() >= {*kept, begun}
 
 
 def test_a_named_run_is_resumed_as_it_was_configured(deployed: Deployed, tmp_path: Path) -> None:  # noqa: ARG001 - in this environment
@@ -426,17 +401,6 @@ def test_a_named_run_is_resumed_as_it_was_configured(deployed: Deployed, tmp_pat
     assert asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True).name == FINISHED_NAME
     with pytest.raises(InputError, match="seed"):
         asked(small_flow_config(tmp_path), "mine")
-
-
-def test_without_a_deployment_nothing_is_switched(
-    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    deployed.switch_on()
-    monkeypatch.delenv("PREFECT__RUNTIME__DEPLOYMENT__ID")
-    assert scheduled(tmp_path).name == NOTHING_NAME
-    schedule = schedule_of(deployed.client.read_deployment(deployed.number))
-    assert schedule is not None
-    assert schedule.active
 
 
 @pytest.fixture(params=["folder", "bucket"])
@@ -460,12 +424,9 @@ def test_the_unfinished_run_that_was_trained_last_is_chosen(config: Config) -> N
 def test_three_vain_attempts_are_enough_and_progress_is_a_new_beginning(config: Config) -> None:
     location = save_generations(config, "run", 1)
     for _ in range(MOST_ATTEMPTS):
-        assert not has_failed_too_often(location, 2)
         count_attempt(location, 2)
-    assert has_failed_too_often(location, 2)
     with pytest.raises(BlockedError, match=r"'run' is blocked: 3 scheduled resumes since .* generation 2"):
         count_attempt(location, 2)
-    assert len(ATTEMPTS.read(location)) == MOST_ATTEMPTS
     elsewhere = config.checkpoint.model_copy(update={"local": f"{config.checkpoint.local}-2"})
     assert has_failed_too_often(RunLocation.of(elsewhere, "run"), 2)
     count_attempt(location, 3)
