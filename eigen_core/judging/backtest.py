@@ -474,7 +474,7 @@ def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset:
     if left <= 0:
         return None
     # 1970-01-01 was a Thursday.
-    dates = panel.dates[panel.valid[:, asset]]
+    dates = panel.dates[panel.close[:, asset] > 0.0]
     weekdays = np.bincount((dates.astype("datetime64[D]").astype(np.int64) + 3) % _WEEK, minlength=_WEEK)
     mask = (weekdays > weekdays.max() / 2).tolist()
     return str(np.busday_offset(panel.dates[-1], left, roll="backward", weekmask=mask))

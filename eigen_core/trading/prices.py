@@ -41,24 +41,33 @@ def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int6
     return bits.view(np.int64)
 
 
-def sessions_of(priced: NDArray[np.bool_], dates: NDArray[np.datetime64]) -> NDArray[np.bool_]:
+def sessions_of(
+    priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: NDArray[np.datetime64]
+) -> NDArray[np.bool_]:
     """Return the days on which the market of each asset is open, bool `[days, assets]`.
 
     The market of an asset is open on a day if some asset has a price that so far has traded on no weekdays on which
-    this one has not. So a Saturday is no session of a stock in a file with coins, and the days on which a stock alone
-    is halted are sessions. A weekday on which an asset has never traded counts as closed `_DAYS_TO_KNOW` days after its
-    first occurrence.
+    this one has not. So a Saturday is no session of a stock in a file with coins, also if its last close is repeated
+    there without volume, and the days on which a stock alone is halted are sessions. A weekday on which an asset has
+    never traded counts as closed `_DAYS_TO_KNOW` days after its first occurrence; days without volume count until then.
 
     Args:
         priced: bool `[days, assets]`, the asset has a price.
+        traded: bool `[days, assets]`, the asset has a price with volume.
         dates: datetime64[D] `[days]`.
     """
-    weekday = np.left_shift(1, dates.astype("datetime64[D]").astype(np.int64) % _WEEK).astype(np.uint8)
-    weekdays = np.bitwise_or.accumulate(np.where(priced, weekday[:, None], np.uint8(0)), axis=0)
-    begun = np.maximum.accumulate(priced, axis=0)
-    seen = np.bitwise_or.accumulate(np.where(begun, weekday[:, None], np.uint8(0)), axis=0)
+    weekday = np.left_shift(1, dates.astype("datetime64[D]").astype(np.int64) % _WEEK).astype(np.uint8)[:, None]
+
+    def weekdays_until(days: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        return np.bitwise_or.accumulate(np.where(days, weekday, np.uint8(0)), axis=0)
+
+    weekdays = weekdays_until(priced)
     closed = np.zeros_like(weekdays)
-    closed[_DAYS_TO_KNOW:] = seen[:-_DAYS_TO_KNOW] & ~weekdays[_DAYS_TO_KNOW:]
+    for known in (priced, traded):
+        seen = weekdays_until(np.maximum.accumulate(known, axis=0))
+        closed[_DAYS_TO_KNOW:] |= seen[:-_DAYS_TO_KNOW] & ~weekdays_until(known)[_DAYS_TO_KNOW:]
+    weekdays &= ~closed
+    priced = priced & ((weekdays & weekday) > 0)
     sessions = np.zeros_like(priced)
     for some in np.unique(weekdays[priced]):
         trades = (priced & (weekdays == some)).any(axis=1, keepdims=True)
@@ -115,7 +124,9 @@ class Prices:
             tradable=tradable,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
             precedence=torch.where(tradable, precedence, precedence.add(-CLAIMS)),
-            session=torch.tensor(sessions_of(np.asarray(panel.valid[:, : panel.assets]), panel.dates), device=device),
+            session=torch.tensor(
+                sessions_of(panel.valid[:, : panel.assets], np.asarray(panel.close) > 0.0, panel.dates), device=device
+            ),
             last_day=torch.tensor(panel.last_days(), device=device),
         )
 

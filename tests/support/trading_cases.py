@@ -117,17 +117,24 @@ class SlowEpisode:
 
     def is_session(self, day: int, asset: int) -> bool:
         """Whether an asset has a price that has traded on no days of the week on which this one has not."""
-        valid = self.panel.valid
         if (day, asset) not in self.sessions:
-            week, *weeks = (
-                {int(known) % 7 for known in np.flatnonzero(valid[: day + 1, column])}
-                for column in (asset, *np.flatnonzero(valid[day]))
-            )
-            # Days of the week that have not come, ten days ago, since its first price may be days on which it trades.
-            first = int(valid[:, asset].argmax()) if valid[: day + 1, asset].any() else day
-            week |= set(range(7)) - {known % 7 for known in range(first, day - 9)}
+            valid = self.panel.valid[: day + 1]
+            weeks = [
+                {known % 7 for known in np.flatnonzero(valid[:, column]).tolist()} - closed
+                for column in np.flatnonzero(valid[day]).tolist()
+                if day % 7 not in (closed := self._closed_weekdays(day, column))
+            ]
+            week = set(range(7)) - self._closed_weekdays(day, asset)
             self.sessions[day, asset] = any(other <= week for other in weeks)
         return self.sessions[day, asset]
+
+    def _closed_weekdays(self, day: int, asset: int) -> set[int]:
+        """Weekdays that had come ten days ago, after its first price or trade, and never with one until now."""
+        closed = set[int]()
+        for where in (self.panel.valid, self.panel.close > 0.0):
+            known = np.flatnonzero(where[: day + 1, asset]).tolist() or [day]
+            closed |= {one % 7 for one in range(known[0], day - 9)} - {one % 7 for one in known}
+        return closed
 
     def fill_price(self, day: int, asset: int) -> tuple[float, bool]:
         first = float(self.panel.open[day, asset])

@@ -79,6 +79,18 @@ def test_trades_and_excess_of_a_span_equal_a_loop_over_its_days(
     assert excess is None or excess.mean == pytest.approx(100.0 * np.mean(beyond), abs=1e-9)
 
 
+def test_closes_that_are_repeated_on_weekends_without_volume_are_no_sessions() -> None:
+    close = np.full((60, 2), 10.0)
+    panel = panel_of(close, close, close)
+    weekend = np.arange(60) % 7 > 4  # The first day is a Monday.
+    close[weekend, 0] = np.nan
+    close[36:40, 0] = np.nan  # Suspended from a Tuesday to a Friday: its market is open.
+    assert panel.valid.all()
+    # After the days in which weekdays are learned.
+    assert np.array_equal(prices_of(panel).session[20:, 0], ~weekend[20:])
+    assert prices_of(panel).session[:, 1].all()
+
+
 def test_the_end_of_a_split_is_as_far_as_a_sale_looks() -> None:
     """The reward of a training episode whose sale waits does not know the prices of validation."""
     close = np.full((100, 2), 10.0)
