@@ -18,8 +18,8 @@ from eigen_core.config.loading import load_config
 from eigen_core.generation import TrainingState, evaluate, evolve, start_training, train
 from eigen_core.generation.agents import AgentComputer
 from eigen_core.learning.interface import learner_settings
-from eigen_core.market.panel import PanelFacts, random_panel
 from eigen_core.networks.population import agent_groups
+from eigen_core.task.panel import PanelFacts, random_panel
 
 DAYS, COLUMNS = 3_700, 669
 _ASSETS, _FEATURES = 108, 9

@@ -36,7 +36,7 @@ class Oracle:
 
 
 def tuned_oracle(market: KnownMarket, config: Config) -> Oracle:
-    starts = spread_starts(market.panel.training_starts(config), _TUNING_EPISODES)
+    starts = spread_starts(market.panel.starts(market.panel.splits.train, config), _TUNING_EPISODES)
     targets = np.linspace(config.trading.min_target, config.trading.max_target, _ORACLE_TARGETS).tolist()
     oracles = [Oracle(threshold, target) for threshold, target in product(THRESHOLDS, targets)]
     rewards = play_oracles(oracles, market, config, starts).reward.reshape(len(oracles), -1).mean(dim=1)

@@ -195,7 +195,7 @@ def run_importance(
         weights, read = _champions(opened, generations)
     weights = weights.to(resolve_device(config.device))
     validation = panel.splits.validation
-    starts = spread_starts(panel.validation_starts(config), config.evaluation.validation_slices).tolist()
+    starts = spread_starts(panel.starts(panel.splits.validation, config), config.evaluation.validation_slices).tolist()
     days = range(max(validation.start - config.market.window + 1, 0), validation.stop)
     with computing_threads(config.threads):
         found = importance(config, panel, weights, starts, days, draws)

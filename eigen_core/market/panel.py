@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config, MarketConfig
-from eigen_core.market.features import Series, carry_forward, feature_functions, feature_names, uses_columns
+from eigen_core.market.features import Series, carry_forward
 
 LIMIT = 10.0
 """Bound of a normalised feature, in standard deviations."""
@@ -98,14 +97,8 @@ class Panel:
             last[split.start : split.stop] = split.stop - 1
         return last
 
-    def training_starts(self, config: Config) -> range:
-        return episode_starts(self.splits.train, config.market.window, config.trading.episode_days)
-
-    def validation_starts(self, config: Config) -> range:
-        return episode_starts(self.splits.validation, config.market.window, config.trading.episode_days)
-
-    def holdout_starts(self, config: Config) -> range:
-        return episode_starts(self.splits.holdout, config.market.window, config.trading.episode_days)
+    def starts(self, split: range, config: Config) -> range:
+        return episode_starts(split, config.market.window, config.trading.episode_days)
 
 
 def panel_of_prices(
@@ -204,46 +197,3 @@ def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: ran
 
 def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float32]:
     return np.nan_to_num(np.clip((values - mean) / deviation, -LIMIT, LIMIT)).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class PanelFacts:
-    """The size of a panel: days, columns (`assets` of them tradable) and features."""
-
-    days: int
-    columns: int
-    assets: int
-    features: int
-
-    @classmethod
-    def of(cls, panel: Panel) -> "PanelFacts":
-        return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names))
-
-    @classmethod
-    def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
-        """Return the size of a panel without data; raise `InputError` if features are columns of the data."""
-        market = config.market
-        if uses_columns(market):
-            raise InputError(
-                "The number of features is not known without the data, since columns of the data are features: name "
-                "the data (market.data), or leave columns out of market.features and market.own_features."
-            )
-        features = len(feature_names(market.features, has_range=True, has_volume=True))
-        features += sum(len(function.names) for function in feature_functions(market))
-        return cls(days, columns, assets, features)
-
-    def __str__(self) -> str:
-        return (
-            f"{self.days:,} days, {self.columns:,} columns, {self.assets:,} of them tradable, {self.features} features"
-        )
-
-
-def random_panel(market: MarketConfig, size: PanelFacts) -> Panel:
-    generator = keyed_generator(0, 0, "plan", "panel")
-    features = generator.standard_normal((size.days, size.columns, size.features), dtype=np.float32)
-    close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((size.days, size.assets)), axis=0))
-    dates = np.datetime64("2000-01-01") + np.arange(size.days)
-    symbols = [f"S{column}" for column in range(size.columns)]
-    names = [f"feature{index}" for index in range(size.features)]
-    prices = (close, close * 1.01, close * 0.99, close)
-    return panel_of_prices(features, *prices, dates, symbols, names, market)

@@ -12,14 +12,16 @@ from torch import Tensor
 
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.common.errors import InputError
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Excess
 from eigen_core.common.text import SINGLE
-from eigen_core.config import BatchSamplingConfig, Config, OffPolicyConfig
+from eigen_core.config import BatchSamplingConfig, Config, MarketConfig, OffPolicyConfig
 from eigen_core.config.learning import batch_size_of, block_days_of
 from eigen_core.machine.chunk_sizes import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
-from eigen_core.market.panel import Panel, PanelFacts, Splits, random_panel
+from eigen_core.market.features import feature_functions, feature_names, uses_columns
+from eigen_core.market.panel import Panel, Splits, panel_of_prices
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
@@ -63,6 +65,49 @@ class MarketEncoding:
 
     def detach(self) -> "MarketEncoding":
         return MarketEncoding(self.market.detach(), self.portfolio, self.episode_time)
+
+
+@dataclass(frozen=True)
+class PanelFacts:
+    """The size of a panel: days, columns (`assets` of them tradable) and features."""
+
+    days: int
+    columns: int
+    assets: int
+    features: int
+
+    @classmethod
+    def of(cls, panel: Panel) -> "PanelFacts":
+        return cls(panel.days, panel.columns, panel.assets, len(panel.feature_names))
+
+    @classmethod
+    def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
+        """Return the size of a panel without data; raise `InputError` if features are columns of the data."""
+        market = config.market
+        if uses_columns(market):
+            raise InputError(
+                "The number of features is not known without the data, since columns of the data are features: name "
+                "the data (market.data), or leave columns out of market.features and market.own_features."
+            )
+        features = len(feature_names(market.features, has_range=True, has_volume=True))
+        features += sum(len(function.names) for function in feature_functions(market))
+        return cls(days, columns, assets, features)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.days:,} days, {self.columns:,} columns, {self.assets:,} of them tradable, {self.features} features"
+        )
+
+
+def random_panel(market: MarketConfig, size: PanelFacts) -> Panel:
+    generator = keyed_generator(0, 0, "plan", "panel")
+    features = generator.standard_normal((size.days, size.columns, size.features), dtype=np.float32)
+    close = 100.0 * np.exp(np.cumsum(0.01 * generator.standard_normal((size.days, size.assets)), axis=0))
+    dates = np.datetime64("2000-01-01") + np.arange(size.days)
+    symbols = [f"S{column}" for column in range(size.columns)]
+    names = [f"feature{index}" for index in range(size.features)]
+    prices = (close, close * 1.01, close * 0.99, close)
+    return panel_of_prices(features, *prices, dates, symbols, names, market)
 
 
 class PanelTask(Task[MarketObservation, MarketEncoding]):
@@ -168,15 +213,16 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @property
     def training_starts(self) -> range:
-        return self.panel.training_starts(self._config)
+        return self.panel.starts(self.panel.splits.train, self._config)
 
     @property
     def validation_starts(self) -> range:
-        return self.panel.validation_starts(self._config)
+        return self.panel.starts(self.panel.splits.validation, self._config)
 
     @property
     def holdout_starts(self) -> range:
-        return self.panel.holdout_starts(self._config) if self._config.market.holdout_days else range(0)
+        holdout = self.panel.splits.holdout
+        return self.panel.starts(holdout, self._config) if holdout else range(0)
 
     @property
     def holdout_days(self) -> tuple[str, str, tuple[str, ...]] | None:

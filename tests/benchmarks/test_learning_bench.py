@@ -116,7 +116,7 @@ def market() -> KnownMarket:
 
 
 def test_the_oracle_earns_more_than_random_traders(market: KnownMarket) -> None:
-    starts = spread_starts(market.panel.holdout_starts(_CONFIG), 10)
+    starts = spread_starts(market.panel.starts(market.panel.splits.holdout, _CONFIG), 10)
     account = judgement.play_oracles([judgement.tuned_oracle(market, _CONFIG)], market, _CONFIG, starts)
     oracle = float(account.reward.mean())
     trades = account.trades.double().numpy()

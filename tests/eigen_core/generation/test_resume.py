@@ -386,7 +386,8 @@ def test_retention_does_not_count_on_a_generation_that_was_passed_over(saved: li
 def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode whose days do not follow one another is found wherever it lies, also across the ring's end."""
     state = fresh()
-    starts, days = market_of(state).panel.training_starts(state.config), state.config.trading.trading_days
+    panel, days = market_of(state).panel, state.config.trading.trading_days
+    starts = panel.starts(panel.splits.train, state.config)
     ring = saved[-1].ring
     assert ring is not None
     for pieces in (1, 3, 50, 1 << 18):

@@ -40,7 +40,7 @@ class Case:
         self.population.state["targets"].copy_(initial_weights(self.network.layouts, agents, 2, CPU))
         self.replay = Replay(400, self.task.columns, CPU)
         self.last_day = self.panel.splits.train.stop
-        starts = self.panel.training_starts(self.config)
+        starts = self.panel.starts(self.panel.splits.train, self.config)
         first_days = keyed_generator(1, "first days").integers(starts.start, starts.stop, 20)
         # The last transition of the training days has no day after it to learn from.
         first_days[:2] = starts[-1]

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
-from eigen_core.market import Panel, PanelFacts, build_panel
+from eigen_core.market import Panel, build_panel
 from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, carry_forward, column_features, feature_names
+from eigen_core.task.panel import PanelFacts
 
 Series = NDArray[np.float64]
 
