@@ -125,7 +125,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
         report_progress("audit", done, len(positions))
     suspected, unseen = audit_correlations(features, range(splits.validation.stop), config.trading.holding_days)
     return MarketAudit(
-        report=replace(report, own_features=features.own_names),
+        report=replace(report, own_features=features.own_names, ignored_files=source.ignored),
         features=features.names,
         symbols=len(prices.symbols),
         days=tuple(str(prices.days[position]) for position in positions),

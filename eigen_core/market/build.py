@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 # Versions of the procedure, which is part of the fingerprint, and of reading: cached panels of another version are
 # rebuilt.
-_FORMAT, _READING = 1, 7
+_FORMAT, _READING = 1, 8
 _RESULT_BITS, _MOST_DROPPED = 16, 0.05
 _PROGRESS, _STEPS = "panel", 100
 _ARRAYS = ("features", "valid", *BAR, "dates")
@@ -140,8 +140,7 @@ def _read_features(source: Source, config: Config) -> tuple[PanelFeatures, DataR
     _refuse_suspicious(report, market)
     features = PanelFeatures(prices, market)
     _release_free_memory()
-    time_zone = (market.time_zone or "") if report.bars else ""
-    return features, replace(report, own_features=features.own_names, time_zone=time_zone)
+    return features, replace(report, own_features=features.own_names)
 
 
 def _release_free_memory() -> None:

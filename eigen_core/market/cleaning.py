@@ -13,11 +13,9 @@ from eigen_core.common.errors import InputError
 from eigen_core.market.dates import Days
 from eigen_core.market.layouts import BAR, Role
 from eigen_core.market.report import DataReport, SymbolHistory, UniverseAudit
-from eigen_core.market.suspicious import SuspiciousRow, suspicious_prices
+from eigen_core.market.suspicious import LARGEST_PRICE, SMALLEST_PRICE, SuspiciousRow, suspicious_prices
 from eigen_core.market.trading_days import PriceRows, refuse_longer_bars
 
-# Numbers outside are errors of the source; inside, no indicator overflows.
-SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
 _LARGE_MOVE = 2.0
 
 Grid = NDArray[np.float64]

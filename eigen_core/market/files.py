@@ -31,8 +31,9 @@ _ADVICE = "give CSV or Parquet, which spreadsheets and databases export; name fo
 # freqtrade's files are named like BTC_USDT-1d.feather.
 _LENGTH_OF_BARS = r"-\d+[smhdwM](-futures|-spot)?$"
 # Symbols: AAPL, BRK-B, 0700.HK, ^GSPC, BTC-USD, aapl.us. A name with a space, an underscore, a number after a hyphen or
-# a year at its end may be a part of a symbol's history.
-_SYMBOL = r"(?!.*[-.]\d)(?!.*[^\W\d](19|20)\d{2})(?!(part|data|chunk)\W?\d)\^?[^\W_]+([-.^=&!$+][^\W_]*)*"
+# a year before or after letters may be a part of a symbol's history.
+_NO_PART = r"(?!.*([-.][^\W\d_]*\d|[^\W\d](19|20)\d\d))(?!(19|20)\d\d-?[^\W\d])(?!(part|data|chunk)\W?\d)"
+_SYMBOL = _NO_PART + r"\^?[^\W_]+([-.^=&!$+][^\W_]*)*"
 
 Partition = tuple[tuple[str, str], ...]
 
@@ -111,7 +112,8 @@ def find_source(data: str | None, symbol_from: str | None = None) -> Source:
 
 def symbol_in(name: str, symbol_from: str) -> str:
     """Return the symbol in a file's name by a pattern like `{symbol}-1d-{part}.csv`; empty if it does not match."""
-    pattern = re.escape(symbol_from).replace(r"\{symbol\}", "(?P<symbol>.+?)").replace(r"\{part\}", r"\d.*?")
+    pattern = re.sub(r"^\\{part\\}", r"\\d[-_.\\d]*", re.escape(symbol_from)).replace(r"\{part\}", r"\d.*?")
+    pattern = pattern.replace(r"\{symbol\}", "(?P<symbol>.+?)")
     found = re.fullmatch(pattern, name, re.IGNORECASE)
     return found["symbol"] if found else ""
 

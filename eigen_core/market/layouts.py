@@ -16,7 +16,7 @@ import pandas as pd
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.market.dates import SATURDAY, parse_dates, parse_format, to_text
+from eigen_core.market.dates import EPOCHS, SATURDAY, parse_dates, parse_format, to_text
 
 Role = Literal["date", "time", "symbol", "open", "high", "low", "close", "adjusted_close", "volume"]
 
@@ -35,33 +35,36 @@ ALIASES: dict[Role, tuple[str, ...]] = {
 
 # Of the suggested settings.
 _ROWS, _MOST_SYMBOLS = 3_000, 500
-_DATES = (
-    "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y", "%d %b %Y", "%b %d, %Y", "%d %B %Y",
-    "%B %d, %Y", "%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%Y年%m月%d日", "%d-%b-%y", "%Y%m%d%H%M%S", "%Y%m%d%H%M",
-    "%Y%m%d%H",
+_ORDERS = (
+    "%m %d %Y", "%d %m %Y", "%d %b %Y", "%d %B %Y", "%b %d %Y", "%B %d %Y", "%Y %b %d", "%Y %m %d", "%m %d %y",
+    "%d %m %y", "%d %b %y", "%y %m %d", "%b %d, %Y", "%B %d, %Y", "%d. %B %Y", "%Y年 %m月 %d日",
 )  # fmt: skip
-_TIMES = ("", " %H:%M:%S", " %H:%M", " %H:%M:%S%z", " %I:%M:%S %p", " %I:%M %p", "T%H:%M:%S")
-_FORMATS = [date + time for date in _DATES for time in _TIMES if not (time and "%H" in date)]
+_TIMES = ("", " %H:%M:%S", " %H:%M", " %H:%M:%S.%f", " %H:%M:%S%z", " %I:%M:%S %p", " %I:%M %p", "T%H:%M:%S")
+_FORMATS = [order.replace(" ", mark) + time for order in _ORDERS for mark in (*"/.- ", "") for time in _TIMES]
+_FORMATS += ["%Y%m%d%H%M%S", "%Y%m%d%H%M", "%Y%m%d%H"]
 _WORDS: dict[Role, str] = {
     "adjusted_close": r"adj.*cl|cl.*adj|adjusted|后复权|前复权",
     "open": r"open|^o$|开|開|시가|始値|eröff|erste|apert|ouvert|abert|откр",
     "high": r"high|^h$|max|最高|고가|高値|hoch|höchst|alto|haut|máx|макс",
     "low": r"low|^l$|min|最低|저가|安値|tief|bajo|bas$|mín|мин",
     "close": r"close|^c$|settle|last|price|收|종가|終値|schluss|cierre|clôt|clot|chius|fech|nav|px|prc|value|kurs|level"
-    r"|закр|净值",
+    r"|zuletzt|закр|净值",
     "volume": r"vol|qty|成交量|거래량|出来高|stück|объ",
 }
 _SYMBOL_WORDS = (
     r"sym|tick|tic$|code|ric$|isin|cusip|sedol|wkn|permno|instr|asset|secur|stock|name|pair|coin|代码|종목|銘柄"
 )
-_UNCHANGED, _REPEATED, _WIDEST, _TIMES_OF_DAYS = 0.5, 0.2, 1.3, 3
+_UNCHANGED, _REPEATED, _WIDEST, _TIMES_OF_DAYS, _FEW = 0.5, 0.2, 1.3, 3, 32
 # Time zones to suggest for timestamps in UTC.
 _ZONES = (
     "America/New_York", "Europe/London", "Europe/Berlin", "Asia/Tokyo", "Asia/Shanghai", "Asia/Kolkata",
     "Australia/Sydney", "America/Sao_Paulo", "America/Chicago", "Europe/Helsinki", "Africa/Johannesburg",
     "Pacific/Auckland",
 )  # fmt: skip
-_INVISIBLE = re.compile(r"[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]")
+_INVISIBLE = re.compile(
+    r"[\x00-\x08\x0e-\x1f\x7f-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    r"\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\U000e0000-\U000e0fff]"
+)
 
 Cells = Mapping[str, "pd.Series[Any]"]
 Numbers = Mapping[str, "pd.Series[float]"]
@@ -72,8 +75,8 @@ class LayoutError(InputError):
 
 
 def visible(text: str) -> str:
-    """Return text without invisible characters and surrounding spaces."""
-    return _INVISIBLE.sub("", text.replace("\u00a0", " ")).strip()
+    """Return text without invisible characters and surrounding spaces, and with single spaces."""
+    return " ".join(_INVISIBLE.sub("", text).split())
 
 
 def heading_key(heading: str) -> str:
@@ -201,8 +204,9 @@ def headings_of(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tupl
         names, tickers = ("Date", *(names, second)[level][1:]), (names, second)[1 - level][1:]
     if len(names) < 2:
         raise LayoutError(" has one column only: give dates and prices, separated by commas.")
-    if re.fullmatch(r"[-+]?[0-9][-0-9./: ]*(T[-0-9:.+Z]*)?", names[0]):
-        raise LayoutError(f" begins with '{names[0]}': write headings into its first line.")
+    cells = [name for name in names if re.fullmatch(r"\d{4}-\d\d-\d\d([T ].*)?|\d*\.\d*[1-9]\d*", name)]
+    if cells or re.fullmatch(r"[-+]?[0-9][-0-9./: ]*(T[-0-9:.+Z]*)?", names[0]):
+        raise LayoutError(f" begins with '{(*cells, names[0])[0]}': write headings into its first line.")
     longest = max(names, key=len)
     if len(longest) > 1_000:
         raise LayoutError(f" has a heading of {len(longest):,} characters: write short ones into its first line.")
@@ -238,10 +242,10 @@ def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_nam
     found: dict[str, str] = {}
     if date is None:
         date, found = _layout(cells, market)
-    if date and not market.date_format and (pattern := _date_format(cells[date])):
-        found["date_format"] = pattern
     if file_name:
         found["symbol_from"] = _symbol_pattern(file_name)
+    elif date and not market.date_format and (pattern := _date_format(cells[date])):
+        found["date_format"] = pattern
     return settings_to_add(found)
 
 
@@ -249,8 +253,8 @@ def settings_to_add(found: Mapping[str, str]) -> str:
     """Return the end of a sentence: settings of `market` to add to the command."""
     if not found:
         return (
-            ": name its columns in market.columns.date, market.columns.close and so on, or write one row a symbol and "
-            "day under the headings date, symbol and close."
+            ": name its columns in market.columns.date, market.columns.close and so on, and the format of its dates in "
+            "market.date_format, or write one row a symbol and day under the headings date, symbol and close."
         )
     flags = [f"--set {shlex.quote(f'market.{key}={value}')}" for key, value in found.items()]
     return f": add `{' '.join(flags)}`."
@@ -279,7 +283,10 @@ def likely_time_zone(utc: pd.DatetimeIndex) -> str:
 def _symbol_pattern(file_name: str) -> str:
     stem = re.sub(r"(\.(csv|tsv|txt|parquet|pq|feather|arrow|ipc|gz))+$", "", file_name, flags=re.IGNORECASE)
     suffix = file_name.removeprefix(stem)
-    parts = re.fullmatch(r"(.+?)([-_ .(]+|(?=(?:19|20)\d\d))((?:\d+[smhdwM]-(?=\d))?)(\d.*?)(\)?)", stem)
+    if first := re.match(r"\d[-_.\d]*([-_ .])(?=\D)", stem):
+        return f"{{part}}{first[1]}{{symbol}}{suffix}"
+    words = r"(?:\d+[smhdwM]-|(?:[a-z]+|[A-Z])[-_ .]?)?(?=\d)"
+    parts = re.fullmatch(rf"(.+?)([-_ .(]+|(?=(?:19|20)\d\d))({words})(\d.*?)(\)?)", stem)
     return "{symbol}" + (f"{parts[2]}{parts[3]}{{part}}{parts[5]}" if parts else "") + suffix
 
 
@@ -307,19 +314,28 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
     numbers.pop(roles.get("symbol", ""), None)
     prices = _price_columns(numbers, roles)
     of_one = repeated or "symbol" in roles or {"open", "high", "low"} <= prices.keys()
+    others = {heading: values.dropna() for heading, values in numbers.items() if heading not in prices.values()}
+    whole = [heading for heading, values in others.items() if (values % 1 == 0).all() and values.nunique() > _FEW]
+    if {*BAR} <= prices.keys() and "volume" not in prices and len(whole) == 1:
+        prices["volume"] = whole[0]
+    # Closes of several symbols under headings like AAPL_Close and AAPL_Open.
+    fields = [sum(role in heading.casefold() for heading in numbers) for role in (*BAR[:3], "volume")]
+    closes = [heading for heading in numbers if re.fullmatch(r"(?!.*(adj|bid|ask)).*close.*", heading.casefold())]
+    closes = closes if not repeated and "symbol" not in roles and 1 < len(closes) in fields else []
     if "close" not in prices and of_one and len(numbers) == 1:
         prices["close"] = next(iter(numbers))
-    if "close" in prices and (of_one or len(numbers) == 1 or len(prices) > 1):
+    if not closes and "close" in prices and (of_one or len(numbers) == 1 or len(prices) > 1):
         named = {role: text for role, text in {**roles, **prices, "date": date}.items() if known.get(role) != text}
         if not {"close", "symbol"} & named.keys():
             named["close"] = prices["close"]
         return date, {f"columns.{role}": visible(text) for role, text in named.items() if visible(text)}
-    if of_one or not numbers:
+    # A second column of dates belongs to other symbols.
+    if not numbers or (of_one and not closes) or any(_are_dates(cells[heading]) for heading in texts):
         return date, {}
     settings = {"layout": "wide"}
     if heading_key(date) not in ALIASES["date"] and date != next(iter(cells)):
         settings["columns.date"] = date
-    symbols = _likely_symbols(numbers)
+    symbols = closes or _likely_symbols(numbers)
     if len(symbols) < len(numbers) + len(texts) and 0 < len(symbols) <= _MOST_SYMBOLS:
         settings["symbols"] = f"[{','.join(map(visible, symbols))}]"
     return date, settings
@@ -342,8 +358,12 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
         top, bottom = np.nanmax(four, axis=0), np.nanmin(four, axis=0)
         highest, lowest = (four >= top).mean(axis=1) > 0.95, (four <= bottom).mean(axis=1) > 0.95
         if highest.sum() == lowest.sum() == 1 and (top < _WIDEST * bottom).mean() > 0.95:
-            others = np.flatnonzero(~highest & ~lowest)
-            places = (others[0], highest.argmax(), lowest.argmax(), others[1])
+            first, second = np.flatnonzero(~highest & ~lowest)
+            # A close before the open: by one of their headings, or as investing.com orders unknown ones.
+            known = {headings[start + place] for place in (first, second)} & set(found.values())
+            if second == 1 if not known else found.get("open") == headings[start + second]:
+                first, second = second, first
+            places = (first, highest.argmax(), lowest.argmax(), second)
             bars = {role: headings[start + place] for role, place in zip(BAR, places, strict=True)}
             return {role: heading for role, heading in found.items() if heading not in bars.values()} | bars
     return found
@@ -356,6 +376,7 @@ def _likely_symbols(numbers: Numbers) -> list[str]:
     for heading, values in numbers.items():
         known = values.dropna()
         is_price = (known > 0.0).mean() > 0.9 and (known.diff().iloc[1:] == 0.0).mean() < _UNCHANGED
+        is_price &= not (known.isin(range(_FEW)).all() or known.between(1.8e7, 2.2e7).all())
         shorter = [
             other for other in numbers if len(other) < len(heading) and visible(heading).startswith(visible(other))
         ]
@@ -383,9 +404,11 @@ def _date_format(column: "pd.Series[Any]") -> str | None:
     if parse_dates(texts)["valid"].all():
         return ""
     fitting: dict[str, float] = {}
-    for pattern in (*_FORMATS, *(["s"] if texts.str.fullmatch(r"\d{9,10}").all() else [])):
+    lengths = zip(EPOCHS, (10, 13, 16, 19), strict=True)
+    units = [unit for unit, most in lengths if texts.str.fullmatch(rf"\d{{{most - 1},{most}}}(\.0*)?").all()]
+    for pattern in (each for each in (*_FORMATS, *units) if parse_format(texts[:5], each)["timestamp"].notna().all()):
         dates = parse_format(texts, pattern)["timestamp"]
-        if dates.notna().all() and dates.max() < pd.Timestamp("2100-01-01"):
+        if dates.between(pd.Timestamp("1800-01-01"), pd.Timestamp("2100-01-01")).all():
             days = dates.to_numpy().astype("datetime64[D]").astype(np.int64)
             fitting[pattern] = float((np.abs(np.diff(days)) <= 5).mean()) if len(days) > 1 else 0.0
     return max(fitting, key=lambda pattern: fitting[pattern]) if fitting else None

@@ -42,7 +42,7 @@ _UNREADABLE = {
 _MORE_CELLS = " has rows with more cells than it has headings: give each column a heading."
 _PANDAS_NOTES = ("index_columns", "column_indexes")
 _NO_PARTITION = "__HIVE_DEFAULT_PARTITION__"
-_REPEATED, _CELLS_TO_JUDGE_BY = 0.5, 1_000
+_REPEATED, _MOST_LOST, _FEW_LOST, _CELLS_TO_JUDGE_BY = 0.2, 0.05, 2, 1_000
 _ROW_NUMBERS = ("index", "id", "row", "rownumber")
 
 
@@ -147,17 +147,25 @@ class _Table:
             texts = self._symbols()
             codes, symbols = pd.factorize(texts, sort=True)
             kept &= texts != ""
-            if "symbol" not in used.roles and timestamps["timestamp"].dropna().duplicated().mean() > _REPEATED:
+            # Equal rows count once.
+            again = "symbol" not in used.roles and timestamps["timestamp"][kept & ~self.cells.duplicated()].duplicated()
+            if np.mean(again) > _REPEATED:
                 raise LayoutError(
                     f" has several rows of most dates, and no column of symbols{self._advice(guess=True)}"
                 )
-        parts = []
+        parts, lost = [], np.zeros(len(kept), dtype=np.bool_)
         for number, block in enumerate(blocks.values()):
             numbers = {name: self._numbers(place) for name, place in block.items()}
             parts.append(timestamps.assign(code=number if codes is None else codes, **numbers)[kept])
-        counts = Counter(map(visible, names))
+            lost |= ~kept.to_numpy() & ~np.isnan(numbers["close"])
+        if lost.sum() > max(_FEW_LOST, _MOST_LOST * len(lost)):
+            raise LayoutError(f" has {lost.sum():,} rows with prices but no date or symbol: write both into each row.")
+        counts, alike = Counter(map(visible, names)), Counter(map(heading_key, names))
         if repeated := [name for place in (*used.roles.values(), *own) if counts[name := visible(names[place])] > 1]:
             raise LayoutError(f" has several columns named '{repeated[0]}': leave one of them.")
+        for role, name in ((role, names[place]) for role, place in used.roles.items()):
+            if alike[heading_key(name)] > 1 and heading_key(name) and not getattr(self.market.columns, role):
+                raise LayoutError(f" has several columns like '{name}': name one in market.columns.{role}.")
         times = len(blocks) if self.tickers else 1
         return FileRows(
             layout="long" if "close" in columns else "wide",
@@ -222,7 +230,7 @@ class _Table:
             numbers = numbers.where(parts[0] != "-", -numbers)
         wrong = numbers.isna() & ~texts.str.lower().isin(_MARKERS)
         if wrong.any():
-            raise self._refused(place, wrong, f"no number as 1234.5{self._advice()}")
+            raise self._refused(place, wrong, "no number: write it as 1234.5.")
         return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
     def _is_own(self, place: int) -> bool:

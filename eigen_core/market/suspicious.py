@@ -12,7 +12,9 @@ from eigen_core.market.dates import Days
 from eigen_core.market.layouts import BAR, Role
 
 Grid = NDArray[np.float64]
-Kind = Literal["spike", "jump", "move", "not positive", "twice", "adjusted late", "last day", "stale", "unfinished"]
+Kind = Literal[
+    "spike", "jump", "move", "not positive", "unusable", "twice", "adjusted late", "last day", "stale", "unfinished"
+]  # fmt: skip
 Finding = tuple[Kind, int, str]  # position of the day, and the numbers that show it
 
 _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
@@ -22,10 +24,13 @@ _SPLIT_TOLERANCE, _SPLIT_DEVIATIONS = 0.03, 10.0
 _DAYS_AROUND, _FEWEST_DAYS_AROUND, _STALE_DAYS = 20, 5, 10
 _SPIKE, _BACK, _SPIKE_DAYS = 3.0, 1.5, 3
 _JUMP, _LARGE, _LAST_LOSS, _LATE_FACTOR = 5.0, 2.0, 0.99, 1.02
+# Numbers outside are errors of the source; inside, no indicator overflows.
+SMALLEST_PRICE, LARGEST_PRICE = 1e-12, 1e15
 _SENTENCES: dict[Kind, str] = {
     "spike": "A price that differs by a factor of three or more from those around it",
     "jump": "A permanent jump, like an unadjusted split or by a factor of five or more",
-    "not positive": "A close of zero or below",
+    "not positive": "A close of zero or below, or too large",
+    "unusable": "An open, high or low of zero or below, or too large: treated as missing",
     "twice": "A day twice, with different prices",
     "adjusted late": "Adjusted closes begin after closes, on another scale",
     "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
@@ -33,7 +38,7 @@ _SENTENCES: dict[Kind, str] = {
     "stale": "The same close on ten or more consecutive days, probably without trading",
     "unfinished": "Bars of the last day end before the usual time",
 }
-_HARMLESS: frozenset[Kind] = frozenset(("move", "stale", "unfinished"))
+_HARMLESS: frozenset[Kind] = frozenset(("move", "unusable", "stale", "unfinished"))
 
 
 @dataclass(frozen=True)
@@ -73,8 +78,13 @@ def suspicious_prices(
     """Find suspicious prices, float64 `[days, symbols]` of each role: `raw` as in the files, `prices` cleaned bars."""
     for column, symbol in enumerate(symbols):
         closes = raw["close"][:, column]
-        for row in np.flatnonzero(closes <= 0.0):
-            yield SuspiciousRow("not positive", symbol, str(days[row]), f"{closes[row]:g}")
+        # Vendors write zeros on days without trading.
+        traded = raw["volume"][:, column] != 0.0 if "volume" in raw else np.full(len(days), True)
+        for role, values in ((role, raw[role][:, column]) for role in BAR if role in raw):
+            wrong = (values < SMALLEST_PRICE) | (values > LARGEST_PRICE)
+            for row in np.flatnonzero(wrong if role == "close" else wrong & traded):
+                kind: Kind = "not positive" if role == "close" else "unusable"
+                yield SuspiciousRow(kind, symbol, str(days[row]), f"{role} {values[row]:g}".removeprefix("close "))
         own = np.flatnonzero(~np.isnan(prices["close"][:, column]))
         found = _of_bars(*(prices[role][own, column] for role in BAR))
         late = _late(raw["adjusted_close"][own, column], closes[own]) if "adjusted_close" in raw else ()
@@ -119,7 +129,9 @@ def _jumps(first: Grid, close: Grid) -> Iterator[Finding]:
         distances = np.abs(overnight[move] - _SPLIT_MOVES)
         split = _SPLITS[int(distances.argmin())] if distances.min() <= _SPLIT_TOLERANCE else None
         sides = moves[max(move - _DAYS_AROUND, 0) : move], moves[move + 1 : move + 1 + _DAYS_AROUND]
-        around = [side for side in sides if len(side) >= _FEWEST_DAYS_AROUND]
+        # Without other changes of scale, such as the one back.
+        small = (side[np.abs(side) < np.log(_SPIKE)] for side in sides)
+        around = [side for side in small if len(side) >= _FEWEST_DAYS_AROUND]
         deviation, size = max((side.std() for side in around), default=np.inf), abs(moves[move])
         # Closes that do not change before a jump are stale.
         changing = all(np.median(np.abs(side)) for side in around)

@@ -3,6 +3,8 @@
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -47,7 +49,7 @@ class PriceRows:
     prices: dict[Role, NDArray[np.float64]]
     own: dict[str, NDArray[np.float64]] = field(default_factory=dict)
     files: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    counts: dict[str, int] = field(default_factory=dict)
+    counts: dict[str, Any] = field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     found: tuple[SuspiciousRow, ...] = ()
 
@@ -99,19 +101,23 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
     if (rows["code"] < 0).any():
         rows = rows[rows["code"] >= 0]
     rows = rows.assign(utc=to_utc(rows), day=rows["local"].dt.normalize())
-    counts = {"files": len(parts), "rows": sum(part.read for part in parts), "unsorted_rows": unsorted}
+    counts: dict[str, Any] = {"files": len(parts), "rows": sum(part.read for part in parts), "unsorted_rows": unsorted}
     counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
-    zoned = rows["offset"].notna()
-    if _are_bars(rows):
+    has_bars, day = _are_bars(rows), rows["day"]
+    # The last day's rows alone are not at midnight.
+    unfinished = str(day.max().date()) if ((rows["local"] != day) == (day == day.max())).all() else ""
+    if has_bars:
         _refuse_bars(rows, market, where)
         rows, repeated, unfinished = _days_of_bars(rows, symbols, where)
-        counts |= {"bars": int(rows["bars"].sum()), "duplicate_rows": repeated}
-        if unfinished and market.suspicious != "keep":
-            rows = rows[rows["day"] < unfinished]
-            found = (SuspiciousRow("unfinished", "", unfinished, left_out=True),)
+        counts |= {"bars": int(rows["bars"].sum()), "duplicate_rows": repeated, "time_zone": market.time_zone or ""}
+    if unfinished and market.suspicious != "keep" and (rows["day"] < unfinished).any():
+        rows = rows[rows["day"] < unfinished]
+        found = (SuspiciousRow("unfinished", "", unfinished, left_out=True),)
+    if has_bars:
         counts["formed_days"] = len(rows)
-    elif zoned.any():
+    else:
+        zoned = rows["offset"].notna()
         unplaced = (rows["offset"] == 0.0) & (rows["local"] == rows["timestamp"]) & (rows["local"] != rows["day"])
         if unplaced.any() and market.time_zone is None:
             raise InputError(
@@ -119,7 +125,7 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
                 f"{rows['local'][unplaced].iloc[0].isoformat()}, so their days are ambiguous"
                 f"{settings_to_add({'time_zone': likely_time_zone(pd.DatetimeIndex(rows['utc'][zoned]))})}"
             )
-        _refuse_shifted_weeks(rows["day"][zoned].to_numpy().astype("datetime64[D]"), market.time_zone, where)
+        _refuse_shifted_weeks(rows["day"], market.time_zone, bool(zoned.any()), where)
     return PriceRows(
         layout="folder" if len(parts) > 1 else parts[0].layout,
         symbols=symbols,
@@ -147,12 +153,13 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
         raise InputError(f"{where} has no row with a date and a symbol: give dates as YYYY-MM-DD, and a symbol.")
     if missing := sorted(set(market.symbols) - found.keys()):
         raise InputError(f"market.symbols names '{missing[0]}', which is not in {where}: correct it or leave it out.")
-    spelled = {symbol.casefold(): symbol for symbol in found}
+    alike = {symbol: normalize("NFKC", symbol).casefold() for symbol in found}
+    spelled = {key: symbol for symbol, key in alike.items()}
     if wanted is None and len(spelled) < len(found):
-        one = next(symbol for symbol in found if spelled[symbol.casefold()] != symbol)
+        one = next(symbol for symbol in found if spelled[alike[symbol]] != symbol)
         raise InputError(
-            f"{where} has the symbols '{one}' and '{spelled[one.casefold()]}', which differ in case alone: write both "
-            "alike if they are one, or name all symbols that are to be read in market.symbols."
+            f"{where} has the symbols '{one}' and '{spelled[alike[one]]}', which differ in case or form alone: write "
+            "both alike if they are one, or name all symbols that are to be read in market.symbols."
         )
     return tuple(found) if any(part.layout == "wide" for part in parts) else tuple(sorted(found))
 
@@ -235,15 +242,16 @@ def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
             )
 
 
-def _refuse_shifted_weeks(days: Days, time_zone: str | None, where: str) -> None:
+def _refuse_shifted_weeks(dates: "pd.Series[pd.Timestamp]", time_zone: str | None, zoned: bool, where: str) -> None:
     """Refuse weeks from Tuesday to Saturday, and in a time zone from Sunday to Thursday: the days are shifted."""
-    days = np.unique(days)
+    days = np.unique(dates.to_numpy().astype("datetime64[D]"))
     counts = np.bincount(weekdays_of(days), minlength=7)
     regular = (4 * counts >= counts.max()) & (len(days) >= _DAYS_TO_JUDGE_BY)
     if regular[SATURDAY] and not regular[_MONDAY] and not regular[_SUNDAY]:
         advice = "add `--set market.time_zone=America/New_York`" if time_zone is None else "leave market.time_zone out"
         raise InputError(
-            f"{where} has days from Tuesday to Saturday, so its timestamps in UTC mark the end of a day: {advice}."
+            f"{where} has days from Tuesday to Saturday, so its timestamps mark the end of a day, or are of another "
+            f"time zone: {advice if zoned else 'give the dates of the exchange'}."
         )
     if time_zone is not None and regular[_SUNDAY] and not regular[_FRIDAY] and not regular[SATURDAY]:
         raise InputError(

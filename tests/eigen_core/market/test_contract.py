@@ -64,6 +64,110 @@ def test_a_named_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read(path, "market.columns.close=Kurs")
 
 
+def flat(bars: pd.DataFrame, pattern: str) -> pd.DataFrame:
+    """Return bars with a column for each field of each symbol."""
+    grids = [bars.pivot(index="date", columns="symbol", values=name) for name in layouts.FIELDS]
+    names = [name.title() for name in layouts.FIELDS]
+    named = [
+        grid.rename(columns=lambda symbol, name=name: pattern.format(symbol, name))  # type: ignore[misc]
+        for grid, name in zip(grids, names, strict=True)
+    ]
+    return pd.concat(named, axis=1).reset_index()
+
+
+BARS = random_bars(["AAA", "BBB"], 90, seed=4)
+ONE = BARS[BARS["symbol"] == "AAA"].drop(columns="symbol")
+CLOSES = wide()
+
+
+@pytest.mark.parametrize(
+    ("frame", "symbols", "volume"),
+    [
+        (BARS.rename(columns={"symbol": "Name"}), ("AAA", "BBB"), True),
+        (flat(BARS, "{1}_{0}"), ("Close_AAA", "Close_BBB"), False),
+        (flat(BARS, "{0} {1}"), ("AAA Close", "BBB Close"), False),
+        (ONE.set_axis(["Tarih", "Açılış", "Yüksek", "Düşük", "Kapanış", "Hacim"], axis=1), ("p",), True),
+        (ONE[["date", "close", "open", "high", "low"]].set_axis(list("vwxyz"), axis=1), ("p",), False),
+        (
+            ONE[["date", "close", "open", "high", "low"]].set_axis(["d", "x", "Eröffn.", "y", "z"], axis=1),
+            ("p",),
+            False,
+        ),
+        (CLOSES.assign(Weekday=CLOSES["date"].dt.day_of_week + 1), ("AAA", "BBB"), False),
+        *(
+            (BARS.assign(date=BARS["date"].dt.strftime(pattern)), ("AAA", "BBB"), True)
+            for pattern in ("%b-%d-%Y", "%d/%b/%Y", "%y-%m-%d", "%d%b%Y", "%B %d %Y", "%d.%m.%Y %H:%M:%S.%f", "%d%m%Y")
+        ),
+        (
+            BARS.assign(date=(BARS["date"] - pd.Timedelta(days=9_000)).dt.as_unit("ms").astype("int64")),
+            ("AAA", "BBB"),
+            True,
+        ),
+    ],
+)
+def test_suggested_settings_read_the_file(
+    tmp_path: Path, frame: pd.DataFrame, symbols: tuple[str, ...], volume: bool
+) -> None:
+    path = write_csv(tmp_path / "p.csv", frame)
+    prices = read(path, *refusal(path))
+    bars = CLOSES.melt("date", var_name="symbol", value_name="close") if "Weekday" in frame else BARS
+    expected = bars.pivot(index="date", columns="symbol", values="close").to_numpy()[:, : len(symbols)]
+    assert prices.symbols == symbols
+    np.testing.assert_allclose(prices.close, expected)
+    if "BBB" not in symbols[-1] or volume:
+        np.testing.assert_allclose(
+            prices.open, BARS.pivot(index="date", columns="symbol", values="open").to_numpy()[:, : len(symbols)]
+        )
+    assert prices.has_volume == volume
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (BARS[["symbol", "date", "close"]].to_csv(index=False, header=False), "write headings into its first line"),
+        ("symbol,2020-01-02,2020-01-03\nAAA,1,2\nBBB,3,4\n", "write headings into its first line"),
+        ("date,symbol,close\n" + "2020-01-02,A,1\n,B,2\n,C,3\n" * 20, "40 rows with prices but no date or symbol"),
+        (
+            "date,symbol,close,Close\n2020-01-02,A,1,2\n",
+            "several columns like 'close': name one in market.columns.close",
+        ),
+        (CLOSES.assign(Date2=CLOSES["date"]).to_csv(index=False), "name its columns in market.columns.date"),
+    ],
+)
+def test_what_no_setting_reads_is_refused_without_one(tmp_path: Path, text: str, words: str) -> None:
+    path = write_text(tmp_path / "p.csv", text)
+    with pytest.raises(InputError, match=words) as caught:
+        read(path)
+    assert settings_of(str(caught.value)) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["{0}-part{1}", "{0}_part{1}", "{0}.H{1}", "{1}_{0}", "{0}_daily_{1}", "{0}_Q{1}_2020"]
+)
+def test_parts_of_a_symbol_in_several_files(tmp_path: Path, name: str) -> None:
+    for symbol, own in BARS.groupby("symbol"):
+        for part in (1, 2):
+            rows = own.iloc[:45] if part == 1 else own.iloc[45:]
+            write_csv(tmp_path / f"{name.format(symbol, part)}.csv", rows.drop(columns="symbol"))
+    prices = read(tmp_path, *refusal(tmp_path))
+    assert prices.symbols == ("AAA", "BBB")
+    assert len(prices.days) == 90
+
+
+@pytest.mark.parametrize("character", ["\u2066", "\u061c", "\u180e", "\ufe0f", "\u034f", "\u3164", "\u2800", "\x07"])
+def test_invisible_characters_make_no_symbol(tmp_path: Path, character: str) -> None:
+    bars = BARS.assign(symbol=BARS["symbol"].where(BARS.index % 2 == 0, BARS["symbol"] + character))
+    assert read(write_csv(tmp_path / "p.csv", bars)).symbols == ("AAA", "BBB")
+
+
+@pytest.mark.parametrize(("one", "other"), [("AAA", "aaa"), ("AAA", "ＡＡＡ"), ("É", "E\u0301")])
+def test_symbols_that_differ_in_case_or_form_alone_are_refused(tmp_path: Path, one: str, other: str) -> None:
+    bars = BARS.replace({"AAA": one, "BBB": other})
+    with pytest.raises(InputError, match="differ in case or form alone"):
+        read(write_csv(tmp_path / "p.csv", bars))
+    assert len(read(tmp_path / "p.csv", f"market.symbols={one},{other}").symbols) == 2
+
+
 @pytest.mark.parametrize(
     ("cells", "values"),
     [
@@ -113,6 +217,8 @@ def spoiled(bars: pd.DataFrame, kind: str) -> tuple[pd.DataFrame, list[int]]:
         bars.loc[row, prices] *= 100.0
     elif kind == "not positive":
         bars.loc[row, "close"] = -1.0
+    elif kind == "too large":
+        bars.loc[row, "close"] = np.inf
     elif kind == "last day":
         row = len(bars) // 2 - 1
         bars.loc[row, prices] *= 0.005
@@ -125,7 +231,7 @@ def spoiled(bars: pd.DataFrame, kind: str) -> tuple[pd.DataFrame, list[int]]:
     return bars, [row]
 
 
-@pytest.mark.parametrize("kind", ["spike", "jump", "not positive", "twice", "last day"])
+@pytest.mark.parametrize("kind", ["spike", "jump", "not positive", "too large", "twice", "last day"])
 def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Path, kind: str) -> None:
     bars, rows = spoiled(random_bars(["AAA", "BBB"], 200, seed=7), kind)
     day = f"{bars['date'][rows[0] if kind != 'jump' else 40]:%Y-%m-%d}"
@@ -134,6 +240,7 @@ def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Pa
         build_panel(small_config(path), tmp_path / "cache")
     # A panel in the cache is refused as well.
     _, report = build_panel(small_config(path, suspicious="keep"), tmp_path / "cache")
+    kind = "not positive" if kind == "too large" else kind
     assert [(row.kind, row.symbol, row.day) for row in distorting(report.suspicious)] == [(kind, "AAA", day)]
     assert DataReport.of_dict(asdict(report)).suspicious == report.suspicious
     with pytest.raises(InputError, match=f"AAA {day}"):
@@ -150,6 +257,23 @@ def test_what_is_no_price_is_not_left_out_row_by_row(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "p.csv", returns)
     with pytest.raises(InputError, match=r"suspicious rows of 120, so they are probably no prices"):
         read(path, "market.layout=wide", "market.suspicious=drop")
+
+
+def test_two_weeks_on_another_scale_are_two_jumps(tmp_path: Path) -> None:
+    bars = random_bars(["AAA"], 200, seed=7)
+    bars.loc[100:109, ["open", "high", "low", "close"]] *= 100.0
+    report = cleaned(write_csv(tmp_path / "p.csv", bars))[1]
+    days = [str(bars["date"][row].date()) for row in (100, 110)]
+    assert [(row.kind, row.day) for row in distorting(report.suspicious)] == [("jump", day) for day in days]
+
+
+def test_a_negative_low_is_named_and_a_zero_without_trading_is_not(tmp_path: Path) -> None:
+    bars = random_bars(["AAA"], 60, seed=8)
+    bars.loc[20, "low"] = -1.0
+    bars.loc[30, ["open", "volume"]] = 0
+    report = cleaned(write_csv(tmp_path / "p.csv", bars))[1]
+    assert [str(row) for row in report.suspicious] == [f"AAA {bars['date'][20]:%Y-%m-%d} (low -1)"]
+    assert not distorting(report.suspicious)
 
 
 def test_suspended_days_are_harmless(tmp_path: Path) -> None:

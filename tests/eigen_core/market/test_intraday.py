@@ -10,6 +10,7 @@ from market_cases import cleaned, small_config, write_csv, write_text
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.market import build_panel
+from eigen_core.market.audit import audit_market
 from eigen_core.market.cleaning import CleanPrices
 
 HOURS = {
@@ -168,6 +169,22 @@ def test_a_live_row_beside_daily_ones_is_a_day_that_comes_twice(tmp_path: Path, 
     assert str(dropped.days[-1]) == str(days[-2].date())
 
 
+def test_a_live_row_instead_of_a_daily_one_is_an_unfinished_day(tmp_path: Path) -> None:
+    days = [str(day.date()) for day in pd.bdate_range("2022-01-03", periods=60)]
+    for name, zone in (("local", ""), ("utc", "+00:00")):
+        stamps = [f"{day} 00:00:00{zone}" for day in days[:-1]] + [f"{days[-1]} 15:31:07{zone}"]
+        bars = pd.DataFrame({"date": stamps, "symbol": "A", "close": np.arange(1.0, 61.0)})
+        prices, report = cleaned(write_csv(tmp_path / f"{name}.csv", bars))
+        assert str(prices.days[-1]) == days[-2]
+        assert [(row.kind, row.day, row.left_out) for row in report.suspicious] == [("unfinished", days[-1], True)]
+
+
+def test_dates_of_another_time_zone_are_refused(tmp_path: Path) -> None:
+    days = pd.bdate_range("2022-01-03", periods=60) + pd.Timedelta(days=1)
+    path = write_csv(tmp_path / "p.csv", pd.DataFrame({"date": days, "symbol": "A", "close": np.arange(1.0, 61.0)}))
+    refused(path, "days from Tuesday to Saturday.*give the dates of the exchange")
+
+
 def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo", 120).sample(frac=0.2, random_state=1)
     path = write_csv(tmp_path / "p.csv", bars)
@@ -260,6 +277,7 @@ def test_the_panel_and_its_report(tmp_path: Path) -> None:
         "first open, highest high, lowest low, last close, summed volume."
     )
     assert sentence in report.lines()
+    assert sentence in audit_market(config, 1).report.lines()
     assert build_panel(config, tmp_path / "cache")[1].lines() == report.lines()
     other, _ = build_panel(small_config(path, intraday="aggregate", time_zone="America/Chicago"), tmp_path / "cache")
     assert other.fingerprint != panel.fingerprint
