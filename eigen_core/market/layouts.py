@@ -418,7 +418,7 @@ def _are_dates(column: "pd.Series[Any]") -> bool:
     texts = _texts(column)
     digits = texts.str.fullmatch(r"[-+]?\d*").all()
     is_number = digits and not texts.str.fullmatch(r"(19|20)\d{6}|\d{10}|\d{13}|\d{16}").all()
-    return len(texts) > 0 and not is_number and _date_format(column) is not None
+    return len(texts) > 0 and not is_number and bool(texts.str.contains(r"\d").all()) and _date_format(column) is not None
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
