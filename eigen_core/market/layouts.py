@@ -283,7 +283,7 @@ def likely_time_zone(utc: pd.DatetimeIndex) -> str:
 def _symbol_pattern(file_name: str) -> str:
     stem = re.sub(r"(\.(csv|tsv|txt|parquet|pq|feather|arrow|ipc|gz))+$", "", file_name, flags=re.IGNORECASE)
     suffix = file_name.removeprefix(stem)
-    if first := re.match(r"\d[-_.\d]*([-_ .])(?=\D)", stem):
+    if first := re.match(r"\d[-_\d]*([-_ ])(?=\D)", stem):
         return f"{{part}}{first[1]}{{symbol}}{suffix}"
     words = r"(?:\d+[smhdwM]-|(?:[a-z]+|[A-Z])[-_ .]?)?(?=\d)"
     parts = re.fullmatch(rf"(.+?)([-_ .(]+|(?=(?:19|20)\d\d))({words})(\d.*?)(\)?)", stem)
@@ -418,7 +418,7 @@ def _are_dates(column: "pd.Series[Any]") -> bool:
     texts = _texts(column)
     digits = texts.str.fullmatch(r"[-+]?\d*").all()
     is_number = digits and not texts.str.fullmatch(r"(19|20)\d{6}|\d{10}|\d{13}|\d{16}").all()
-    return len(texts) > 0 and not is_number and bool(texts.str.contains(r"\d").all()) and _date_format(column) is not None
+    return bool(len(texts) and not is_number and texts.str.contains(r"\d").all() and _date_format(column) is not None)
 
 
 def _numbers(column: "pd.Series[Any]") -> "pd.Series[float] | None":
