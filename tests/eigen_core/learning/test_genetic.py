@@ -124,23 +124,15 @@ def test_every_agent_is_what_its_descent_says(
             assert torch.equal(child["weights"], champion.weights)
 
 
-def descents(size: int, **settings: Any) -> tuple[Lineage, ...]:
-    """Children of one elite and many others; the fitness of agent i is i."""
-    population = agents_that_have_learned(size, parameters=1)
-    _, descent = bred(population, np.arange(float(size)), elite_share=1.0 / size, **settings)
-    return descent[1:]
-
-
 @pytest.mark.parametrize("tournament_size", [1, 3])
 def test_parents_win_tournaments_of_random_agents(tournament_size: int) -> None:
     """An agent that is fitter than a share x of all wins with the density of the best of k uniform draws."""
     size = 4_000
+    population, fitness = agents_that_have_learned(size, parameters=1), np.arange(float(size))
     for share in (0.0, 1.0 - 1.0 / size):
-        parents = [
-            parent / size
-            for one in descents(size, tournament_size=tournament_size, offspring_share=share)
-            for parent in one.parents
-        ]
+        rules: dict[str, Any] = {"tournament_size": tournament_size, "offspring_share": share}
+        _, descent = bred(population, fitness, elite_share=1.0 / size, **rules)
+        parents = [parent / size for one in descent[1:] for parent in one.parents]
         # The best of k uniform draws raised to the power k is uniform; Kolmogorov's 99.9 % bound is 1.95 / sqrt(n).
         uniform = np.sort(np.array(parents) ** tournament_size)
         assert len(parents) in (size - 1, 2 * (size - 1))
