@@ -30,6 +30,7 @@ def overview(generations: int = 14, progress: Progress = PROGRESS, **given: obje
 
 
 def test_progress_says_how_long_and_until_when_in_utc() -> None:
+    assert replace(PROGRESS, ended="No memory.").line() == "14 of 25, ended 03:36 UTC"
     late = replace(PROGRESS, now=NOW + timedelta(hours=20))
     assert late.line() == "14 of 25, about 37 min left, until 22 Nov 00:12 UTC"
     elsewhere = datetime.fromisoformat("2026-11-21T05:12:00+01:00")
@@ -40,7 +41,8 @@ def test_progress_says_how_long_and_until_when_in_utc() -> None:
 
 def test_a_page_begins_with_the_numbers_and_says_how_well_it_goes() -> None:
     history, _ = make_run(14, 6)
-    newest, page = history[-1], overview().page()
+    newest, page, line = history[-1], overview().page(), overview().line()
+    assert line == f"14 of 25, about 37 min left, until 04:12 UTC; best {newest.best_fitness:,.2f}"
     lines = page.splitlines()
     assert lines[0] == "# Generation 14 of 25 (56 %)"
     assert lines[2] == "**3 min 20 s each, about 37 min left, until 04:12 UTC.**"

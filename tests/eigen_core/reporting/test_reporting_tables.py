@@ -1,8 +1,12 @@
 """Tables, cards, ancestry, axes, labels and settings of a report, against the obvious calculation."""
 
+import base64
 import itertools
 import math
+import re
 import shlex
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +22,7 @@ from synthetic_run import make_run
 from eigen_core.common.records import (
     Excess,
     GenerationRecord,
+    HoldoutResult,
     Lineage,
     Link,
     Member,
@@ -36,7 +41,9 @@ from eigen_core.reporting.tables import (
     diversity_sentence,
     generation_rows,
     history_frame,
+    holdout_sentence,
     markdown_table,
+    plots_markdown,
     population_table,
 )
 
@@ -116,10 +123,29 @@ def test_diversity_is_shown_where_it_was_recorded() -> None:
     sentence = diversity_sentence(known) or ""
     assert "2 of the first 4 agents" in sentence
     assert "12.5 %" in sentence
+    assert diversity_sentence(known.model_copy(update={"policy_distance": None})) == f"{sentence.partition(';')[0]}."
     rows = generation_rows([history[0], known], telemetry[:1])
     assert [row["ancestors"] for row in rows] == [None, 2]
     assert history_frame([history[0], known])["distinct_ancestors"].tolist()[1] == 2.0
     assert markdown_table(rows).splitlines()[-1].endswith("| – | – |")
+
+
+def test_a_page_carries_the_pictures_in_their_order(tmp_path: Path) -> None:
+    paths = [tmp_path / "fitness.png", tmp_path / "time_and_memory.png"]
+    for path in paths:
+        path.write_bytes(path.name.encode())
+    page = plots_markdown(paths)
+    assert re.findall(r"^### (.*)$", page, flags=re.MULTILINE) == ["Fitness", "Time and memory"]
+    pictures = re.findall(r"!\[.*?\]\(data:image/png;base64,(.*?)\)", page)
+    assert [base64.b64decode(picture) for picture in pictures] == [path.read_bytes() for path in paths]
+
+
+def test_the_champion_stands_beside_agents_with_random_weights() -> None:
+    rewards: dict[str, Any] = {"champion_rewards": (10.0, 20.5), "random_rewards": (1.0, 30.0)}
+    played = HoldoutResult(generation=6, slices=(1, 2), champion_statistics=(("trades", 3.0),), **rewards)
+    sentence = holdout_sentence(played)
+    assert "the champion earns 15.25 (trades 3)" in sentence
+    assert "2 agents with random weights earn 15.50 on average, from 1.00 to 30.00" in sentence
 
 
 def test_the_frame_has_a_row_a_generation_and_the_same_flat_columns_whatever_is_known() -> None:
