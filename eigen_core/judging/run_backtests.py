@@ -44,7 +44,6 @@ class Backtest(SpanResult):
     Attributes:
         agent: champion, elites, population, ensemble, or an agent's number.
         span: holdout, validation, or two dates.
-        training_days: number of these days that the run was trained on.
         config: of the run, with the account's settings of this backtest.
         looks: all looks at these days that the store knows, this one included.
         verdict: also counts the validations among which the agents were chosen.
@@ -56,7 +55,6 @@ class Backtest(SpanResult):
     agents: int
     generation: int
     span: str
-    training_days: int
     config: Config
     looks: Looks
     verdict: Verdict
@@ -131,7 +129,6 @@ def play(
             agents=len(weights),
             generation=generation,
             span=span,
-            training_days=training_days,
             config=config,
             looks=looks,
             verdict=verdict,

@@ -46,7 +46,6 @@ class Verdict:
         spa_pvalue: of the lead over the best baseline; not corrected for looks.
         matched_pvalue: probability that a matched random trader earns as much.
         excess_pvalue, alpha_pvalue: of the excess and its alpha.
-        basket_correlation: greatest correlation of the daily returns with a basket of all assets.
         smallest_edge: excess (%) that would have been claimed in 80 % of trials.
         looks: results on these days.
         timing_pvalue: probability that the same decisions at another time earn as much.
@@ -60,7 +59,6 @@ class Verdict:
     matched_pvalue: float
     excess_pvalue: float | None
     alpha_pvalue: float | None
-    basket_correlation: float | None
     smallest_edge: float | None
     looks: int
     timing_pvalue: float
@@ -99,11 +97,10 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
     freedom = max(len(daily) / played.holding_days - 1.0, 1.0)
     excess_pvalue, smallest = _excess(played.excess, freedom, looks)
     alpha_pvalue, _ = _excess(played.alpha, freedom, looks)
-    correlation = _correlation(returns, baskets)
     pvalues = [matched, *(1.0 if pvalue is None else pvalue for pvalue in (excess_pvalue, alpha_pvalue))]
     own_alpha = daily_alpha(daily, baskets[0] - risk_free)
     lost = own_alpha is None or own_alpha <= 0.0
-    basket = _basket(played, correlation)
+    basket = _basket(played, _correlation(returns, baskets))
     claim: Claim = "none" if lost else _claim(played, max(pvalues), basket)
     missing = _missing(pvalues, played, smallest, looks)
     interval, year = sharpe_interval(daily, config.seed), played.periods_per_year**0.5
@@ -116,7 +113,6 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
         matched_pvalue=matched,
         excess_pvalue=excess_pvalue,
         alpha_pvalue=alpha_pvalue,
-        basket_correlation=correlation,
         smallest_edge=smallest,
         looks=looks,
         timing_pvalue=timing,

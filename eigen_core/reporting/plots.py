@@ -81,7 +81,7 @@ def write_plots(
 
 def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Write the fitness of the population and the validation of its best and of the champion (reward)."""
-    with figure_file(path, "Fitness and validation", _fitness_story(history)) as figure:
+    with figure_file(path, "Fitness and validation", _fitness_story(history) if history else NO_GENERATION) as figure:
         if history:
             _draw_fitness(figure.add_axes((0.08, 0.125, 0.69, 0.685)), history)
             footnote(figure, "Bands: fitness of the middle half of the agents, and of all. Diamonds: a new champion.")
@@ -89,8 +89,6 @@ def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
 
 
 def _fitness_story(history: Sequence[GenerationRecord]) -> str:
-    if not history:
-        return NO_GENERATION
     record = history[-1]
     return (
         f"Generation {record.generation}: best fitness {number(record.best_fitness)}, "
@@ -253,7 +251,9 @@ def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
     """Write the number of first agents with descendants, and the distance between policies (%)."""
-    with figure_file(path, "Diversity", _diversity_story(history)) as figure:
+    unknown = "Not recorded: these generations are of an earlier version."
+    story = (diversity_sentence(history[-1]) or unknown) if history else NO_GENERATION
+    with figure_file(path, "Diversity", story) as figure:
         if history:
             generations = np.array([record.generation for record in history], dtype=np.float64)
             ancestors, distances = np.array(
@@ -270,12 +270,6 @@ def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
                 label_ends(axes, labels)
             footnote(figure, "Distance: mean over pairs of agents, on the same stored observations, after learning.")
     return path
-
-
-def _diversity_story(history: Sequence[GenerationRecord]) -> str:
-    if not history:
-        return NO_GENERATION
-    return diversity_sentence(history[-1]) or "Not recorded: these generations are of an earlier version."
 
 
 def _generations(telemetry: Sequence[Telemetry]) -> Values:
@@ -321,16 +315,14 @@ def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
     Lines lead from parents to children, in the colour of the child's origin. The last column is the population bred by
     the newest generation, not evaluated yet.
     """
-    with figure_file(path, "Lineage", _story(history)) as figure:
+    with figure_file(path, "Lineage", _lineage_story(history) if history else NO_GENERATION) as figure:
         if history:
-            _draw(figure.add_axes((0.06, 0.125, 0.925, 0.675)), history)
+            _draw_lineage(figure.add_axes((0.06, 0.125, 0.925, 0.675)), history)
             footnote(figure, "Pale: no descendant in the newest population. Hollow: bred, not evaluated yet.")
     return path
 
 
-def _story(history: Sequence[GenerationRecord]) -> str:
-    if not history:
-        return NO_GENERATION
+def _lineage_story(history: Sequence[GenerationRecord]) -> str:
     record, path = history[-1], champion_path(history)
     hidden = record.champion_generation < history[-min(len(history), _GENERATIONS)].generation
     champion = f"Champion: agent {record.champion_agent} of generation {record.champion_generation}"
@@ -342,7 +334,7 @@ def _story(history: Sequence[GenerationRecord]) -> str:
     )
 
 
-def _draw(axes: Axes, history: Sequence[GenerationRecord]) -> None:
+def _draw_lineage(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     shown = history[-_GENERATIONS:]
     first, last = shown[0].generation, shown[-1].generation + 1
     agents = len(shown[-1].fitness)

@@ -137,8 +137,7 @@ def drawdown_plot(played: SpanResult) -> Markup:
         axes.plot(dates, other, color=colour, linewidth=_THIN)
         labels = [EndLabel(float(own[-1]), AGENT, CHAMPION), EndLabel(float(other[-1]), NAMES[name], colour)]
         axes.set_ylim(top=0.0)
-        _axes(axes, percent, narrow=narrow)
-        _percentages(axes.yaxis, 5)
+        _axes(axes, percent, narrow=narrow, percentages=5)
         if not narrow:
             label_ends(axes, labels, size=_LABEL_PIXELS)
 
@@ -201,8 +200,7 @@ def exposure_plot(curve: EquityCurve) -> Markup:
     def draw(axes: Axes, narrow: bool) -> None:
         axes.fill_between(dates, exposure, 0.0, color=CHAMPION, alpha=0.25, linewidth=0, step="post")
         axes.set_ylim(0.0, max(1.0, 1.05 * float(exposure.max())))
-        _axes(axes, percent, narrow=narrow)
-        _percentages(axes.yaxis, 4)
+        _axes(axes, percent, narrow=narrow, percentages=4)
 
     label = f"Invested share of the equity over the days, {percent(float(exposure.mean()))} on average."
     return plot("exposure", label, draw, height=180, margins=(64, 24))
@@ -224,8 +222,7 @@ def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
             axes.stackplot(dates, sides, colors=list(colours.values()), linewidth=0, step="post")
         low, high = (float(bound) for bound in axes.dataLim.intervaly)
         axes.set_ylim(min(0.0, 1.05 * low), max(1.0, 1.05 * high))
-        _axes(axes, percent, narrow=narrow)
-        _percentages(axes.yaxis, 4)
+        _axes(axes, percent, narrow=narrow, percentages=4)
 
     means = ", ".join(f"{name} {percent(float(values.mean()), 1)}" for name, values in shares.items())
     return plot(
@@ -270,8 +267,8 @@ def matched_plot(played: SpanResult) -> Markup:
     return plot("matched", label, draw, height=260, margins=(24, 24))
 
 
-def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool) -> None:
-    """Format axes over days: few ticks, a grid of y, no frame."""
+def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool, percentages: int = 0) -> None:
+    """Format axes over days: few ticks, a grid of y, no frame; `percentages`: number of round ones on y."""
     axes.margins(x=0.0)
     fewest, most = (2, 6) if narrow else (3, 8)
     locator = AutoDateLocator(minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
@@ -281,6 +278,8 @@ def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool) -> None:
     axes.grid(axis="y")
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
+    if percentages:
+        _percentages(axes.yaxis, percentages)
 
 
 def _percentages(axis: Axis, ticks: int) -> None:

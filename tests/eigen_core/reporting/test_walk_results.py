@@ -51,7 +51,7 @@ def test_the_joined_account_is_that_of_the_folds_one_after_another(walk: Walk, r
         )
         for fold, played in zip(walk.folds, of_seed, strict=True):
             assert (str(played.curve.dates[0]), str(played.curve.dates[-1])) == (fold.played.first, fold.played.last)
-            assert played.training_days == 0
+            assert "were trained on" not in played.verdict.sentence
     ends = [curve.equity[-1] for curve in result.curves.values()]
     assert result.curve.equity[-1] == pytest.approx(np.mean(ends))
     mean, low, high = result.interquartile
