@@ -268,7 +268,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     found = _orders(config, panel, weights, kept, path)
     reconciliation = reconciled(kept, found, panel)
     if today not in kept.days:
-        # What was observed or traded on: prices as they were when they were first seen.
+        # Prices that agents observed or traded on stay as they were first seen.
         first = max(0, int(np.searchsorted(panel.dates, np.datetime64(kept.began))) - config.market.window + 1)
         prices = {**prices_of(panel, first), **kept.prices}
         kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices})

@@ -155,8 +155,8 @@ class Looks:
         if not self.damages:
             return ()
         return (
-            f"The evaluation log is damaged: {in_words([*self.damages])}. What is missing counts as a "
-            "look, so that the verdict is rather too strict; to end this, put the files back from a copy of the store.",
+            f"The evaluation log is damaged: {in_words([*self.damages])}. Missing entries count as looks, so that the "
+            "verdict is rather too strict; to end this, put the files back from a copy of the store.",
         )
 
     @property

@@ -34,7 +34,7 @@ from eigen_core.training.runs import Run, RunStatus
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
 _FEWEST_DAYS = 2
-_CHOSEN = "The champion was chosen on these days: what it earns on them is the best of many looks."
+_CHOSEN = "The champion was chosen on these days: its earnings on them are the best of many looks."
 
 
 @dataclass(frozen=True, kw_only=True)

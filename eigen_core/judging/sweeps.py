@@ -71,7 +71,7 @@ def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) ->
     space: dict[str, Any] = {}
     for text in varied:
         key, _, values = (part.strip() for part in text.partition("="))
-        # Refuses what names no setting.
+        # Refuses unknown settings.
         parse_assignments([text])
         if key in space or key in fixed:
             raise InputError(f"{key} is given to --vary and once more, to --vary or as a setting: give it once.")

@@ -87,7 +87,7 @@ class Drawing:
 
 
 def main() -> None:
-    # What imports create is never freed: looking for garbage among it takes time.
+    # Objects that imports create are never freed: looking for garbage among them takes time.
     gc.disable()
     from eigen_core.reporting.plots import write_plots
 

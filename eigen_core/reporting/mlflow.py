@@ -26,7 +26,7 @@ Held = Mapping[tuple[str, int], float]
 DATABASE_NAME = "mlflow.db"
 RUN_TAG = "eigen.run"
 STORE_TAG = "eigen.store"
-# What MLflow accepts at once.
+# Limits of MLflow for one request.
 _MOST_METRICS, _MOST_PARAMETERS = 1_000, 100
 
 

@@ -48,7 +48,7 @@ class TensorBoardTracker:
         self._size = -1
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
-        """Append the missing generations; first cut off what disagrees with the history."""
+        """Append the missing generations; first cut off generations that disagree with the history."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
             # As in the first call, after a failure, or when the file was replaced.

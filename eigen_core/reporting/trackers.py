@@ -138,8 +138,8 @@ class _TrackerThread:
     def _say(self, what: str) -> None:
         self._warned = True
         self._warn(
-            f"reporting.trackers: {self._name} {what}. What is missing there is written with a later generation, or "
-            "when the run is continued."
+            f"reporting.trackers: {self._name} {what}. Missing generations are written with a later one, or when the "
+            "run is continued."
         )
 
 
