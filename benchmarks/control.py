@@ -144,7 +144,7 @@ def _opened(config: Config, state: TrainingState, folder: Path) -> tuple[RunDire
     loaded = run.load_newest(snapshot_form(state))
     if loaded is None:
         return run, []
-    restore(state, loaded.snapshot, take_memory=True)
+    restore(state, loaded.snapshot)
     return run, [row for row in _reached_in(run.path) if row.generation <= state.generation]
 
 

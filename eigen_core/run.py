@@ -158,7 +158,7 @@ class _Training:
             session = exits.enter_context(open_session(config.checkpoint, name))
             if run.newest is not None:
                 with guard.phase("resume", generation):
-                    loaded = session.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
+                    loaded = session.load_newest(snapshot_form(state), partial(restore, state))
                 if loaded is not None:
                     logger.info("resume: generation %d from %s", state.generation, session.directory.path)
             # The data are the run's: a refused request must not replace the recorded one.

@@ -132,7 +132,7 @@ def _one_step(name: str, folder: Path, base: SmallRun) -> tuple[str, TrainingSta
     state = start_training(config, base.panel)
     run = RunDirectory.open(folder, RUN)
     with run.lock():
-        run.load_newest(snapshot_form(state), partial(restore, state, take_memory=True))
+        run.load_newest(snapshot_form(state), partial(restore, state))
         began = state.generation
         while state.generation <= GENERATIONS:
             _advance(state)

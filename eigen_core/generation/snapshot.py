@@ -49,20 +49,17 @@ def require_finite(
             require(inside, file, f"holds {name} from {lowest:g} to {highest:g}")
 
 
-def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord, *, take_memory: bool) -> Replay:
-    """Return the replay that a ring holds: whole episodes, finite values, the content in the newest record.
-
-    With `take_memory` the replay may go on in the ring's own memory.
-    """
+def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord) -> Replay:
+    """Return the replay that a ring holds: whole episodes, finite values, the content in the newest record."""
     wrong = state.task.check_rows(ring)
     require(wrong is None, "replay", str(wrong))
     floating = {name: column for name, column in ring.columns.items() if column.is_floating_point()}
     require_finite("replay", {name: column[: ring.size] for name, column in floating.items()})
     columns = state.task.columns
-    saved = Replay.from_ring(ring, columns, torch.device("cpu"), take_memory=True)
+    saved = Replay.from_ring(ring, columns, torch.device("cpu"))
     same = tensors_sha256(saved.tensors()) == newest.replay_sha256
     require(same, "replay", "is not the one that the history names")
-    return Replay.from_ring(ring, columns, state.device, take_memory=take_memory)
+    return Replay.from_ring(ring, columns, state.device)
 
 
 T = TypeVar("T")
@@ -176,14 +173,14 @@ def snapshot_form(state: TrainingState) -> SnapshotForm:
     )
 
 
-def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False) -> None:
+def restore(state: TrainingState, saved: Snapshot) -> None:
     """Restore the state of which `saved` was taken; nothing changes if that fails.
+
+    The replay goes on in the snapshot's own memory: a copy would take as much again.
 
     Args:
         state: the state before the first generation, with the configuration to go on with.
-        saved: of the form that `snapshot_form` gives.
-        take_memory: let the replay go on in the snapshot's own memory, where a copy would take as much again; the
-            snapshot cannot be used afterwards.
+        saved: of the form that `snapshot_form` gives; cannot be used afterwards.
 
     Raises:
         UnfitSnapshotError: no run with this configuration can have left it.
@@ -218,7 +215,7 @@ def restore(state: TrainingState, saved: Snapshot, *, take_memory: bool = False)
     require(same, "population.safetensors", "does not hold the weights that the history names")
     if ring is None:
         raise UnfitSnapshotError("replay", "is missing")
-    replay = require_replay(state, ring, newest, take_memory=take_memory)
+    replay = require_replay(state, ring, newest)
     task_state = saved.tensors.get("task", {})
     require_finite("task.safetensors", task_state)
     method_state = saved.tensors.get("evolution", {})

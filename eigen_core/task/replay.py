@@ -153,12 +153,8 @@ class Replay:
         return Ring(self._columns, self.size, self.written)
 
     @classmethod
-    def from_ring(
-        cls, ring: Ring, columns: Mapping[str, Column], device: torch.device, *, take_memory: bool = False
-    ) -> "Replay":
-        """Return the buffer of a checkpoint, on `device`.
-
-        With `take_memory` it uses the memory of columns that are on `device` already; else they are copied.
+    def from_ring(cls, ring: Ring, columns: Mapping[str, Column], device: torch.device) -> "Replay":
+        """Return the buffer of a checkpoint, in the ring's own memory if that is on `device`.
 
         Raises:
             ValueError: the ring's columns are not these `columns`.
@@ -167,12 +163,8 @@ class Replay:
         found = {name: (column.dtype, tuple(column.shape[1:])) for name, column in ring.columns.items()}
         if found != wanted:
             raise ValueError(f"{found} are not the columns of this replay, {wanted}")
-        replay = cls(0 if take_memory else ring.capacity, columns, device)
-        for name, column in ring.columns.items():
-            if take_memory:
-                replay._columns[name] = column.to(device)
-            else:
-                replay._columns[name][: ring.size] = column[: ring.size]
+        replay = cls(0, columns, device)
+        replay._columns = {name: column.to(device) for name, column in ring.columns.items()}
         replay.written = ring.written
         replay._keep_on_host(ring.size)
         return replay

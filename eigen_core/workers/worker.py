@@ -173,7 +173,7 @@ class WorkerAgents:
             there = {name: column for name, column in columns.items() if column is not None}
             if len(there) < len(columns):
                 raise WorkerLostError("the worker that shares the replay of its machine was lost, or cannot be read.")
-            self._host_replay = Replay.from_ring(Ring(there, 0, 0), self._computer.task.columns, _CPU, take_memory=True)
+            self._host_replay = Replay.from_ring(Ring(there, 0, 0), self._computer.task.columns, _CPU)
             self._mapped = where.columns
         self._host_replay.written = where.written
         return self._host_replay

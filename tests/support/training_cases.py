@@ -56,12 +56,12 @@ def resumed_from(directory: RunDirectory, begin: Callable[[Config], TrainingStat
 
 
 def saved_of(state: TrainingState) -> Snapshot:
-    """A snapshot as it comes back from a store: on the processor."""
+    """A snapshot as it comes back from a store: on the processor, in its own memory."""
     saved = snapshot(state)
     assert saved.ring is not None
 
     def on_host(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: tensor.cpu() for name, tensor in tensors.items()}
+        return {name: tensor.cpu().clone() for name, tensor in tensors.items()}
 
     tensors = {stem: on_host(held) for stem, held in saved.tensors.items()}
     return replace(saved, tensors=tensors, ring=replace(saved.ring, columns=on_host(saved.ring.columns)))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from science_cases import LEARNERS_OF_ANY_TASK, small_config
-from training_cases import advance, content_of, resumed_from
+from training_cases import advance, content_of, resumed_from, saved_of
 from uneven_environment import UnevenEnvironment
 
 from eigen_core.checkpoint.ring import Ring
@@ -316,7 +316,7 @@ def test_groups_and_a_resume_change_no_bit_of_mujoco(preset: str) -> None:
     state = advance(begin_mujoco(preset), 2)
     assert state.history[-1].learning is not None
     resumed = begin_mujoco(preset, group_size=1)
-    restore(resumed, snapshot(state))
+    restore(resumed, saved_of(state))
     expected = content_of(advance(begin_mujoco(preset, group_size=2), 3))
     assert content_of(advance(resumed, 1)) == expected
     assert content_of(advance(state, 1)) == expected
