@@ -173,33 +173,6 @@ def test_a_missing_run_is_refused(config: Config) -> None:
     assert not Path("champion.safetensors").exists()
 
 
-@pytest.mark.parametrize("kind", ["flipped", "cut", "gone"])
-@pytest.mark.thorough
-def test_each_damaged_file_is_named(config: Config, kind: str) -> None:
-    location = save_generations(config, "run", 1, 2)
-    store = location.store
-    checked = 0
-    for name in objects_of(location):
-        if kind == "gone" and "/manifests/" in name:
-            # Without its manifest a generation does not exist.
-            continue
-        content = store.read(name, 1 << 20)
-        if kind == "gone":
-            store.delete([name])
-        else:
-            middle = len(content) // 2
-            flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-            store.put(name, flipped if kind == "flipped" else content[:middle])
-        found = verify_run(config.checkpoint.store, "run", deep=True)
-        assert {damage.path for damage in found.damages} == {name.removeprefix("run/")}
-        if kind != "flipped":
-            assert verify_run(config.checkpoint.store, "run", deep=False).damages == found.damages
-        store.put(name, content)
-        checked += 1
-    assert checked >= 10
-    assert verify_run(config.checkpoint.store, "run", deep=True).damages == ()
-
-
 def test_a_run_is_verified_though_its_configuration_cannot_be_read(config: Config) -> None:
     location = RunLocation.of(config.checkpoint, "new")
     create_run(location, config.model_dump(mode="json"))

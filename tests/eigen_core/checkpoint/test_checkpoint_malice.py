@@ -233,19 +233,16 @@ def test_documents_that_are_no_json_are_damage_even_with_a_right_checksum(run: R
     assert str(newest.damages[0]).startswith("generation 2: state.json is not JSON")
 
 
-@pytest.mark.thorough
-def test_a_changed_manifest_is_refused_gone_around_or_trained_on_rightly(tmp_path: Path) -> None:
-    outcomes = fuzz(manifests.one_case, "manifests", tmp_path, range(8), seed=7)
-    assert findings(outcomes, "manifests", 7).faults == []
-
-
-def test_what_is_no_file_is_refused_or_gone_around(tmp_path: Path) -> None:
-    outcomes = fuzz(run_files.one_case, "run_files", tmp_path, range(8), seed=7)
-    assert findings(outcomes, "run_files", 7).faults == []
-
-
-@pytest.mark.slow
-def test_many_more_of_both(tmp_path: Path) -> None:
-    for name, module in (("manifests", manifests), ("run_files", run_files)):
-        outcomes = fuzz(module.one_case, name, tmp_path, range(100), seed=8)
-        assert findings(outcomes, name, 8).faults == []
+@pytest.mark.parametrize(
+    ("name", "cases", "seed"),
+    [
+        pytest.param("manifests", 8, 7, marks=pytest.mark.thorough),
+        ("run_files", 8, 7),
+        *(pytest.param(name, 100, 8, marks=pytest.mark.slow) for name in ("manifests", "run_files")),
+    ],
+)
+def test_changed_files_are_refused_gone_around_or_trained_on_rightly(
+    tmp_path: Path, name: str, cases: int, seed: int
+) -> None:
+    one_case = {"manifests": manifests.one_case, "run_files": run_files.one_case}[name]
+    assert findings(fuzz(one_case, name, tmp_path, range(cases), seed=seed), name, seed).faults == []

@@ -172,7 +172,15 @@ SHARES = {"evolution alone": 0.2, "gradients alone": 0.6, "both": 0.6}
 MEAN_OF_EVOLUTION, UNTAUGHT = 0.3, 0.15
 
 
-def holds(seeds: Sequence[int], with_gradients: int = GENERATIONS) -> None:
+@pytest.mark.parametrize(
+    ("seeds", "with_gradients"),
+    [
+        # Four generations with gradients must be worth more than all that evolution alone gets.
+        pytest.param(SEEDS[:1], 4, marks=pytest.mark.thorough),
+        pytest.param(SEEDS, GENERATIONS, marks=pytest.mark.slow),
+    ],
+)
+def test_evolution_gradients_and_both_learn_a_leak(seeds: Sequence[int], with_gradients: int) -> None:
     of_evolution = []
     for seed in seeds:
         oracle = oracle_reward(seed)
@@ -183,17 +191,6 @@ def holds(seeds: Sequence[int], with_gradients: int = GENERATIONS) -> None:
         assert reached["both"] >= 0.9 * max(reached.values()), (seed, reached)
         of_evolution.append(reached["evolution alone"])
     assert np.mean(of_evolution) >= MEAN_OF_EVOLUTION, of_evolution
-
-
-@pytest.mark.thorough
-def test_evolution_gradients_and_both_learn_a_leak() -> None:
-    # Four generations with gradients must be worth more than all that evolution alone gets.
-    holds(SEEDS[:1], with_gradients=4)
-
-
-@pytest.mark.slow
-def test_evolution_gradients_and_both_learn_a_leak_on_every_seed() -> None:
-    holds(SEEDS)
 
 
 def planted_result(seed: int, generations: int, agents: int) -> HoldoutResult:
@@ -217,15 +214,13 @@ def planted_result(seed: int, generations: int, agents: int) -> HoldoutResult:
     return result
 
 
-def beats_random_clearly(result: HoldoutResult) -> bool:
-    return result.champion_reward > max(2.0 * result.random_reward, float(np.max(result.random_rewards)))
-
-
-@pytest.mark.thorough
-def test_the_champion_finds_a_planted_edge() -> None:
-    assert beats_random_clearly(planted_result(seed=2, generations=6, agents=6))
-
-
-@pytest.mark.slow
-def test_the_champion_finds_a_planted_edge_on_every_seed() -> None:
-    assert all(beats_random_clearly(planted_result(seed, generations=25, agents=16)) for seed in SEEDS)
+@pytest.mark.parametrize(
+    ("seed", "generations", "agents"),
+    [
+        pytest.param(2, 6, 6, marks=pytest.mark.thorough),
+        *(pytest.param(seed, 25, 16, marks=pytest.mark.slow) for seed in SEEDS),
+    ],
+)
+def test_the_champion_finds_a_planted_edge(seed: int, generations: int, agents: int) -> None:
+    result = planted_result(seed, generations, agents)
+    assert result.champion_reward > max(2.0 * result.random_reward, float(np.max(result.random_rewards)))
