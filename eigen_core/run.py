@@ -168,7 +168,6 @@ class _Training:
             yield Training(name, state, session, guard, plan, data)
 
     def run_generations(self, training: Training) -> None:
-        """Train the remaining generations, and complete the run: plots, holdout, uploads."""
         state, session = training.state, training.session
         left = range(state.generation + 1, self.config.generations + 1)
         logger.info(
@@ -242,7 +241,6 @@ class _Training:
         self.run_phase(phase, generation, partial(_guarded, training.guard, phase, generation, compute))
 
     def record_telemetry(self, state: TrainingState, generation: int, took: Mapping[str, Any]) -> Telemetry:
-        """Record time and memory of a generation, as far as its phases have ended."""
         ended = self.watch.phases_of(generation)
         peak = max(phase.peak_bytes for phase in ended)
         telemetry = Telemetry(generation=generation, rss_peak_bytes=peak, phases=ended, **took)
@@ -403,7 +401,6 @@ def computed_by_workers(run: str, state: TrainingState, data: TaskData, local: "
 
 
 def _guarded(guard: MemoryGuard, phase: str, generation: int, compute: Callable[[], list[str]]) -> None:
-    """Compute a phase under the guard; then log its facts, its time and its memory in one line."""
     with guard.phase(phase, generation), profiled(phase, generation):
         facts = compute()
     usage = next(usage for usage in reversed(guard.usage_of(generation)) if usage.phase == phase)
@@ -460,7 +457,6 @@ def _checkpoint(state: TrainingState, session: RunSession) -> list[str]:
 
 
 def _checkpoint_before_end(state: TrainingState, session: RunSession) -> None:
-    """Save a complete generation on this machine, if it is not yet, in a process that is stopped."""
     saved = session.save_before_end(*_parts(state))
     if saved is not None:
         logger.info("checkpoint %d, before the end: %s", state.generation, _saved_sentence(saved))

@@ -153,7 +153,6 @@ class RunContents:
         return parse_checksummed(self._read(relative, _DOCUMENT_LIMIT))
 
     def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
-        """Write a JSON document with a checksum, replacing the one of this name."""
         self.store.put(self.object_name(relative), checksummed(fields))
 
     def read_holdout(self, name: str) -> dict[str, JsonValue]:

@@ -36,8 +36,6 @@ _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
 class ExportedChampion(NamedTuple):
-    """A champion read from an exported file."""
-
     weights: torch.Tensor
     """float32 `[parameters]`."""
     config: dict[str, JsonValue]

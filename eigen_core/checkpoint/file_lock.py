@@ -194,7 +194,6 @@ def _sees_itself() -> bool:
 
 
 def _status(pid: int) -> tuple[str, int] | None:
-    """Return state and start time of a process, None if unknown."""
     try:
         content = (_PROC / str(pid) / "stat").read_text(errors="replace")
         # The command's name, in brackets, may hold anything, brackets and spaces too.

@@ -91,8 +91,6 @@ class UnfitSnapshotError(InputError):
 
 
 class DamagedGenerationError(InputError):
-    """A generation differs from its manifest."""
-
     def __init__(self, message: str, damages: list[Damage]) -> None:
         super().__init__(message)
         self.damages = damages

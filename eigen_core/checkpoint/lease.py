@@ -50,8 +50,6 @@ class LeaseLostError(Exception):
 
 
 class _LeaseRecord(BaseModel):
-    """Written once, when the lease is taken."""
-
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     token: str

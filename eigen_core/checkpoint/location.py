@@ -58,7 +58,6 @@ class RunLocation:
         return RunContents(self.store, self.name) if self.remote else self.local
 
     def is_locked(self) -> bool:
-        """Whether a process of this machine is writing to the run."""
         return FileLock(self.root / self.name / LOCK_NAME).is_taken()
 
     def exists(self) -> bool:

@@ -42,7 +42,6 @@ class RunSession:
     def load_newest(
         self, form: SnapshotForm | None = None, restore: Callable[[Snapshot], None] | None = None
     ) -> LoadedGeneration | None:
-        """Read the newest undamaged generation, here or in the store (`RunDirectory.load_newest`)."""
         return self.directory.load_newest(form, restore, self.location.stored if self.location.remote else None)
 
     def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:

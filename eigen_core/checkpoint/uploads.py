@@ -80,7 +80,6 @@ class UploadStatus(BaseModel):
     """Reason why the last attempt failed; None if it succeeded."""
 
     def __str__(self) -> str:
-        """Return a sentence: what the store lacks, for how long and why, or that it has everything."""
         if not self.pending and not self.pending_files:
             rate = f", {self.mb_per_second:.1f} MB/s" if self.mb_per_second else ""
             return f"Everything is in {self.store} ({count(self.done, 'generation')} uploaded{rate})."
@@ -323,7 +322,6 @@ class Uploader:
         return few and self._waiting_bytes() < self._config.queue_mb * 1e6
 
     def _drop_unneeded(self) -> None:
-        """Drop the waiting generations that retention would not keep in the store."""
         waiting = self._generations()
         if not waiting:
             return

@@ -260,7 +260,6 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """Goodput, 0 to 1."""
         return self.useful_seconds / (self.useful_seconds + self.lost_seconds + self.waiting_seconds)
 
     def __str__(self) -> str:

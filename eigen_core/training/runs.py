@@ -205,7 +205,6 @@ class Run:
         return config
 
     def _say_left_out(self) -> None:
-        """Warn of machine settings with which the run was trained and is not continued."""
         stored = flatten(machine_values(current_values(self._latest_values)))
         now, usual = (flatten(one.model_dump(mode="json")) for one in (self.config, Config()))
         places = ("checkpoint.store", "checkpoint.local")
@@ -324,7 +323,6 @@ class Run:
         )
 
     def _records(self) -> tuple[Manifest | None, tuple[GenerationRecord, ...], tuple[Telemetry, ...]]:
-        """Return the newest manifest whose generation's records are intact, and these."""
         for contents, manifest in self.newest_first():
             generation = manifest.generation
             try:
@@ -442,7 +440,6 @@ def _changed(config: Config, **sections: Mapping[str, Any]) -> Config:
 
 @cache
 def _warn_once(sentence: str) -> None:
-    """Log a warning that a process would repeat."""
     logger.warning("%s", sentence)
 
 

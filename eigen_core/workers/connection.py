@@ -63,7 +63,6 @@ def connected(scheduler: str) -> Client:
 
 
 def key_of(run: str) -> str:
-    """Return a new key of Dask for a part of a run."""
     return f"{_KEY}:{run}:{uuid4().hex}"
 
 
@@ -113,8 +112,6 @@ def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
 
 
 def unreachable(workers: Sequence[str]) -> list[str]:
-    """Return the addresses of `workers` that this machine cannot connect to."""
-
     def is_unreachable(address: str) -> bool:
         try:
             socket.create_connection(get_address_host_port(address), _REACHING_SECONDS).close()

@@ -86,7 +86,6 @@ class WorkerExecutor:
 
     @property
     def sent_bytes(self) -> int:
-        """Bytes of all arrays that were sent to workers."""
         return self._client.sent_bytes
 
     @property

@@ -88,7 +88,6 @@ class RemoteError:
 
 
 def array_bytes(message: Any) -> int:  # noqa: ANN401 - any message
-    """Return the bytes of all arrays and tensors in a message of mappings, sequences and dataclasses."""
     if isinstance(message, np.ndarray | Tensor):
         return int(message.nbytes)
     if isinstance(message, Mapping):

@@ -8,6 +8,7 @@ import pytest
 import safetensors.torch
 import torch
 from checkpoint_samples import CONFIG, new_run, sample, saved_run
+from pydantic import JsonValue
 from safetensors import safe_open
 
 from eigen_core.checkpoint.export import read_champion, write_champion
@@ -35,7 +36,7 @@ def test_the_newest_champion_is_exported_with_its_configuration(tmp_path: Path) 
 
 def test_a_password_that_an_earlier_version_stored_is_not_exported(tmp_path: Path) -> None:
     run, path = new_run(tmp_path), tmp_path / "champion.safetensors"
-    uris = ["http://me:hunter2@host", "http://host?token=hunter2"]
+    uris: list[JsonValue] = ["http://me:hunter2@host", "http://host?token=hunter2"]
     run.save(sample(1), {**CONFIG, "reporting": {"mlflow_uri": uris[0]}, "tracked": uris})
     write_champion(run.contents, path)
     assert b"hunter2" not in path.read_bytes()
