@@ -137,15 +137,6 @@ def test_another_panel_is_refused() -> None:
     assert random_panel(config).fingerprint[:12] in str(refusal.value)
 
 
-@pytest.mark.cpu
-def test_groups_may_change_at_a_resume() -> None:
-    """They are no part of the result of a run, but on a GPU, where products round by the agents that share them."""
-    other = small_config(population={"group_size": 2})
-    state = advance(small_state(), 1)
-    restored = restored_from(saved_of(state), other)
-    assert content_of(advance(restored, 1)) == content_of(advance(state, 1))
-
-
 def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
     """As runs of earlier versions do, whose stored configurations do not say so."""
     config = small_config(replay={"settlement_days": True})
@@ -259,17 +250,11 @@ def of_an_older_generation(content: SimpleNamespace) -> None:
 
 VALUES: list[tuple[Change, str]] = [
     (put("state.noise_scale", -0.1), "state.json has an unexpected form (noise_scale: "),
-    (put("state.noise_scale", "much"), "state.json has an unexpected form (noise_scale: "),
-    (put("state.noise_scale", float("inf")), "state.json has an unexpected form (noise_scale: "),
     (put("state.generation", 2), "state.json is not of generation 3"),
-    (put("state.generation", None), "state.json has an unexpected form"),
     (put("state.more", 1), "state.json has an unexpected form (more: "),
-    (put("state.champion", 1.5), "state.json has an unexpected form (champion: "),
     (short_history, "history.json does not hold one record for each generation from 1 to 3"),
     (put("history.1.generation", 7), "history.json does not hold one record for each generation"),
     (put("history.1.fitness", [1.0, 2.0]), "history.json is not about 5 agents"),
-    (put("history.1.fitness", "high"), "history.json has an unexpected form (1.fitness: "),
-    (put("history.1.best_fitness", None), "history.json has an unexpected form"),
     (put("history.0.champion_agent", 99), "history.json names an agent"),
     (put("history.0.champion_generation", 2), "history.json has its champion from generation 2"),
     (put("history.2.descent.4.parents", [5]), "history.json names an agent"),
@@ -335,7 +320,7 @@ def test_what_no_run_can_have_left_is_refused(saved: list[Snapshot], change: Cha
     assert content_of(state) == before
 
 
-@pytest.mark.parametrize(("change", "sentence"), [*FORMS, VALUES[0], VALUES[7]])
+@pytest.mark.parametrize(("change", "sentence"), [*FORMS, VALUES[0], VALUES[3]])
 def test_an_older_generation_is_used_and_the_newer_one_named(
     saved: list[Snapshot],
     tmp_path: Path,
