@@ -9,13 +9,12 @@ from fault_proxy import Fault, FaultProxy
 from flow_cases import small_flow_config
 from gcs_emulator import GcsEmulator
 from prefect.artifacts import Artifact
-from store_cases import locked_by_another_process, objects_of, run_config, save_generations
+from store_cases import objects_of, run_config, save_generations
 from upload_cases import whole_generations
 
 from eigen_core import generation
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from flows.server.environment import FINISHED_NAME
 from flows.server.flows import cleanup_flow, train_flow
@@ -56,29 +55,6 @@ def test_every_run_of_a_store_is_cleaned_and_shown(store: Path, tmp_path: Path) 
     assert [list(row) for row in found] == [ROW_KEYS] * 2
     assert [(row["run"], row["generations removed"]) for row in found] == [("first", 2), ("second", 2)]
     assert [whole_generations(location.local) for location in places] == [[3, 4]] * 2
-
-
-def test_a_run_in_use_is_left_alone_and_shown(store: Path, tmp_path: Path) -> None:
-    location = RunLocation.of(run_config(store, tmp_path).checkpoint, "second")
-    before = objects_of(location)
-    with locked_by_another_process(location) as number:
-        assert cleanup_flow(0.0) > 0
-    first, second = table()
-    assert first["skipped"] == ""
-    assert f"'second' is in use by process {number}" in second["skipped"]
-    assert (second["generations removed"], second["files removed"], second["freed (MB)"]) == (0, 0, 0.0)
-    assert objects_of(location) == before
-
-
-def test_a_bucket_that_is_missing_fails_the_flow_with_a_sentence(
-    gcs_bucket: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EIGEN_STORE", f"{gcs_bucket}-other")
-    ended = cleanup_flow(return_state=True)
-    assert ended.is_failed()
-    error = ended.result(raise_on_failure=False)
-    assert isinstance(error, InputError)
-    assert "there is no bucket" in str(error)
 
 
 def bucket_config(url: str, **checkpoint: Any) -> Config:

@@ -127,14 +127,6 @@ def test_resuming_equals_not_stopping(tmp_path: Path, expected: tuple[Generation
     assert records(config) == expected
 
 
-def test_groups_threads_and_devices_do_not_change_the_run(
-    tmp_path: Path, expected: tuple[GenerationRecord, ...]
-) -> None:
-    config = small_flow_config(tmp_path, population={"group_size": 4}, threads=1)
-    assert train(config).is_completed()
-    assert records(config) == expected
-
-
 @pytest.mark.thorough
 def test_the_holdout_is_played_when_the_run_has_all_its_generations(tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=2, market={"holdout_days": 50})

@@ -1,17 +1,14 @@
-"""`eigen memory`, and trainings that memory or lost workers end: exit code, why, what is safe, what next."""
+"""`eigen memory`, and trainings that memory ends: exit code, why, what is safe, what next."""
 
 import json
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from cli_cases import document, eigen, refused
-from flow_cases import small_settings
 from memory_cases import bare_report
 from pydantic import JsonValue
 from record_cases import record, telemetry
@@ -23,36 +20,11 @@ from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.records import PhaseMemory
 from eigen_core.machine import MemoryGuardError
 from eigen_core.training.journals import write_memory_report
-from eigen_core.training.runs import status_of
 
 MEMORY_KEYS = ["run", "state", "pid", "folder", "report", "files", "older_reports", "generations"]
 GENERATION_KEYS = ["generation", "rss_bytes", "rss_peak_bytes", "phases"]
 PHASE_KEYS = ["phase", "start_bytes", "peak_bytes", "end_bytes", "device_allocated_peak", "device_reserved_peak"]
 MB = 1_000_000
-
-# A training whose memory grows by 20 MB every 20 ms once its second generation is saved.
-LEAKING = """
-import sys, threading, time
-from pathlib import Path
-import torch
-from flows.cli.app import app
-
-class Hoard:
-    def __init__(self):
-        self.tensors = []
-
-    def grow(self):
-        while not list(Path("runs/run/manifests").glob("000002-*")):
-            time.sleep(0.01)
-        # Python waits for this thread, as it is no daemon: one that is inside of torch at the end aborts the process.
-        while len(self.tensors) < 400 and threading.main_thread().is_alive():
-            self.tensors.append(torch.ones(20_000_000, dtype=torch.uint8))
-            time.sleep(0.02)
-
-hoard = Hoard()
-threading.Thread(target=hoard.grow).start()
-app()
-"""
 
 
 @pytest.fixture
@@ -198,34 +170,3 @@ def test_memory_that_cannot_be_had_to_prepare_a_run_is_a_sentence(
     ended = eigen("resume", "run", code=3)
     assert ended.stderr.startswith("eigen: memory: an allocation failed (")
     assert "in start of generation 3." in ended.stderr
-
-
-@pytest.mark.thorough
-def test_a_leaking_process_is_ended_with_a_report_and_a_good_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]
-) -> None:
-    (tmp_path / "leaking.py").write_text(LEAKING)
-    command = [sys.executable, "leaking.py", "train", "--run", "run", *small_settings(), "--generations", "2000"]
-    ended = subprocess.run(
-        [*command, "--set", "memory.limit_gb=2.5"],
-        env={**environment, "PYTHONPATH": str(Path(__file__).parents[3])},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=180,
-    )
-    assert ended.returncode == 3, ended.stderr
-    (said,) = [line for line in ended.stderr.splitlines() if line.startswith("eigen: ")]
-    assert "Traceback" not in ended.stderr
-    assert "The largest part is tensors of no known owner" in said
-    assert "Go on with: eigen resume run" in said
-    (report,) = (tmp_path / "runs" / "run" / "memory").glob("*.md")
-    assert str(report) in said
-    monkeypatch.chdir(tmp_path)
-    shown = document("memory", "run")
-    assert shown["report"]["parts"][0]["name"] == "tensors of no known owner"
-    assert len(shown["files"]) == 2
-    eigen("verify", "run", "--deep", code=0)
-    status = status_of("runs", "run")
-    assert status.generation >= 2
-    assert f"The last checkpoint is generation {status.generation} in " in said
