@@ -45,17 +45,7 @@ Store = Annotated[
     str | None, option("URL", "Where runs are kept: a folder, or gs://bucket/prefix. EIGEN_STORE sets it too.", "runs")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON.")]
-Device = Annotated[str | None, option("KIND", "Device that computes: auto, cpu or cuda.", "auto")]
-Preset = Annotated[str | None, option("NAME", "Preset to start from.", "quickstart")]
-Generations = Annotated[str | None, option("N", "Generations to train.")]
-Seed = Annotated[str | None, option("N", "Seed of every random draw.")]
-Assignments = Annotated[
-    list[str] | None, option("KEY=VALUE", "A setting; `eigen presets NAME` lists them. May be repeated.", None, "--set")
-]
-_DATA_HELP, _DATA_DEFAULT = "Price file or folder; us5: other bundled prices.", "bundled prices"
-Data = Annotated[str | None, option("PATH", _DATA_HELP, _DATA_DEFAULT)]
-DataArgument = Annotated[str | None, typer.Argument(help=_DATA_HELP, show_default=_DATA_DEFAULT, metavar="[DATA]")]
-RunOption = Annotated[str | None, option("NAME", "Name of the run; an existing one continues.", "preset and time")]
+DATA_HELP, DATA_DEFAULT = "Price file or folder; us5: other bundled prices.", "bundled prices"
 RunsOn = Annotated[
     str | None, option("ADDRESS", "Scheduler whose workers train the runs: tcp://host:8786.", "this machine")
 ]
@@ -64,23 +54,24 @@ Slice = Annotated[
     option("DAYS", "Days to play: holdout, validation, or FIRST:LAST.", "holdout of a finished run", "--slice"),
 ]
 Agent = Annotated[str, option("WHO", "Agents that trade: champion, elites, population, ensemble, or a number.")]
-_RUN_NAME_HELP = "Name of the run."
-RunName = Annotated[str, typer.Argument(help=_RUN_NAME_HELP, metavar="NAME")]
-AnyRunName = Annotated[str | None, typer.Argument(help=_RUN_NAME_HELP, show_default="all", metavar="[NAME]")]
+RunName = Annotated[str, typer.Argument(help="Name of the run.", metavar="NAME")]
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Options from which a configuration is made."""
 
-    preset: Preset = None
-    run: RunOption = None
-    generations: Generations = None
-    seed: Seed = None
-    assignments: Assignments = None
-    data: Data = None
+    preset: Annotated[str | None, option("NAME", "Preset to start from.", "quickstart")] = None
+    run: Annotated[str | None, option("NAME", "Name of the run; an existing one continues.", "preset and time")] = None
+    generations: Annotated[str | None, option("N", "Generations to train.")] = None
+    seed: Annotated[str | None, option("N", "Seed of every random draw.")] = None
+    assignments: Annotated[
+        list[str] | None,
+        option("KEY=VALUE", "A setting; `eigen presets NAME` lists them. May be repeated.", None, "--set"),
+    ] = None
+    data: Annotated[str | None, option("PATH", DATA_HELP, DATA_DEFAULT)] = None
     store: Store = None
-    device: Device = None
+    device: Annotated[str | None, option("KIND", "Device that computes: auto, cpu or cuda.", "auto")] = None
 
     def settings(self) -> list[str]:
         """Return the options but preset and run as `key=value`."""

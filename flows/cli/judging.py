@@ -13,10 +13,11 @@ from rich.console import Console
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import change, count, money, percent, ratio
 from flows.cli.common import (
+    DATA_DEFAULT,
+    DATA_HELP,
     EXIT_OTHER,
     LARGEST,
     Agent,
-    DataArgument,
     Json,
     RunName,
     RunOptions,
@@ -535,7 +536,7 @@ the folder: run the same command again to continue, with more trials or edges if
 )
 @run_options("preset", "generations", "seed", "assignments")
 def trust(
-    data: DataArgument = None,
+    data: Annotated[str | None, typer.Argument(help=DATA_HELP, show_default=DATA_DEFAULT, metavar="[DATA]")] = None,
     *,
     trials: Annotated[int, number("Markets of noise, and trials of each edge.", most=10_000)] = 10,
     edges: Annotated[

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
-from flows.cli.common import EXIT_OTHER, AnyRunName, Json, RunName, Store, flag, option, store_of
+from flows.cli.common import EXIT_OTHER, Json, RunName, Store, flag, option, store_of
 from flows.cli.printing import PlainTable, attributes, output_console, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
@@ -236,7 +236,7 @@ def verify(
 
 
 def clean(
-    name: AnyRunName = None,
+    name: Annotated[str | None, typer.Argument(help="Name of the run.", show_default="all", metavar="[NAME]")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Only list what would be removed.")] = False,
     older_than: Annotated[
         str, option("TIME", "Age from which files of no generation are removed: 90s, 30m, 12h, 7d.")
