@@ -196,8 +196,9 @@ def publish(report: "Report", file: Path) -> str | None:
 
     key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(file.absolute()))
     description = f"Report of run {report.run}: {report.verdict.statement}"
+    published = False
     with server_asked("Prefect has no page of the report", logger):
         require_server()
         create_markdown_artifact(key=key, markdown=markdown, description=description)
-        return key
-    return None
+        published = True
+    return key if published else None

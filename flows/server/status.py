@@ -110,7 +110,9 @@ class Status(_Document):
 
     @field_serializer("run")
     def _run_document(self, run: RunStatus | None) -> dict[str, Any] | None:
-        return run and {
+        if run is None:
+            return None
+        return {
             "run": run.run,
             "state": run.state,
             "generation": run.generation,
