@@ -17,7 +17,7 @@ from rich.console import Console
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.training.runs import status_of
-from flows.cli.server import print_down, print_status, print_up
+from flows.cli.server import print_down, print_run_page, print_status, print_up
 from flows.server import launching
 from flows.server.state_directory import StateDirectory, as_worker_sees, store_here
 from flows.server.status import FlowRunStatus, ScheduleStatus, ServerStatus, Status, WorkerStatus, status_here
@@ -273,3 +273,10 @@ def test_status_says_what_a_flow_run_does_and_for_how_long(
     text = printed(print_status, Status(server=None, worker=worker, flow_run=shown, schedule=schedule))
     assert words in text
     assert "the next one waits for the worker" in text
+
+
+def test_a_training_prints_its_page_if_a_server_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "run_page_of", lambda _client, api, run: f"{api}/{run}")
+    assert printed(print_run_page, "mine") == ""
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
+    assert printed(print_run_page, "mine") == "  page        http://127.0.0.1:1/api/mine\n"

@@ -31,8 +31,6 @@ from flows.cli.run_processes import IsStopped, RunEnd, WholeRun
 from flows.server.environment import Stopped
 from flows.server.flows import train_flow
 
-pytestmark = pytest.mark.thorough
-
 
 @pytest.mark.usefixtures("user_folder")
 def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +64,7 @@ def test_a_sweep_that_was_stopped_goes_on_and_prunes_a_trial_that_falls_behind(m
     assert [run["run"] for run in found["trials"][0]["runs"]] == ["mine-000-s1", "mine-000-s2"]
 
 
+@pytest.mark.thorough
 def test_what_a_trial_prints_as_it_is_refused_is_shown(with_server: dict[str, str], tmp_path: Path) -> None:
     pytest.importorskip("optuna")
     command = ["sweep", "mine", "--vary", "learner.tau=0.01", "--trials", "1", *small_settings()]
@@ -85,6 +84,7 @@ def test_without_its_package_a_sweep_says_how_to_install_it(monkeypatch: pytest.
 MARKET = {"holdout_days": 60, "first_date": "2018-01-01"}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("generations", "gradient_steps", "killed"),
     [pytest.param(2, 2, False, id="undisturbed"), pytest.param(8, 40, True, id="killed", marks=pytest.mark.slow)],
@@ -161,6 +161,7 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
 WALK = ["walk", "mine", "--folds", "2", "--generations", "2", *small_settings(market=MARKET), "--json"]
 
 
+@pytest.mark.thorough
 def test_a_walk_that_was_killed_goes_on_and_trains_nothing_twice(with_server: dict[str, str], tmp_path: Path) -> None:
     store = tmp_path / "runs"
     with started(WALK, with_server, tmp_path) as process:
@@ -179,6 +180,7 @@ def test_a_walk_that_was_killed_goes_on_and_trains_nothing_twice(with_server: di
     assert (tmp_path / "runs" / "walks" / "mine" / "equity.png").exists()
 
 
+@pytest.mark.thorough
 def test_a_walk_that_is_cancelled_in_its_page_ends_with_a_sentence(
     with_server: dict[str, str], tmp_path: Path, prefect_api_url: str
 ) -> None:
