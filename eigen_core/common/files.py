@@ -48,10 +48,7 @@ _REASONS = {
 def explained(action: str, path: Path, instead: str = "choose another path") -> Iterator[None]:
     """Raise errors of the file system that a user can correct as an `InputError`; others pass unchanged.
 
-    Args:
-        action: the words after "Cannot": "save generation 7 in".
-        path: of the file or folder.
-        instead: advice after "or".
+    `action` are the words after "Cannot", such as "save generation 7 in"; `instead` is the advice after "or".
     """
     try:
         yield

@@ -38,12 +38,7 @@ class Record(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A learning statistic: each generation records its mean over agents and gradient steps.
-
-    Attributes:
-        name: key in the records.
-        description: a sentence with the unit.
-    """
+    """A learning statistic: each generation records its mean over agents and gradient steps."""
 
     name: str
     description: str
@@ -457,16 +452,10 @@ def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
 def ancestors_after(
     history: Sequence[GenerationRecord], descent: Sequence[Lineage], generation: int, champion_generation: int
 ) -> tuple[int, ...]:
-    """Return the ancestor in the first generation of each agent that is bred in `generation`.
+    """Return the ancestor in the first generation of each agent that is bred in `generation`, of origin `descent`.
 
     Of two parents it follows the one with the larger share of the weights. If the records lack ancestors (earlier
     versions), the first generation after them counts as the first.
-
-    Args:
-        history: the generations before.
-        descent: origins of the bred agents.
-        generation: generation in which they are bred.
-        champion_generation: generation of the champion.
     """
 
     def ancestors_of(born: int) -> tuple[int, ...]:

@@ -79,12 +79,8 @@ done"""
 def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> Callable[[], None]:
     """Start a shell that sends SIGTERM to process `pid` when this process has ended, however it ended.
 
-    Args:
-        pid: process to stop.
-        kill_after_seconds: seconds until SIGKILL follows; None: never.
-
-    Returns:
-        A function that ends the shell; call it once process `pid` has ended by itself.
+    SIGKILL follows after `kill_after_seconds`, if given. Returns a function that ends the shell; call it once process
+    `pid` has ended by itself.
     """
     shell = shutil.which("sh")
     if shell is None:
@@ -122,13 +118,7 @@ def default_cache_root() -> Path:
 
 
 def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), beside: str = "") -> str:
-    """Return the SHA-256 of the paths and contents of the files of packages.
-
-    Args:
-        packages: names of importable packages.
-        kinds: suffixes of the files.
-        beside: further text to hash.
-    """
+    """Return the SHA-256 of the paths and contents of the files of packages with suffixes `kinds`, and of `beside`."""
     found = hashlib.sha256(beside.encode())
     for package in packages:
         root = Path(str(files(package)))

@@ -111,7 +111,6 @@ class SharedTensor:
     Attributes:
         path: of its descriptor, in the /proc of the process that made it.
         name: unique: on another machine, or in another container, the path leads elsewhere.
-        shape, dtype: of the tensor.
     """
 
     path: str

@@ -34,11 +34,8 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
     It does not depend on the agents that are computed together, since gradients are added up column chunk after column
     chunk: their bits must not depend on groups.
 
-    Args:
-        chosen: `network.column_chunk`; 0: by bytes.
-        columns: of the panel.
-        column_bytes: of a column in one block of values of one agent.
-        device: the kind of device.
+    `chosen` is `network.column_chunk` (0: by bytes), `column_bytes` the size of a column in one block of values of one
+    agent.
     """
     if chosen:
         return min(chosen, columns)
@@ -48,10 +45,7 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
 def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) -> int:
     """Return how many agents are computed at a time, at most; on a CPU no bit depends on it.
 
-    Args:
-        population: how many agents there are, and `group_size`; 0: by bytes.
-        block_bytes: of the largest block of values that learning from a batch makes for one agent.
-        device: the kind of device.
+    `block_bytes` is the size of the largest block of values that learning from a batch makes for one agent.
     """
     agents = population.size
     if population.group_size:
@@ -62,13 +56,7 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
 
 
 def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str) -> int:
-    """Return how many agents play at a time, at most; on a CPU no bit depends on it.
-
-    Args:
-        population: how many agents there are, and `group_size`; 0: by bytes.
-        agent_bytes: memory of an agent while it plays.
-        device: the kind of device.
-    """
+    """Return how many agents play at a time, at most; on a CPU no bit depends on it."""
     if population.group_size:
         return min(population.group_size, population.size)
     return _even(population.size, _PLAYING.on(device), agent_bytes)
@@ -80,10 +68,7 @@ def encoded_at_once(
     """Return how many agents and days are encoded at a time, without a gradient; on a CPU no bit depends on it.
 
     Args:
-        agents: that encode the same days.
-        days: consecutive days.
         day_bytes: of a day of an agent in the largest block of values.
-        device: the kind of device.
         steps: days of an episode. More are encoded at a time only if `days_before` is large.
         days_before: days that are computed before the first, whatever the number of days after it; they should be a
             small part of the work, as far as that takes little memory.
@@ -95,13 +80,7 @@ def encoded_at_once(
 
 
 def noise_at_once(steps: int, step_bytes: int, device: str) -> int:
-    """Return for how many gradient steps of a group noise is drawn at a time; no bit depends on it.
-
-    Args:
-        steps: of a train phase.
-        step_bytes: of the noise of one.
-        device: the kind of device.
-    """
+    """Return for how many gradient steps of a group noise is drawn at a time; no bit depends on it."""
     return _even(steps, _NOISE.on(device), step_bytes)
 
 

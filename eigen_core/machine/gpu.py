@@ -31,8 +31,6 @@ class CapturedStep(Generic[_Input, _Result]):
     Args:
         function: its input and its result are tensors, or tuples, lists and named tuples of tensors and of values that
             can be compared.
-        device: where it computes.
-        captures: it is captured, if the device is a GPU.
     """
 
     def __init__(self, function: Callable[[_Input], _Result], device: torch.device, *, captures: bool) -> None:
@@ -44,9 +42,7 @@ class CapturedStep(Generic[_Input, _Result]):
     def __call__(self, given: _Input) -> _Result:
         """Return the result of the function; that of a graph is copied from its memory.
 
-        Raises:
-            InputError: it cannot be captured.
-            RuntimeError: memory could not be had (`is_exhaustion`).
+        Raises `InputError` if it cannot be captured, and `RuntimeError` if memory could not be had (`is_exhaustion`).
         """
         if not self._captures:
             return self._function(given)
@@ -86,16 +82,8 @@ def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa
 
 
 class _Graph:
-    """A function captured with copies of its input.
-
-    Args:
-        function: of `leaves`.
-        leaves: of the input; only tensors may change.
-        pool: of graphs that it shares memory with.
-
-    Raises:
-        InputError: it cannot be captured.
-        RuntimeError: memory could not be had (`is_exhaustion`).
+    """A function of `leaves` captured with copies of them, of which only tensors may change. `pool`: of graphs that it
+    shares memory with.
     """
 
     def __init__(self, function: Callable[[list[Any]], Any], leaves: list[Any], pool: Any) -> None:  # noqa: ANN401 - torch's handle

@@ -33,10 +33,7 @@ _RECLAIMABLE = {
 class ControlGroup:
     """A control group that may limit memory or processor time.
 
-    Attributes:
-        version: of the interface.
-        name: path of the group in its hierarchy (`/proc/self/cgroup`).
-        folder: of its files.
+    `version` is that of the interface, `name` the path of the group in its hierarchy (`/proc/self/cgroup`).
     """
 
     version: Literal[1, 2]
@@ -179,7 +176,6 @@ class HostLimit(Limit):
     Attributes:
         kind: `run` counts this process and its children, `group` all processes of a control group, `machine` all
             processes, `address_space` the addresses of this process, whether memory is behind them or not.
-        group: the control group, of kind `group`.
     """
 
     kind: LimitKind

@@ -37,9 +37,7 @@ _PHASES_KEPT = 256
 class MemoryGuardError(RuntimeError):
     """A phase was aborted, or not begun, because the memory would not suffice. Trying again does not help.
 
-    Attributes:
-        report: of the memory.
-        phase, generation: of the abort; empty and None between phases.
+    `phase` is empty and `generation` None between phases.
     """
 
     def __init__(self, message: str, report: MemoryReport, phase: str, generation: int | None) -> None:
@@ -61,13 +59,7 @@ class MemoryGuard:
     (`eigen_core.common.progress`), aborts the phase; a phase without steps is aborted at its end. An allocation that
     fails inside a phase aborts it in the same way.
 
-    Args:
-        limits: of the host, the smallest first.
-        memory: settings of the run.
-        device_limit: of the GPU; None without one.
-        meter: reads the memory; None: of the system.
-        clock: monotonic time (seconds).
-        watch: start the thread; without it only `sample` and `check` read the memory.
+    `limits` are the host's, the smallest first. Without `watch` only `sample` and `check` read the memory.
     """
 
     def __init__(
@@ -203,11 +195,7 @@ class MemoryGuard:
         release_free_memory()
 
     def check(self) -> None:
-        """Raise if the memory has crossed the hard line; read it first if the last reading is too old.
-
-        Raises:
-            MemoryGuardError: it has. The error carries a report.
-        """
+        """Raise `MemoryGuardError` if the memory has crossed the hard line; read it first if the reading is too old."""
         if self._crossed is None and self._clock() - self._last_look >= self._memory.sample_seconds:
             self.sample()
         if self._crossed is not None:
@@ -254,11 +242,7 @@ class MemoryGuard:
 
     @contextmanager
     def exhaustion_reported(self) -> Iterator[None]:
-        """Turn an allocation that fails inside the block into the guard's error.
-
-        Raises:
-            MemoryGuardError: one has failed.
-        """
+        """Turn an allocation that fails inside the block into a `MemoryGuardError`."""
         try:
             yield
         except (MemoryError, OSError, RuntimeError) as error:

@@ -58,7 +58,6 @@ class MemoryReport:
     """The memory at a moment, and how it came to that.
 
     Attributes:
-        moment: ISO 8601, UTC.
         reason: why the report was made, the end of a sentence.
         nearest: the memory against the limit that is nearest, in words.
         limits: of the host, the smallest first, then of the GPU.

@@ -14,12 +14,10 @@ _ROWS = 100
 
 @dataclass(frozen=True)
 class Profile:
-    """Writes profiles of the phases of a generation.
+    """Writes profiles of the phases of a generation into `folder`.
 
-    Attributes:
-        folder: gets `PHASE.trace.json.gz`, for Perfetto or chrome://tracing, and `PHASE.txt`, torch's table of
-            operators: those that took longest first, on the GPU if there is one.
-        generation: which is profiled.
+    They are `PHASE.trace.json.gz`, for Perfetto or chrome://tracing, and `PHASE.txt`, torch's table of operators: those
+    that took longest first, on the GPU if there is one.
     """
 
     folder: Path

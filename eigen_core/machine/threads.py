@@ -19,11 +19,7 @@ _STEPS = 6
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return how many processor cores this process may use: one of a container often has fewer than the machine.
-
-    Args:
-        root: root of the file system.
-    """
+    """Return how many processor cores this process may use: one of a container often has fewer than the machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = (group.cores() for group in control_groups(root, "cpu"))
     return min([cores, *(math.ceil(share) for share in given if share is not None)])
@@ -47,9 +43,6 @@ class ThreadTrial:
     """Computes gradient steps with all threads and with one by turns, and then goes on with the faster number.
 
     Bits do not depend on it. The least time counts: a busy machine makes steps longer, never shorter.
-
-    Args:
-        clock: monotonic time (seconds).
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:

@@ -162,10 +162,8 @@ class Usage:
     """The memory at one moment (bytes).
 
     Attributes:
-        own: resident memory of this process.
         children: resident memory of its descendants, without pages shared with it.
         counted: memory that counts against each limit, in the order of the limits.
-        device: None without a GPU.
     """
 
     own: int
@@ -233,13 +231,7 @@ def device_bytes(device: torch.device) -> DeviceUsage | None:
 
 
 class SystemMeter:
-    """Measures this process each time, its descendants less often, and memory counted against `limits`.
-
-    Args:
-        limits: limits against which memory is counted.
-        device: device of the tensors.
-        clock: monotonic time (seconds).
-    """
+    """Measures this process each time, its descendants less often, and memory counted against `limits`."""
 
     def __init__(
         self,
@@ -294,11 +286,7 @@ class SystemMeter:
 
 
 def headroom_bytes(memory: MemoryConfig) -> int:
-    """Return how many bytes can be allocated on the host before the hard line of the tightest limit, at least 0.
-
-    Raises:
-        InputError: a limit cannot be used.
-    """
+    """Return how many bytes can be allocated on the host before the hard line of the tightest limit, at least 0."""
     limits = host_limits(memory)
     counted = SystemMeter(limits).read().counted
     return max(min(int(memory.hard * limit.bytes) - taken for limit, taken in zip(limits, counted, strict=True)), 0)
@@ -314,7 +302,6 @@ class PhaseUsage:
     """The memory of a phase (bytes; times in seconds since the guard was made).
 
     Attributes:
-        phase, generation: name and generation.
         began, ended: when; `ended` is the last reading for a phase under way.
         start_bytes, peak_bytes, end_bytes: resident memory of the processes.
         device_start_bytes, device_end_bytes: in tensors on the device; 0 without one.
@@ -356,11 +343,8 @@ def expected_growth(ended: Iterable[PhaseUsage], name: str) -> tuple[int, int]:
     """Return the expected growth of memory in the next phase of a name, on host and device (bytes).
 
     Memory that a phase frees again is the maximum of the newest phases; memory that it keeps is their minimum: the
-    first ones keep libraries and caches that are loaded only once, a leak keeps as much every time.
-
-    Args:
-        ended: the phases so far, oldest first.
-        name: of the phase.
+    first ones keep libraries and caches that are loaded only once, a leak keeps as much every time. `ended` has the
+    oldest phase first.
     """
     newest = [phase for phase in ended if phase.phase == name][-_REMEMBERED:]
     return (

@@ -41,9 +41,7 @@ _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
 class SuspectedLeak:
     """A feature whose rank correlation with the return of the next `horizon` days reaches `limit`.
 
-    Attributes:
-        symbol: symbol of the feature; None: the mean absolute correlation of all symbols.
-        first_day, last_day: period of the correlation (YYYY-MM-DD).
+    `symbol` None: the mean absolute correlation of all symbols. Days are written YYYY-MM-DD.
     """
 
     feature: str
@@ -66,12 +64,9 @@ class SuspectedLeak:
 
 @dataclass(frozen=True)
 class MarketAudit:
-    """The result of an audit; `symbols` is their number.
+    """The result of an audit; `symbols` is their number, `unseen` the limits of the correlations, as a sentence.
 
-    Attributes:
-        days: days after which the future was cut off, then shuffled (YYYY-MM-DD).
-        found, suspected: look-ahead and correlations with later returns, one finding per feature.
-        unseen: the limits of these correlations, as a sentence.
+    The future was cut off, then shuffled, after `days` (YYYY-MM-DD).
     """
 
     report: DataReport
@@ -93,9 +88,6 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     The rows of the files are cut off or shuffled after `days` days, the last training day and random ones; then prices
     are cleaned, and features computed and normalised, as for a panel. For columns of the data, only the correlation
     with returns up to `trading.holding_days` later, before the holdout, can show look-ahead.
-
-    Raises:
-        InputError: prices or features are invalid, or there are too few days.
     """
     if not has_prices(config.task):
         raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")

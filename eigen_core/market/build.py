@@ -176,7 +176,7 @@ def _fingerprint(source: Source, market: MarketConfig) -> str:
 
 
 def _with_results(fingerprint: str, features: PanelFeatures) -> str:
-    """Return a fingerprint that includes the values of feature functions, to 16 bits: CPUs differ in the last bits."""
+    """Add the values of feature functions to a fingerprint, to 16 bits: CPUs differ in the last bits."""
     digest = hashlib.sha256(fingerprint.encode())
     for column in range(len(features.prices.symbols)):
         for name, values in features.of_functions(column).items():
@@ -304,8 +304,7 @@ def inference_panel(
     """Build a panel of newer prices, with features normalised as in training; all later days are validation days.
 
     Args:
-        config: the run's configuration, with the newer prices as `market.data`.
-        training, symbols, features: training days, and the symbols and features that agents observe.
+        config: that of the run, with the newer prices as `market.data`.
         date: last day; None: that of the prices. No later price is used.
 
     Raises:

@@ -30,8 +30,6 @@ class CleanPrices:
         symbols: names; the `assets` tradable ones first.
         high, low, close: known on the same days; low is at most, high at least open and close.
         volume: not negative, on the scale of the prices.
-        has_range, has_volume: whether the source has highs and lows, volumes.
-        own: the other numeric columns by heading.
     """
 
     days: Days
@@ -121,7 +119,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
 
 
 def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role, Grid], dict[str, Grid]]:
-    """Return all days, and prices and own columns of the `priced` rows on grids `[days, symbols]`."""
+    """Return all days, and the `priced` rows on grids `[days, symbols]`."""
     days, day_codes = np.unique(rows.days, return_inverse=True)
     shape = len(days), len(rows.symbols)
     cell = (day_codes * shape[1] + rows.codes)[priced]
@@ -211,7 +209,6 @@ def _column_order(
 
 
 def _histories(prices: CleanPrices) -> tuple[tuple[SymbolHistory, ...], int]:
-    """Return the history of each symbol, and the number of large moves."""
     histories, large_moves = [], 0
     for column, (symbol, close) in enumerate(zip(prices.symbols, prices.close.T, strict=True)):
         own = np.flatnonzero(~np.isnan(close))

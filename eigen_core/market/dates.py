@@ -36,7 +36,6 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
     """Parse dates and timestamps from text, numbers, dates or timestamps.
 
     Args:
-        column: cells.
         formats: directives of strftime, or a unit of time since 1970 (`EPOCHS`); exactly one must fit. Empty:
             2024-12-31, with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits since 1970.
 
@@ -102,7 +101,7 @@ def to_time_zone(timestamps: pd.DataFrame, time_zone: str | None) -> "pd.Series[
 
 
 def weekdays_of(days: Days) -> NDArray[np.int64]:
-    """Return the days of the week, Monday 0."""
+    """Return 0 for Monday to 6 for Sunday."""
     return (days.astype(np.int64) + 3) % 7
 
 

@@ -61,7 +61,6 @@ class Bars:
         return Bars(**chosen)
 
     def with_price(self) -> tuple[NDArray[np.intp], "Bars"]:
-        """Return the days with a price and their bars."""
         days = np.flatnonzero(~np.isnan(self.close))
         return days, self.at(days)
 
@@ -140,7 +139,7 @@ def carry_forward(values: Series, days: int = CARRIED_DAYS) -> Series:
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
-    """Return rolling mean and standard deviation over `days` values; NaN for the first values."""
+    """Return mean and standard deviation over `days` values; NaN for the first values."""
     mean, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
     windows = len(values) - days + 1
     if windows > 0:
@@ -241,10 +240,8 @@ def _registered_function(name: str) -> FeatureValues:
 class PanelFeatures:
     """The features that the settings of `market` name, for each asset (column of `prices`), before normalisation.
 
-    Attributes:
-        own_names: features that are columns of the data, then those of registered functions.
-        names: all features; `own_names` come last.
-        shape: (days, assets, features).
+    `names` are all features, with `own_names` last: columns of the data, then those of registered functions. `shape` is
+    (days, assets, features).
 
     Raises:
         InputError: a function is not registered or fails, the data has no numeric columns, or names repeat.
@@ -277,7 +274,7 @@ class PanelFeatures:
         return map(self.of_column, range(len(self.prices.symbols)))
 
     def of_functions(self, column: int) -> dict[str, Series]:
-        """Return the functions' features of one column by name, float64 `[days]`."""
+        """Return the functions' features of one column, float64 `[days]`."""
         days, bars = self.bars(column).with_price()
         features: dict[str, Series] = {}
         for function in self.functions:
@@ -302,11 +299,9 @@ class LookAhead:
     """A value that changes with later days.
 
     Attributes:
-        feature: its name, or `open`, `high`, `low` or `close` for a price of the panel.
         normalised: only the normalised value changes: mean or deviation use days after training.
         day: first day whose value changes (YYYY-MM-DD).
         last_known: last unchanged day; later ones were cut off or shuffled (`future`).
-        symbols: number of symbols with a change, on any of the days tried.
     """
 
     feature: str
@@ -353,7 +348,6 @@ def look_ahead_of_functions(features: PanelFeatures) -> tuple[LookAhead, ...]:
 
 
 def first_of_each_feature(findings: Iterable[LookAhead]) -> tuple[LookAhead, ...]:
-    """Return the first finding of each feature, with the number of symbols."""
     found: dict[str, list[LookAhead]] = {}
     for finding in findings:
         found.setdefault(finding.feature, []).append(finding)

@@ -87,11 +87,7 @@ class Source:
 
 
 def find_source(data: str | None, symbol_from: str | None = None) -> Source:
-    """Find and hash the price files of `MarketConfig.data`.
-
-    Raises:
-        InputError: there is no price file, one is unreadable, or `data` is ambiguous.
-    """
+    """Find and hash the price files of `MarketConfig.data`."""
     path = path_of_data(data)
     try:
         if path.is_dir():
@@ -156,7 +152,6 @@ def _source_file(path: Path, partition: Partition, symbol_from: str | None, alon
 
 
 def _files_in(folder: Path, partition: Partition, symbol_from: str | None) -> tuple[list[SourceFile], list[str]]:
-    """Return the price files of a folder and its partitions, and the names of other files."""
     files: list[SourceFile] = []
     ignored: list[str] = []
     for entry in sorted(folder.iterdir()):

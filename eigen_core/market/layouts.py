@@ -85,7 +85,6 @@ def heading_key(heading: str) -> str:
 
 
 def is_unnamed(heading: str) -> bool:
-    """Return whether a column has no heading, or the default heading of an unnamed index."""
     return not visible(heading) or heading.startswith(("Unnamed:", "__index_level_"))
 
 
@@ -95,7 +94,6 @@ class Vendor:
 
     Attributes:
         headings: keys of required headings, separated by spaces; `optional`: of further ones.
-        roles: heading keys of roles that differ from the long layout.
         date_formats: of its dates; exactly one must fit. Empty: as in the long layout.
         time_zone: time zone whose midnights, in UTC, are the dates.
         symbol_from: pattern of file names; None: the name is the symbol.
@@ -232,11 +230,7 @@ def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
 def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
     """Return the end of a sentence: suggested settings for a file.
 
-    Args:
-        cells: columns by heading.
-        market: the current settings.
-        date: heading of the dates; None: the columns are unknown.
-        file_name: name of a file without a symbol; empty: no symbol is needed.
+    Without the heading `date` of its dates its columns are unknown; `file_name` is that of a file without a symbol.
     """
     cells = {heading: column.head(_ROWS) for heading, column in cells.items()}
     found: dict[str, str] = {}
@@ -261,7 +255,6 @@ def settings_to_add(found: Mapping[str, str]) -> str:
 
 
 def likely_time_zone(utc: pd.DatetimeIndex) -> str:
-    """Return the likely time zone of the days of timestamps in UTC."""
     if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
         return "UTC"
 
@@ -291,7 +284,6 @@ def _symbol_pattern(file_name: str) -> str:
 
 
 def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
-    """Return the heading of the dates, and suggested settings of layout and columns."""
     headings = {heading_key(heading): heading for heading in reversed(list(cells))}
     known: dict[Role, str] = {
         role: headings[alias] for role in ALIASES for alias in reversed(ALIASES[role]) if alias in headings

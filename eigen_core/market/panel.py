@@ -62,7 +62,6 @@ class Panel:
         open, high, low, close: float64 `[days, assets]`, prices of the tradable columns; NaN without a price or with a
             volume of zero.
         dates: datetime64[D] `[days]`, increasing.
-        symbols: names of the columns, tradable ones first.
         fingerprint: SHA-256 of all inputs of the panel.
     """
 
@@ -118,7 +117,6 @@ def panel_of_prices(
     if missing. A tradable column is valid where it has a close, a context column everywhere.
 
     Raises:
-        InputError: validation and holdout leave no day to train on.
         ValueError: the shapes do not fit together, or the dates do not increase.
     """
     features = np.ascontiguousarray(features, dtype=np.float32)

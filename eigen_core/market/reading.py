@@ -54,7 +54,6 @@ class FileRows:
         rows: `code`, index into `symbols`; `timestamp` and `offset` from `parse_dates`; and, in float64 with NaN for
             missing cells, prices by role and further columns with the prefix `OWN`.
         read, undated: number of rows, and of those that were dropped without a date or symbol.
-        ignored: headings of unused columns, and keys of unused partitions.
     """
 
     layout: str
@@ -67,12 +66,7 @@ class FileRows:
 
 
 def read_source(source: Source, market: MarketConfig, *, own_columns: bool = False) -> Iterator[FileRows]:
-    """Read the files of `source` one after another, with further numeric columns if `own_columns`.
-
-    Raises:
-        InputError: a file is unreadable, has changed, contains invalid numbers or dates, or has unknown columns (the
-            message suggests settings).
-    """
+    """Read the files of `source` one after another, with further numeric columns if `own_columns`."""
     for file in source.files:
         try:
             content = file.read()
@@ -308,7 +302,6 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
 
 
 def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
-    """Return the positions of dates, times of day and symbols, which are read as text."""
     used = columns_of(names, market)
     if used is None:
         aliases = {alias for role in _TEXT_ROLES for alias in ALIASES[role]}

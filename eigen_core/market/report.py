@@ -75,7 +75,6 @@ class UniverseAudit:
         ended_symbols: tradable symbols whose last price is more than 20 days before the last day.
         dividends: `adjusted` if adjusted closes grow against closes by more than splits for some symbol, otherwise
             `unadjusted`; `unknown` without adjusted closes that differ from closes.
-        missing_share: share of all days and symbols without a price.
     """
 
     ended_symbols: int
@@ -116,9 +115,7 @@ class DataReport:
 
     Attributes:
         source: the file or folder; its layout is `long`, `wide` or `folder`.
-        symbols: history of each column of the panel, in order.
         time_zone: time zone of the midnights between days of bars; empty: that of the timestamps.
-        own_features: features from columns of the data or registered functions.
         look_ahead: sentences about functions whose values depend on later days.
     """
 

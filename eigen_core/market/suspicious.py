@@ -63,7 +63,6 @@ def distorting(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
 
 
 def sentences(rows: Sequence[SuspiciousRow], shown: int = 5) -> list[str]:
-    """Return a sentence for each kind of suspicious rows."""
     found = []
     for kind, words in _SENTENCES.items():
         if own := [str(row) for row in rows if row.kind == kind]:

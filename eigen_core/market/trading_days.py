@@ -32,14 +32,11 @@ class PriceRows:
     """Rows of prices, one per symbol and day.
 
     Attributes:
-        layout: `long`, `wide` or `folder`.
         codes: intp `[rows]`, index into `symbols`.
         days: datetime64[D] `[rows]`.
         prices, own: float64 `[rows]` of each role and of each other numeric column; NaN if missing.
-        files: names of the files of each symbol.
         counts: fields of `DataReport`.
         ignored: headings of unused columns, and keys of unused partitions.
-        found: suspicious rows that were dropped.
     """
 
     layout: str
@@ -69,7 +66,7 @@ class PriceRows:
         return replace(self.kept(kept), found=(*self.found, *left_out))
 
     def between(self, first: str | None, last: str | None) -> "PriceRows":
-        """Return the rows from `first` to `last`, inclusive; None: no bound."""
+        """Return the rows from `first` to `last`, inclusive."""
         begin, end = np.datetime64(first or "0001-01-01"), np.datetime64(last or "9999-12-31")
         return self.kept((self.days >= begin) & (self.days <= end))
 
@@ -141,7 +138,6 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
 
 
 def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tuple[str, ...]:
-    """Return the symbols to read, in the order of wide files, otherwise sorted."""
     wanted = {*market.symbols, *market.context} if market.symbols else None
     found = dict.fromkeys(
         symbol

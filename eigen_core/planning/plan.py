@@ -61,7 +61,6 @@ class Verdict:
     """Whether a peak fits below a limit.
 
     Attributes:
-        where: `host` or `device`.
         peak_bytes, phase: the highest of all phases.
         limit: the limit, less the memory that is kept free for safety.
         at_least: part of the peak is not known.
@@ -95,10 +94,8 @@ class Plan:
     """Memory of a run, by part and phase.
 
     Attributes:
-        device: where its tensors live.
         measured: result of its probe, or why there is none; None: it was not probed, and lacks the memory of
             computations.
-        verdicts: one for each limit that was given.
     """
 
     device: Device
@@ -201,7 +198,6 @@ def plan_of(
     """Return the memory that a run will take, without training.
 
     Args:
-        config, sizes: of the run.
         measured: result of its probe, or why there is none; None: it was not probed.
         limits: limits of `host` and `device`; those that are not given are not compared.
         own_bytes: resident memory of the process that will train, before it does; 0: not known.

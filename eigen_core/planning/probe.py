@@ -82,7 +82,6 @@ class ProbeResult:
             the transitions that are stored.
         seconds: estimated time of a whole generation in `evaluate`, `train` and `evolve`.
         playing, learning: agents that played and learned together.
-        probe_seconds: time of the probe.
     """
 
     process: int
@@ -104,12 +103,9 @@ _RESULT = TypeAdapter(ProbeResult)
 
 @dataclass(frozen=True)
 class ProbeFailure:
-    """Failure of a probe in a phase.
+    """Failure of a probe in a phase; `why` is a clause without a full stop.
 
-    Attributes:
-        why: the reason, as a clause without a full stop.
-        out_of_memory: the system had not enough memory.
-        reached_bytes: resident memory at which the probe stopped itself; 0: it did not.
+    `reached_bytes` is the resident memory at which the probe stopped itself; 0: it did not.
     """
 
     phase: str
@@ -121,13 +117,9 @@ class ProbeFailure:
 def probe(
     config: Config, shape: Shape | None = None, limit: int | None = None, timeout: float = TIMEOUT_SECONDS
 ) -> ProbeResult | ProbeFailure:
-    """Measure a run in a child process.
+    """Measure a run in a child process; with a `shape` on a panel of random numbers, otherwise on its data.
 
-    Args:
-        config: of the run.
-        shape: of its panel, which then has random numbers; None: its data are opened.
-        limit: on the child's resident memory (bytes); None: none.
-        timeout: for the whole probe (seconds).
+    `limit` bounds the child's resident memory (bytes), `timeout` the whole probe (seconds).
     """
     request = {"config": config.model_dump(mode="json"), "shape": shape, "limit": limit}
     # The child imports the same modules as this process.

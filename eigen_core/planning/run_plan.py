@@ -46,9 +46,7 @@ DISK_ADVICE = f"Free some, keep fewer generations (checkpoint.keep_last), or {AN
 class DiskRoom:
     """Bytes that a run still writes on this machine, and free bytes.
 
-    Attributes:
-        folder: which holds the run.
-        needed_bytes: the most that it will have there at any time, less its present size.
+    `needed_bytes` is the most that it will have in `folder` at any time, less its present size.
     """
 
     folder: Path
@@ -85,8 +83,6 @@ class RunPlan:
     """A plan and its verdict under the limits of this machine.
 
     Attributes:
-        plan: of its memory, with the verdicts of this machine.
-        device_limit: of the GPU; None if the run has none.
         suggestions: settings that would make it fit; empty if it does.
         disk: that the run still needs here.
         missing_device: the run asks for a GPU, and this machine has none.
@@ -169,7 +165,6 @@ def plan_run(
     """Plan a run, and find out whether it fits into the memory and disk that this machine has now.
 
     Args:
-        config, data: of the run.
         run: its name, if its present files are to count; None: it is a new one.
         shape: of a panel that does not exist; `data` has random numbers then.
         measured: probe the run. Otherwise this process will train it, and it is probed only if that may decide whether

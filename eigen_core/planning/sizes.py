@@ -21,12 +21,10 @@ class Sizes:
     """Sizes of a run that can be counted.
 
     Attributes:
-        config: of the run.
         data_bytes: tensors and arrays of data and task.
         parameters: weights of one agent.
         agent_bytes: an agent, with the learner's state beside its weights.
         row_bytes, float_bytes, column_bytes: a stored transition; its float32 values; its largest column.
-        episode_steps: most steps of an episode.
         facts_bytes: facts of the task in each checkpoint.
         learning_agents: agents that learn; 0 if none ever does.
     """
@@ -46,8 +44,7 @@ class Sizes:
     def of(cls, config: Config, data: TaskData) -> "Sizes":
         """Count the sizes of a run on its data; the task is built on the CPU for that.
 
-        Raises:
-            InputError: configuration and data do not fit together.
+        Raises `InputError` if configuration and data do not fit together.
         """
         device = torch.device("cpu")
         set_cpu_mode(config.instructions, device)

@@ -26,13 +26,9 @@ Change = tuple[dict[str, int | str], bool]
 
 @dataclass(frozen=True)
 class Suggestion:
-    """Settings that lower the peak of a run.
+    """Settings (key and value, as `--set` takes them) that lower the peak of a run.
 
-    Attributes:
-        settings: key and value of each, as `--set` takes them.
-        saved_bytes: bytes by which the peaks fall that do not fit.
-        fits: whether the run fits then.
-        same_result: whether the run stays the same, bit for bit.
+    `saved_bytes` is the fall of the peaks that do not fit; with `same_result` the run stays the same, bit for bit.
     """
 
     settings: tuple[tuple[str, str], ...]
@@ -54,11 +50,7 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
 
     They are tried one by one, those that change the run least first, until one is enough. If none is, they are combined
     in that order.
-
-    Args:
-        config: the run.
-        plan: the plan that does not fit.
-        plan_with: returns the plan of another configuration, compared with the same limits; None: it has none.
+    `plan_with` returns the plan of another configuration under the same limits; None: it has none.
     """
     if plan.fits:
         return []
