@@ -48,9 +48,7 @@ class Need:
 
     Attributes:
         measured, least: peak over all generations and its smallest value over them, that counts against each limit.
-        loading: used when the plan is made.
         admitted: smallest limit that the plan accepts.
-        largest: largest part of the plan.
     """
 
     measured: Mapping[Kind, int]
@@ -82,10 +80,8 @@ class Outcome:
 
     Attributes:
         by: "plan"; "guard"; "refusal" of a limit that is too small to load the libraries; or "neither".
-        phase: phase in which the guard ended it.
         largest: largest part by plan or report, and its size (bytes).
         peak: resident memory at the peak by the report, as a share of the limit; 0 without a report.
-        faults: a sentence for each failure.
     """
 
     case: Case
@@ -147,7 +143,6 @@ class Limiter:
         _require(self.train("begun", BEGUN))
 
     def copy(self, name: str) -> Path:
-        """Copy the store of the run of two generations."""
         return Path(shutil.copytree(self.store("begun"), self.store(name)))
 
     def measure(self) -> Need:

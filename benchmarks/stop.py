@@ -36,7 +36,6 @@ class Outcome:
     Attributes:
         seconds: from SIGTERM to the end of the process, each.
         generations: number of stops after each generation; None: before there was a run.
-        wrong: a sentence for each failure.
     """
 
     seconds: list[float] = field(default_factory=list)

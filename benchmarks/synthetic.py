@@ -19,12 +19,6 @@ def leaking_market(config: Config, days: int, assets: int, seed: int, drift: flo
     The leak of day t is log(close[t + holding days] / open[t + 1]), in units of its standard deviation; two more
     features are noise. Nothing else can be known. Daily returns have a standard deviation of 1 % around `drift`
     (a fraction a day), so that with losses counted ten times an agent that acts at random earns a little.
-
-    Args:
-        config: splits, window and holding days.
-        days, assets: size of the panel.
-        seed: of the prices.
-        drift: mean daily log return (a fraction a day).
     """
     generator = keyed_generator(seed, 0, "market", "leaking", "prices")
     shocks = generator.standard_normal((days, assets))
@@ -46,11 +40,6 @@ def planted_edge_market(config: Config, days: int, assets: int, seed: int) -> Pa
     About one day in five some asset shows the signal (feature 1, else 0) after the close; the price jumps during the
     day after the next, so an order at the next open catches it. The other feature is noise. Everything else drifts
     down by 0.05 % a day: trading at random loses.
-
-    Args:
-        config: splits and window.
-        days, assets: size of the panel.
-        seed: of the prices and the signals.
     """
     generator = keyed_generator(seed, 0, "market", "planted edge", "prices")
     signal = (np.arange(assets) == generator.integers(0, assets, days)[:, None]) & (generator.random((days, 1)) < 0.2)
@@ -69,11 +58,6 @@ def random_walk_prices(days: int, assets: int, seed: int, factor: bool) -> Clean
     A close is the one before it times 1 plus a return whose mean is 0, or with the factor 0.03 % a day. Standard
     deviations of daily log returns are 2 % of an asset alone and 1 % of the factor, in which assets take part with a
     share between 0.5 and 1.5 each.
-
-    Args:
-        days, assets: size.
-        seed: of the prices.
-        factor: whether assets have a part in common.
     """
     generator = keyed_generator(seed, 0, "market", "random walk", "prices")
     steps = _log_steps(0.02, generator.standard_normal((days, assets)))
@@ -98,13 +82,9 @@ def random_walk_prices(days: int, assets: int, seed: int, factor: bool) -> Clean
 
 
 def with_context(prices: CleanPrices, symbol: str, log_returns: Grid, seed: int) -> CleanPrices:
-    """Return prices with one more column that cannot be traded.
+    """Return prices with one more column that cannot be traded, of these daily log returns, float64 `[days]`.
 
-    Args:
-        prices: of all other columns.
-        symbol: of the column.
-        log_returns: its daily log returns, float64 `[days]`.
-        seed: of its opens, highs and lows.
+    `seed` is that of its opens, highs and lows.
     """
     close = 100.0 * np.exp(np.cumsum(log_returns))[:, None]
     opened, high, low = _ranges(close, keyed_generator(seed, 0, "market", "context", "prices"))

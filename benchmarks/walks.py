@@ -25,12 +25,10 @@ _FOLDS = 8
 
 
 def write_planted_prices(config: Config, edge: float, path: Path) -> None:
-    """Write the prices of a configuration with one more column, whose information coefficient is `edge`.
+    """Write the prices of a configuration with one more column, as CSV with one row per date and symbol.
 
-    Args:
-        config: prices and trading rules; its seed is that of the noise in the column.
-        edge: correlation of the column, over assets, with the return over the holding time.
-        path: CSV file, one row per date and symbol.
+    `edge` is the column's correlation, over assets, with the return over the holding time; its noise is drawn with the
+    configuration's seed.
     """
     panel, _ = build_panel(config)
     signal = planted_signal(panel, config.trading, edge, config.seed)

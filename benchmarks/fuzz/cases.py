@@ -47,15 +47,7 @@ def fuzz(
 ) -> Iterator[tuple[int, Outcome]]:
     """Try the cases of some indices, each in a folder of its own, with a generator keyed by seed, fuzzer and index.
 
-    Args:
-        one_case: draws a case, tries it in an empty folder and judges what became of it.
-        name: the fuzzer's name.
-        folder: where the folders are made.
-        cases: indices of the cases.
-        seed: seed of all of them.
-
-    Yields:
-        Each case's index and outcome.
+    `one_case` draws a case, tries it in an empty folder and judges it. Yields each case's index and outcome.
     """
     for index in cases:
         own = folder / f"{name}-{index:05}"

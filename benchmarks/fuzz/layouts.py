@@ -55,10 +55,8 @@ class Case:
     """A price file and its right treatment.
 
     Attributes:
-        bars: the long bars to be read.
         right: `read` at once, `named` with the settings that a refusal prints, or `refused`.
         fields: fields of the bars that the file has.
-        given: settings that a user gives.
     """
 
     path: Path

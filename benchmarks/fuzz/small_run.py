@@ -56,7 +56,6 @@ class SmallRun:
 
     Attributes:
         store: folder with the run; not to be changed.
-        panel: what it was trained on.
         end: what a state is after the fourth generation.
     """
 
