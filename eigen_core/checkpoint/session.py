@@ -35,10 +35,6 @@ class RunSession:
     settings: CheckpointConfig
     uploader: Uploader | None
 
-    @property
-    def name(self) -> str:
-        return self.directory.name
-
     def load_newest(
         self, form: SnapshotForm | None = None, restore: Callable[[Snapshot], None] | None = None
     ) -> LoadedGeneration | None:

@@ -27,7 +27,7 @@ from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostE
 from eigen_core.generation import TrainingState, evaluate
 from eigen_core.run import local_workers
 from eigen_core.workers import LocalWorkers, WorkerExecutor
-from eigen_core.workers.connection import connected
+from eigen_core.workers.connection import WorkerClient, connected
 
 
 def script(folder: Path, *lines: str) -> str:
@@ -228,6 +228,14 @@ def test_workers_that_cannot_be_reached_are_named(
         with pytest.raises(WorkerLostError, match=r"Timed out trying to connect .*`--worker-port` of `dask worker`"):
             evaluate(state)
     assert not [warning for warning in warnings if "with the others" in warning]
+
+
+@pytest.mark.cpu
+def test_a_client_that_has_closed_itself_says_so(workers: LocalWorkers) -> None:
+    client = WorkerClient(workers.address)
+    client.close()
+    with pytest.raises(SchedulerLostError, match="the connection is closed"):
+        client.addresses()
 
 
 @pytest.mark.cpu
