@@ -278,7 +278,7 @@ def _symbol_pattern(file_name: str) -> str:
     suffix = file_name.removeprefix(stem)
     if first := re.match(r"\d[-_\d]*([-_ ])(?=\D)", stem):
         return f"{{part}}{first[1]}{{symbol}}{suffix}"
-    words = r"(?:\d+[smhdwM]-|(?:[a-z]+|[A-Z])[-_ .]?)?(?=\d)"
+    words = r"(?:\d+[smhdwM]-|[a-z]+[-_ .]?|[A-Z])?(?=\d)"
     parts = re.fullmatch(rf"(.+?)([-_ .(]+|(?=(?:19|20)\d\d))({words})(\d.*?)(\)?)", stem)
     return "{symbol}" + (f"{parts[2]}{parts[3]}{{part}}{parts[5]}" if parts else "") + suffix
 
