@@ -79,9 +79,12 @@ def test_parquet_with_an_odd_note_of_pandas(tmp_path: Path, bars: pd.DataFrame, 
 def test_parquet_with_symbols_as_bytes_and_as_numbers(tmp_path: Path, bars: pd.DataFrame) -> None:
     bars.assign(symbol=bars["symbol"].str.encode("utf-8")).to_parquet(tmp_path / "bytes.parquet")
     assert_same_prices(cleaned(tmp_path / "bytes.parquet")[0], bars)
-    numbers = bars["symbol"].map({"AAA": 10107, "BBB": 14593, "CCC": np.nan})
+    numbers = bars["symbol"].map({"AAA": 10107.0, "BBB": 14593.0, "CCC": 20001.0})
     bars.assign(symbol=numbers).to_parquet(tmp_path / "numbers.parquet")
-    assert cleaned(tmp_path / "numbers.parquet")[0].symbols == ("10107", "14593")
+    assert cleaned(tmp_path / "numbers.parquet")[0].symbols == ("10107", "14593", "20001")
+    bars.assign(symbol=numbers.replace(20001.0, np.nan)).to_parquet(tmp_path / "without.parquet")
+    with pytest.raises(InputError, match="no date or symbol"):
+        cleaned(tmp_path / "without.parquet")
 
 
 def test_parquet_with_the_date_as_index(tmp_path: Path, bars: pd.DataFrame) -> None:
