@@ -276,15 +276,6 @@ def test_a_negative_low_is_named_and_a_zero_without_trading_is_not(tmp_path: Pat
     assert not distorting(report.suspicious)
 
 
-def test_suspended_days_are_harmless(tmp_path: Path) -> None:
-    bars = random_bars(["AAA"], 60, seed=8)
-    bars.loc[20:22, ["open", "high", "low", "volume"]] = 0
-    bars.loc[20:22, "close"] = bars["close"][19]
-    report = build_panel(small_config(write_csv(tmp_path / "p.csv", bars)), tmp_path / "cache")[1]
-    assert not distorting(report.suspicious)
-    assert report.symbols[0].valid_days == 60
-
-
 @pytest.mark.parametrize("data", ["prices.csv", "us5", None])
 def test_stored_runs_read_their_prices_as_before(data: str | None) -> None:
     values: dict[str, Any] = stored_values(Config.model_validate({"market": {"data": data}}))

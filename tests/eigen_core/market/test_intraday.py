@@ -179,12 +179,6 @@ def test_a_live_row_instead_of_a_daily_one_is_an_unfinished_day(tmp_path: Path) 
         assert [(row.kind, row.day, row.left_out) for row in report.suspicious] == [("unfinished", days[-1], True)]
 
 
-def test_dates_of_another_time_zone_are_refused(tmp_path: Path) -> None:
-    days = pd.bdate_range("2022-01-03", periods=60) + pd.Timedelta(days=1)
-    path = write_csv(tmp_path / "p.csv", pd.DataFrame({"date": days, "symbol": "A", "close": np.arange(1.0, 61.0)}))
-    refused(path, "days from Tuesday to Saturday.*give the dates of the exchange")
-
-
 def test_few_bars_of_each_day_are_recognised(tmp_path: Path) -> None:
     bars = hourly("Asia/Tokyo", 120).sample(frac=0.2, random_state=1)
     path = write_csv(tmp_path / "p.csv", bars)

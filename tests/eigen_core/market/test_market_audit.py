@@ -45,17 +45,13 @@ def audited(path: Path, days: int = 3, **market: object) -> MarketAudit:
 
 
 @pytest.mark.parametrize("features", ["returns", "classic"])
-def test_ours_are_clean_on_the_real_bars(features: str) -> None:
-    found = audit_market(Config.model_validate({"market": {"data": "us5", "features": features}}), 2)
+@pytest.mark.parametrize(
+    ("data", "days", "symbols"), [("us5", 2, 5), pytest.param(None, 8, 20, marks=pytest.mark.thorough)]
+)
+def test_ours_are_clean_on_the_bundled_prices(features: str, data: str | None, days: int, symbols: int) -> None:
+    found = audit_market(Config.model_validate({"market": {"data": data, "features": features}}), days)
     assert found.is_clean
-    assert len(found.days) == 2
-    assert found.symbols == 5
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("features", ["returns", "classic"])
-def test_ours_are_clean_on_the_bundled_closes(features: str) -> None:
-    assert audit_market(Config.model_validate({"market": {"features": features}}), 8).is_clean
+    assert (len(found.days), found.symbols) == (days, symbols)
 
 
 @settings(max_examples=6, deadline=None)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel
-from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, carry_forward, column_features, feature_names
+from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, column_features, feature_names
 from eigen_core.task.panel import PanelFacts
 
 Series = NDArray[np.float64]
@@ -116,12 +116,6 @@ def test_returns_set_equals_plain_definitions() -> None:
     np.testing.assert_allclose(returns["macd_signal"], signal / close, atol=1e-12)
 
 
-def test_no_volume_and_no_range_are_no_features() -> None:
-    with_all = feature_names("returns", True, True)
-    assert set(with_all) - set(feature_names("returns", False, False)) == {"range", "volume"}
-    assert len(feature_names("classic", False, False)) == 9
-
-
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 7.0, 1e9])
 def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
     bars = random_walk(250)
@@ -159,17 +153,6 @@ def test_a_column_without_prices_or_movement_has_no_wild_features() -> None:
     values = features_of(bars_of(flat, flat, flat, flat, np.zeros(300)), "returns")
     for series in values.values():
         np.testing.assert_allclose(series[200:], 0.0, atol=1e-12)
-
-
-def test_carry_forward_is_bounded() -> None:
-    values = np.full((40, 2), np.nan)
-    values[3, 0], values[5, 0], values[30, 1] = 1.0, 2.0, 3.0
-    carried = carry_forward(values)
-    expected = np.full((40, 2), np.nan)
-    expected[3:5, 0] = 1.0
-    expected[5 : 6 + CARRIED_DAYS, 0] = 2.0
-    expected[30:, 1] = 3.0
-    np.testing.assert_array_equal(carried, expected)
 
 
 DAYS = 200

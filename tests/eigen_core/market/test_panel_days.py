@@ -57,13 +57,8 @@ def test_splits_never_overlap_and_keep_the_purge(case: tuple[int, Config]) -> No
         assert splits.holdout.stop == days
     else:
         assert splits.validation.stop == days
-
-
-@given(split_days())
-def test_no_day_is_traded_in_one_split_and_observed_or_traded_in_the_next(case: tuple[int, Config]) -> None:
-    days, config = case
-    window, episode = config.market.window, config.trading.episode_days
-    splits = Splits.of_days(days, config.market)
+    # No day is traded in one split and observed or traded in the next.
+    window, episode = market.window, config.trading.episode_days
     used = []
     for split in (splits.train, splits.validation, splits.holdout):
         if split:
@@ -100,33 +95,6 @@ def test_a_panel_between_dates_is_that_of_a_file_that_holds_no_others(
     assert "sentiment" in cut.feature_names
     assert_equal_panels(cut, expected)
     assert ("NEW" in cut.symbols) == (last is None)
-
-
-def test_days_after_training_do_not_change_the_normalisation(tmp_path: Path) -> None:
-    bars = random_bars(["AAA", "BBB"], 200, seed=3)
-    one = panel_of(write_csv(tmp_path / "one.csv", bars), tmp_path, purge_days=40)
-    stop = one.splits.train.stop
-    assert one.splits.validation.start == stop + 40
-    bars.loc[bars["date"] >= one.dates[stop], ["open", "high", "low", "close"]] *= 3.0
-    other = panel_of(write_csv(tmp_path / "two.csv", bars), tmp_path, purge_days=40)
-    np.testing.assert_array_equal(one.features[:stop], other.features[:stop])
-    assert (one.features[stop : stop + 40] != other.features[stop : stop + 40]).any()
-
-
-def test_each_choice_of_days_has_a_panel_of_its_own(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "prices.csv", random_bars(["AAA"], 300, seed=1))
-    choices: list[dict[str, Any]] = [
-        {},
-        {"purge_days": 5},
-        {"first_date": FIRST},
-        {"last_date": LAST},
-        {"last_date": "2020-10-01"},
-    ]
-    panels = [panel_of(path, tmp_path, **one) for one in choices]
-    assert len({panel.fingerprint for panel in panels}) == len(choices)
-    # The second time they are those of the cache.
-    for panel, one in zip(panels, choices, strict=True):
-        assert_equal_panels(panel, panel_of(path, tmp_path, **one))
 
 
 def test_dates_without_any_price_are_refused_with_those_there_are(tmp_path: Path) -> None:
@@ -219,15 +187,3 @@ def test_a_symbol_without_any_volume_is_traded(tmp_path: Path) -> None:
     panel, report = panel_suspended(tmp_path, prices_suspended("EURUSD", 1, 0.0), prices_suspended("BBB", 2, 1_000.0))
     assert not np.isnan(panel.close).any()
     assert report.suspended_days == 0
-
-
-def test_the_data_report_says_what_becomes_of_a_symbol_that_ends(tmp_path: Path) -> None:
-    ends = prices_suspended("AAA", 1, 1_000.0).iloc[:150]
-    _, report = panel_suspended(tmp_path, ends, prices_suspended("BBB", 2, 1_000.0))
-    trading = training_config(trading={"delisting_loss": 0.45, "delisting_days": 33}).trading
-    sentence = next(line for line in report.lines(trading) if "delisting_loss" in line)
-    assert sentence.startswith("1 tradable symbol ")
-    assert "33 (trading.delisting_days)" in sentence
-    assert "45% (trading.delisting_loss)" in sentence
-    _, whole = panel_suspended(tmp_path, prices_suspended("AAA", 1, 1_000.0), prices_suspended("BBB", 2, 1_000.0))
-    assert not any("delisting" in line for line in whole.lines(trading))

@@ -1,11 +1,14 @@
-"""Every usual form of price file gives the same prices."""
+"""Every usual form of price file, and every layout that other programs write, gives the same prices."""
 
 import gzip
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.dataset
+import pyarrow.feather as feather
 import pyarrow.parquet as pq
 import pytest
 from market_cases import cleaned, random_bars, small_config, write_csv, write_text
@@ -23,10 +26,9 @@ def bars() -> pd.DataFrame:
     return random_bars(SYMBOLS, 40, seed=1)
 
 
-def assert_same_prices(prices: CleanPrices, bars: pd.DataFrame, volume: bool = True) -> None:
-    fields = ["open", "high", "low", "close"] + (["volume"] if volume else [])
+def assert_same_prices(prices: CleanPrices, bars: pd.DataFrame) -> None:
     assert list(prices.symbols) == sorted(bars["symbol"].unique())
-    for field in fields:
+    for field in ("open", "high", "low", "close", "volume"):
         expected = bars.pivot(index="date", columns="symbol", values=field)
         np.testing.assert_allclose(getattr(prices, field), expected.to_numpy(), rtol=1e-15)
         np.testing.assert_array_equal(prices.days, expected.index.to_numpy().astype("datetime64[D]"))
@@ -48,22 +50,24 @@ def test_spellings_of_headings(tmp_path: Path, bars: pd.DataFrame, names: dict[s
     assert not report.ignored_columns
 
 
-@pytest.mark.parametrize("name", ["prices.csv.gz", "prices.tsv", "PRICES.PQ"])
-def test_kinds_of_file(tmp_path: Path, bars: pd.DataFrame, name: str) -> None:
-    path = tmp_path / name
-    if name.lower().endswith((".parquet", ".pq")):
-        bars.to_parquet(path, index=False)
-    else:
-        bars.to_csv(path, index=False, sep="\t" if ".tsv" in name else ",", lineterminator="\r")
-    assert_same_prices(cleaned(path)[0], bars)
-
-
-def test_compressed_parquet_semicolons_and_byte_order_mark(tmp_path: Path, bars: pd.DataFrame) -> None:
-    bars.to_parquet(tmp_path / "plain.parquet")
-    (tmp_path / "a.parquet.gz").write_bytes(gzip.compress((tmp_path / "plain.parquet").read_bytes()))
-    assert_same_prices(cleaned(tmp_path / "a.parquet.gz")[0], bars)
-    bars.to_csv(tmp_path / "b.csv", index=False, sep=";", encoding="utf-8-sig", lineterminator="\r\n")
-    assert_same_prices(cleaned(tmp_path / "b.csv")[0], bars)
+@pytest.mark.parametrize(
+    ("name", "write"),
+    [
+        ("p.csv.gz", lambda bars, path: bars.to_csv(path, index=False, lineterminator="\r")),
+        ("p.tsv", lambda bars, path: bars.to_csv(path, index=False, lineterminator="\r", sep="\t")),
+        (
+            "p.csv",
+            lambda bars, path: bars.to_csv(path, index=False, sep=";", encoding="utf-8-sig", lineterminator="\r\n"),
+        ),
+        ("P.PQ", lambda bars, path: bars.to_parquet(path)),
+        ("p.parquet.gz", lambda bars, path: path.write_bytes(gzip.compress(bars.to_parquet()))),
+    ],
+)
+def test_kinds_of_file(
+    tmp_path: Path, bars: pd.DataFrame, name: str, write: Callable[[pd.DataFrame, Path], object]
+) -> None:
+    write(bars, tmp_path / name)
+    assert_same_prices(cleaned(tmp_path / name)[0], bars)
 
 
 @pytest.mark.parametrize(
@@ -79,12 +83,10 @@ def test_parquet_with_an_odd_note_of_pandas(tmp_path: Path, bars: pd.DataFrame, 
 def test_parquet_with_symbols_as_bytes_and_as_numbers(tmp_path: Path, bars: pd.DataFrame) -> None:
     bars.assign(symbol=bars["symbol"].str.encode("utf-8")).to_parquet(tmp_path / "bytes.parquet")
     assert_same_prices(cleaned(tmp_path / "bytes.parquet")[0], bars)
-    numbers = bars["symbol"].map({"AAA": 10107.0, "BBB": 14593.0, "CCC": 20001.0})
+    # A missing one makes floats of them.
+    numbers = bars["symbol"].map({"AAA": 10107, "BBB": 14593, "CCC": 20000}).where(bars.index > 0)
     bars.assign(symbol=numbers).to_parquet(tmp_path / "numbers.parquet")
-    assert cleaned(tmp_path / "numbers.parquet")[0].symbols == ("10107", "14593", "20001")
-    bars.assign(symbol=numbers.replace(20001.0, np.nan)).to_parquet(tmp_path / "without.parquet")
-    with pytest.raises(InputError, match="no date or symbol"):
-        cleaned(tmp_path / "without.parquet")
+    assert cleaned(tmp_path / "numbers.parquet")[0].symbols == ("10107", "14593", "20000")
 
 
 def test_parquet_with_the_date_as_index(tmp_path: Path, bars: pd.DataFrame) -> None:
@@ -154,14 +156,6 @@ def test_folder_files_with_a_symbol_column_or_an_unnamed_date(tmp_path: Path, ba
     assert_same_prices(cleaned(tmp_path)[0], bars)
 
 
-def test_unsorted_rows_are_sorted(tmp_path: Path, bars: pd.DataFrame) -> None:
-    prices, report = cleaned(write_csv(tmp_path / "p.csv", bars.sample(frac=1.0, random_state=3)))
-    assert_same_prices(prices, bars)
-    assert report.unsorted_rows > 0
-    prices, report = cleaned(write_csv(tmp_path / "q.csv", bars))
-    assert report.unsorted_rows == 0
-
-
 def test_rows_that_come_again_with_the_same_prices_count_once(tmp_path: Path, bars: pd.DataFrame) -> None:
     unpriced = bars.iloc[[7]].assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan, volume=np.nan)
     again = bars.iloc[[3, 50, 90, 3]]
@@ -193,14 +187,6 @@ def test_missing_markers_and_spaces(tmp_path: Path) -> None:
     assert report.unusable_prices == 0
 
 
-def test_columns_that_are_not_used_are_reported(tmp_path: Path, bars: pd.DataFrame) -> None:
-    extra = bars.assign(Dividends=0.0, Sector="tech")
-    prices, report = cleaned(write_csv(tmp_path / "p.csv", extra))
-    assert_same_prices(prices, bars)
-    assert report.ignored_columns == ("Dividends", "Sector")
-    assert any("Dividends, Sector" in line for line in report.lines())
-
-
 def test_real_long_file_with_ragged_histories() -> None:
     prices, report = cleaned("us5")
     assert prices.symbols == ("AAPL", "FB", "GOOG", "IBM", "MSFT")
@@ -227,3 +213,117 @@ def test_bundled_prices_are_named_from_any_folder(tmp_path: Path, monkeypatch: p
     with pytest.raises(InputError, match=r"'us5' can be read in two ways: the bundled prices, or .*/us5: write \./us5"):
         cleaned("us5")
     assert cleaned("./us5")[0].symbols == ("AAA",)
+
+
+def of_yfinance(bars: pd.DataFrame, group_by: str = "column") -> pd.DataFrame:
+    """Return bars as `yfinance.download` does: fields above tickers, sorted, with the names of both levels."""
+    frame = bars.rename(columns=str.title).pivot(
+        index="Date", columns="Symbol", values=["Open", "High", "Low", "Close", "Volume"]
+    )
+    frame.columns = frame.columns.set_names(["Price", "Ticker"])
+    frame = frame[["Close", "High", "Low", "Open", "Volume"]]
+    return frame if group_by == "column" else frame.swaplevel(axis=1).sort_index(axis=1)
+
+
+@pytest.mark.parametrize("symbols", [["AAA"], SYMBOLS])
+@pytest.mark.parametrize("group_by", ["column", "ticker"])
+def test_yfinance(tmp_path: Path, bars: pd.DataFrame, symbols: list[str], group_by: str) -> None:
+    bars = bars[bars["symbol"].isin(symbols)]
+    frame = of_yfinance(bars, group_by)
+    frame.to_csv(tmp_path / "p.csv")
+    lines = (tmp_path / "p.csv").read_text().splitlines()
+    if group_by == "column" and len(symbols) == 1:
+        assert lines[:3] == ["Price,Close,High,Low,Open,Volume", "Ticker,AAA,AAA,AAA,AAA,AAA", "Date,,,,,"]
+    assert_same_prices(cleaned(tmp_path / "p.csv")[0], bars)
+    frame.to_csv(tmp_path / "semicolons.csv", sep=";")
+    assert_same_prices(cleaned(tmp_path / "semicolons.csv")[0], bars)
+    frame.to_parquet(tmp_path / "p.parquet")
+    assert_same_prices(cleaned(tmp_path / "p.parquet")[0], bars)
+
+
+def test_yfinance_without_names_of_levels_or_index(tmp_path: Path, bars: pd.DataFrame) -> None:
+    bars = bars.assign(symbol=bars["symbol"].replace({"AAA": "NA", "CCC": "TRUE"}))
+    frame = of_yfinance(bars)
+    unnamed = frame.copy()
+    unnamed.columns = frame.columns.set_names([None, None])
+    for name, written in (("unnamed", unnamed), ("index", frame.rename_axis(None))):
+        written.to_csv(tmp_path / f"{name}.csv")
+        written.to_parquet(tmp_path / f"{name}.parquet")
+    frame.reset_index().to_csv(tmp_path / "reset.csv", index=False)
+    frame.reset_index().to_parquet(tmp_path / "reset.parquet")
+    for path in tmp_path.iterdir():
+        assert_same_prices(cleaned(path)[0], bars)
+
+
+def test_yfinance_with_adjusted_closes_actions_and_a_late_start(tmp_path: Path, bars: pd.DataFrame) -> None:
+    frame = of_yfinance(bars[(bars["symbol"] != "CCC") | (bars["date"] > bars["date"].iloc[20])])
+    for symbol in SYMBOLS:
+        frame["Adj Close", symbol] = frame["Close", symbol] / 2
+        frame["Stock Splits", symbol] = 0.0
+    frame.to_csv(tmp_path / "p.csv")
+    prices, report = cleaned(tmp_path / "p.csv")
+    for field in ("Close", "Open"):
+        expected = frame[field][list(prices.symbols)].to_numpy() / 2
+        np.testing.assert_allclose(getattr(prices, field.lower()), expected, rtol=1e-14)
+    assert report.ignored_columns == ("Stock Splits",)
+    assert {history.symbol: history.valid_days for history in report.symbols} == {"AAA": 40, "BBB": 40, "CCC": 19}
+
+
+@pytest.mark.parametrize("keys", [["symbol"], ["year", "symbol"]])
+def test_partitioned_parquet_in_parts(tmp_path: Path, bars: pd.DataFrame, keys: list[str]) -> None:
+    bars = bars.assign(symbol=bars["symbol"].replace({"BBB": "^G/S PC"}), year=bars["date"].dt.year)
+    table = pa.Table.from_pandas(bars, preserve_index=False)
+    pyarrow.dataset.write_dataset(
+        table, tmp_path, format="parquet", partitioning=keys, partitioning_flavor="hive", max_rows_per_group=20,
+        max_rows_per_file=20,
+    )  # fmt: skip
+    (tmp_path / "_SUCCESS").touch()
+    prices, report = cleaned(tmp_path)
+    assert_same_prices(prices, bars)
+    assert report.ignored_columns == ("year",)
+
+
+def test_partitions_by_day(tmp_path: Path, bars: pd.DataFrame) -> None:
+    few = bars[bars["date"] < bars["date"].iloc[5]]
+    named = few.assign(date=few["date"].dt.strftime("%Y-%m-%d"))
+    named.to_parquet(tmp_path / "p", partition_cols=["date"], index=False)
+    assert_same_prices(cleaned(tmp_path / "p")[0], few)
+
+
+@pytest.mark.parametrize("form", ["feather", "arrow", "parquet", "ipc"])
+def test_dataset_of_pyarrow(tmp_path: Path, bars: pd.DataFrame, form: str) -> None:
+    table = pa.Table.from_pandas(bars, preserve_index=False)
+    pyarrow.dataset.write_dataset(table, tmp_path / "p", format=form, max_rows_per_group=50, max_rows_per_file=50)
+    prices, report = cleaned(tmp_path / "p")
+    assert_same_prices(prices, bars)
+    assert report.files == 3
+
+
+def test_parts_of_a_table_are_not_named_like_symbols(tmp_path: Path, bars: pd.DataFrame) -> None:
+    own = bars[bars["symbol"] == "AAA"].drop(columns="symbol")
+    table = pa.Table.from_pandas(own, preserve_index=False)
+    pyarrow.dataset.write_dataset(table, tmp_path / "p", format="parquet", max_rows_per_group=20, max_rows_per_file=20)
+    own.assign(year=own["date"].dt.year).to_parquet(tmp_path / "q", partition_cols=["year"], index=False)
+    for folder in (tmp_path / "p", tmp_path / "q"):
+        with pytest.raises(InputError, match="no column of symbols, and its name may be more than a symbol"):
+            cleaned(folder)
+
+
+def test_tables_of_arrow(tmp_path: Path, bars: pd.DataFrame) -> None:
+    table = pa.Table.from_pandas(bars, preserve_index=False)
+    coded = table.set_column(1, "symbol", table["symbol"].cast(pa.string()).dictionary_encode())
+    feather.write_feather(coded, tmp_path / "a.feather", compression="zstd")
+    with pa.OSFile(str(tmp_path / "file.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    with pa.OSFile(str(tmp_path / "stream.arrow"), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    # Polars writes text as views.
+    views = table.set_column(1, "symbol", table["symbol"].cast(pa.string()).cast(pa.string_view()))
+    with pa.OSFile(str(tmp_path / "views.ipc"), "wb") as sink, pa.ipc.new_file(sink, views.schema) as writer:
+        writer.write_table(views)
+    for path in tmp_path.iterdir():
+        assert_same_prices(cleaned(path)[0], bars)
+    for name, content in (("garbage", b"no table"), ("cut", (tmp_path / "file.arrow").read_bytes()[:900])):
+        (tmp_path / f"{name}.feather").write_bytes(content)
+        with pytest.raises(InputError, match="is no Arrow or Feather file, or a damaged one"):
+            cleaned(tmp_path / f"{name}.feather")

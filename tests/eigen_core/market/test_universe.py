@@ -19,10 +19,6 @@ def says(report: DataReport, words: str) -> bool:
     return any(words in line for line in report.lines())
 
 
-def audited(close: np.ndarray, factor: np.ndarray | None = None) -> UniverseAudit:
-    return UniverseAudit.of(days_of(close), close.shape[1], close, np.ones(close.shape) if factor is None else factor)
-
-
 def days_of(close: np.ndarray) -> np.ndarray:
     return np.busday_offset("2020-01-01", np.arange(len(close)), roll="forward").astype("datetime64[D]")
 
@@ -104,11 +100,15 @@ def test_a_crash_that_is_followed_by_large_moves_is_no_split() -> None:
 def test_dividends() -> None:
     close = walk(seed=5, symbols=2)
     factor = np.ones(close.shape)
+
+    def dividends() -> str:
+        return UniverseAudit.of(days_of(close), 2, close, factor).dividends
+
+    assert dividends() == "unknown"
     factor[:150] = 0.5
-    assert audited(close, factor=factor).dividends == "unadjusted"
+    assert dividends() == "unadjusted"
     factor[:80, 1] *= 0.99
-    assert audited(close, factor=factor).dividends == "adjusted"
-    assert audited(close).dividends == "unknown"
+    assert dividends() == "adjusted"
 
 
 def test_symbols_that_end_and_short_data_are_no_survivors(tmp_path: Path) -> None:
