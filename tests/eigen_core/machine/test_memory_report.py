@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from unittest.mock import patch
 
@@ -184,15 +185,7 @@ def test_each_signal_is_answered_after_the_call_before_also_if_that_failed() -> 
 
 
 def test_outside_of_the_main_thread_nothing_is_installed() -> None:
-    installed = []
-
-    def install() -> None:
-        undo = install_report_signal(lambda: None)
-        installed.append(signal.getsignal(signal.SIGUSR1))
-        undo()
-
     before = signal.getsignal(signal.SIGUSR1)
-    thread = threading.Thread(target=install)
-    thread.start()
-    thread.join()
-    assert installed == [before]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(install_report_signal, lambda: None).result()
+    assert signal.getsignal(signal.SIGUSR1) is before

@@ -46,9 +46,3 @@ def test_a_phase_that_is_tried_again_counts_once(tmp_path: Path) -> None:
             with profiled("train", 1):
                 torch.ones(4).sin()
     assert calls_of(tmp_path / "train.txt")["aten::sin"] == 1
-
-
-def test_nothing_is_profiled_without_a_profile(tmp_path: Path) -> None:
-    with profiled_to(None), profiled("train", 1):
-        torch.ones(4).sin()
-    assert list(tmp_path.iterdir()) == []

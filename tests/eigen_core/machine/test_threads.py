@@ -81,8 +81,6 @@ def test_a_training_that_tries_threads_has_the_bits_of_one_that_does_not() -> No
     assert tried[-1].learning is not None
 
 
-pytestmark = pytest.mark.cpu
-
 PROGRAM = """
 import sys
 import eigen_core

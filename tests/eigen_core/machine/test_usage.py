@@ -2,20 +2,18 @@
 
 import ctypes
 import mmap
-import os
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import psutil
 import pytest
 import torch
-from memory_cases import HandClock, host_bytes
+from memory_cases import host_bytes
 
 from eigen_core.machine import HostLimit, device_bytes
 from eigen_core.machine.limits import ControlGroup
-from eigen_core.machine.usage import SystemMeter, own_resident_bytes, resident_part
+from eigen_core.machine.usage import SystemMeter, own_resident_bytes
 
 BLOCK = 64 << 20
 MARGIN = 16 << 20
@@ -65,29 +63,6 @@ def test_each_limit_has_what_counts_against_it(tmp_path: Path, monkeypatch: pyte
     assert usage.device is None
 
 
-def test_children_are_looked_at_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks = []
-
-    def children(_: psutil.Process, recursive: bool) -> list[psutil.Process]:
-        looks.append(recursive)
-        clock.now += 0.1
-        return []
-
-    clock = HandClock()
-    monkeypatch.setattr(psutil.Process, "children", children)
-    meter = SystemMeter((), clock=clock)
-    for _ in range(10):
-        meter.read()
-    assert looks == [True]
-    # A look took 0.1 seconds: the next one comes after 1,000 times as many.
-    clock.now += 99.9
-    meter.read()
-    assert len(looks) == 1
-    clock.now += 0.2
-    meter.read()
-    assert len(looks) == 2
-
-
 def test_the_peak_of_the_process_is_kept_until_it_is_reset() -> None:
     meter = SystemMeter(())
     block = _filled()
@@ -107,17 +82,6 @@ def test_asking_for_a_gpu_does_not_start_one() -> None:
         pytest.skip("the GPU is in use already")
     assert device_bytes(torch.device("cuda")) is None
     assert not torch.cuda.is_initialized()  # type: ignore[no-untyped-call] # torch has no annotation here
-
-
-def test_memory_that_was_never_touched_is_not_resident() -> None:
-    block = mmap.mmap(-1, BLOCK)
-    tensor = torch.frombuffer(block, dtype=torch.uint8)
-    assert resident_part(tensor.data_ptr(), BLOCK) == 0
-    block[: BLOCK // 2] = b"\1" * (BLOCK // 2)
-    part = resident_part(tensor.data_ptr(), BLOCK)
-    assert BLOCK // 2 <= part < BLOCK // 2 + (4 << 20)
-    assert resident_part(0, 0) == 0
-    assert os.sysconf("SC_PAGE_SIZE") == mmap.PAGESIZE
 
 
 _VFORK = f"""

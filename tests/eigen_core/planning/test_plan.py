@@ -284,11 +284,6 @@ def planner(train_bytes: Callable[[Config], int], limit: int = LIMIT) -> Callabl
     return plan_with
 
 
-def test_a_run_that_fits_needs_no_suggestion() -> None:
-    plan_with = planner(lambda _: 1 * MB, limit=5_000 * MB)
-    assert suggestions_for(LARGE, plan_with(LARGE), plan_with) == []
-
-
 def test_what_leaves_the_run_as_it_is_is_tried_first_and_is_enough() -> None:
     plan_with = planner(lambda config: 40 * MB * (config.population.group_size or 8))
     plan = plan_with(LARGE)
@@ -313,11 +308,6 @@ def test_what_does_not_help_is_not_said_and_what_is_not_enough_is_combined() -> 
     assert keys[-1] == {"learner.batch_size", "learner.accumulation_steps", "population.size"}
     assert [suggestion.fits for suggestion in found] == [False] * (len(found) - 1) + [True]
     assert not found[-1].same_result
-
-
-def test_where_nothing_is_enough_none_fits() -> None:
-    plan_with = planner(lambda _: 5_000 * MB)
-    assert not any(suggestion.fits for suggestion in suggestions_for(LARGE, plan_with(LARGE), plan_with))
 
 
 @pytest.mark.parametrize("encoder", ["tcn", "filter_bank"])

@@ -109,29 +109,13 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
     assert "of addresses without memory" in run_plan.plan.verdicts[0].limit.origin
 
 
-def test_slots_that_are_never_written_take_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
-    # So much that both leave something: what is left is never below 0.
-    bounded(monkeypatch, 60 * GB, "address_space")
-    # What this process really has beside it changes from one measurement to the next.
-    monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (1 * GB, 1 * GB))
-    usual, large = planned(), planned("replay.capacity=5000000")
-    unwritten = large.plan.unwritten_bytes - usual.plan.unwritten_bytes
-    assert unwritten > 0.5 * GB
-    assert headroom_of(usual) - headroom_of(large) == pytest.approx(unwritten, abs=0.1 * GB)
-    assert "of them the replay's" in large.plan.verdicts[0].limit.origin
-
-
 def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "memory.stat").write_text("")
     (tmp_path / "memory.current").write_text(str(host_bytes() + 9 * GB))
     crowded = HostLimit(12 * GB, "a crowded group", "group", ControlGroup(2, "/job", tmp_path))
     limits = (HostLimit(8 * GB, "memory.limit_gb", "run"), crowded)
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
-    run_plan = planned()
-    assert "a crowded group" in run_plan.plan.verdicts[0].limit.origin
-    shown = run_plan.document()["limits"]
-    assert isinstance(shown, list)
-    assert [limit["origin"] for limit in shown] == ["memory.limit_gb", "a crowded group"]
+    assert "a crowded group" in planned().plan.verdicts[0].limit.origin
 
 
 def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
