@@ -1,6 +1,5 @@
 """From preset and settings to a configuration, and sentences for what cannot be one."""
 
-import json
 import re
 from itertools import product
 from pathlib import Path
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 from benchmarks.fuzz import configuration
 from benchmarks.fuzz.cases import findings, fuzz
 from eigen_core.common.errors import InputError
-from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, CemConfig, Config, PbtConfig, preset_values
+from eigen_core.config import LEARNER_CONFIGS, PRESET_NAMES, CemConfig, Config, preset_values
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.loading import config_from_values, differing_keys, load_config
 
@@ -66,6 +65,7 @@ def test_an_algorithm_takes_from_a_preset_the_settings_that_it_has() -> None:
         shared = {name: value for name, value in given.items() if name in LEARNER_CONFIGS[algorithm].model_fields}
         assert type(learner) is LEARNER_CONFIGS[algorithm]
         assert learner == LEARNER_CONFIGS[algorithm](**{**shared, "algorithm": algorithm})
+    assert load_config("pendulum", ["evolution.method=cem"]).evolution == CemConfig(elite_share=0.75)
     assert load_config("quickstart", ["learner.clip_range=0.1", "learner.algorithm=ppo"]) == load_config(
         "quickstart", ["learner.algorithm=ppo", "learner.clip_range=0.1"]
     )
@@ -80,11 +80,6 @@ def test_a_setting_of_another_algorithm_is_refused_with_those_of_this_one(given:
     own = LEARNER_CONFIGS["ddpg"].model_fields.keys() - {"algorithm"}
     assert all(name in str(refused.value) for name in own)
     assert not {"epochs", "stretches", "target_bins"} & set(re.findall(r"\w+", str(refused.value)))
-
-
-def test_a_method_takes_from_a_preset_the_settings_that_it_has() -> None:
-    assert load_config("pendulum", ["evolution.method=cem"]).evolution == CemConfig(elite_share=0.75)
-    assert load_config("pendulum", ["evolution.method=pbt"]).evolution == PbtConfig()
 
 
 @pytest.mark.parametrize(
@@ -103,34 +98,25 @@ def test_a_setting_of_another_method_is_refused_with_the_methods_that_have_it(gi
 
 BAD_ASSIGNMENTS = {
     "learner.batchsize=3": "did you mean learner.batch_size?",
-    "batch_size=3": "did you mean learner.batch_size?",
     "zzzqq=1": "lists all settings",
     "learner=3": "is a section of settings",
     "learner.batch_size": "write it as key=value",
     "": "write it as key=value",
     "learner.batch_size=x": "give a whole number from 1 to 65,536",
-    "learner.batch_size=1.5": "give a whole number from 1 to 65,536",
-    "generations=0": "give a whole number from 1 to 1,000,000",
-    "seed=-1": "give a whole number of at least 0",
     "seed=99999999999999999999": "below 9,223,372,036,854,775,808",
-    "trading.cost_bps=-1": "give a number from 0 to 1,000,000,000",
-    "trading.cost_bps=nan": "'nan' cannot be used",
     "trading.cost_bps=Infinity": "'Infinity' cannot be used",
     "trading.loss_multiplier=1e400": "'inf' cannot be used",
     # YAML 1.1 reads other numbers.
     "population.size=010": "'010' cannot be used",
     "learner.actor_learning_rate=1:30": "'1:30' cannot be used",
     "population.size=0x10": "'0x10' cannot be used",
-    "population.size=10.0": "'10.0' cannot be used",
     "population.size=\u0661\u0660": "'\u0661\u0660' cannot be used",
     "population.size=true": "'True' cannot be used",
     "learner.twin_critics=yes": "'yes' cannot be used",
-    "learner.twin_critics=1": "'1' cannot be used",
     "network.scales=[1, [2]]": "'[2]' cannot be used",
     "network.scales=[&a 1, *a]": "'[&a 1, *a]' cannot be used",
     "market.context=A,,B": "'A,,B' cannot be used",
     f"generations={10**30}": "give a whole number from 1 to 1,000,000",
-    "memory.limit_gb=1e308": "give a number above 0 and of at most 1,000,000, or null",
     f"seed={'9' * 4_000}": "'a number of 13,288 bits' cannot be used",
     f"{'x' * 5_000}=1": "lists all settings",
     f"network.scales={'[' * 100_000}": "give a list of whole numbers",
@@ -138,19 +124,12 @@ BAD_ASSIGNMENTS = {
     "market.data=a\nb": "'a\\nb' cannot be used",
     "market.data=\udcff": "'\\udcff' cannot be used",
     f"preset={'x' * 5_000}": "give one of cartpole",
-    "evolution.elite_share=.nan": "above 0 and of at most 1",
-    "learner.gamma=1": "below 1",
-    "evolution.method=random": "'random' cannot be used; give one of genetic, cem, erl, pbt",
     "learner.algorithm=dqn": "'dqn' cannot be used; give one of ddpg, td3, sac, ppo, counterfactual, direct",
-    "trading.fill=yesterday": "give one of next_open, next_close, same_close",
-    "device=tpu": "give one of auto, cpu, cuda",
     "market.first_date=2014-02-30": "give a date as YYYY-MM-DD, or null",
     "network.scales=[]": "give a list of whole numbers",
     "network.scales=[1, 1000]": "network.scales has 1000 days but market.window is 64",
     "replay.capacity=10": "replay.capacity 10 is below replay.minimum 2,000",
     "trading.min_target=0.9": "swap them",
-    "trading.max_coefficient=0.5": "no agent could ever buy",
-    "evaluation.lowest=9": "not that many episodes",
     "market.validation_days=10": "shorter than an episode",
     "preset=huge": "there is no preset 'huge'",
 }
@@ -205,22 +184,17 @@ def nested(depth: int) -> list[Any]:
     "values",
     [
         {"learner": 5},
-        {"preset": None},
-        {3: 4},
         {"learner": {3: 4}},
         {"learner": {"algorithm": ["ppo"]}},
         {"learner": {"algorithm": "x" * 5_000}},
-        {"population": {"size": "10"}},
         {"population": {"size": 10**5_000}},
         {"learner": {"gamma": 10**400}},
         {"learner": {"twin_critics": 1}},
-        {"market": {"data": 2024}},
         {"market": {"context": "SPY"}},
         {"network": {"scales": {1: 2}}},
         {"network": {"scales": nested(100_000)}},
         {"network": {"scales": ["x"] * 1_000_000}},
         {"x" * 5_000: nested(100_000)},
-        {f"x{number}": 1 for number in range(1_000)},
     ],
 )
 def test_values_of_the_wrong_shape_are_refused(values: dict[Any, Any]) -> None:
@@ -243,13 +217,6 @@ def test_no_text_makes_anything_but_a_configuration_or_an_input_error(key: str, 
         except InputError:
             continue
         assert isinstance(config, Config)
-
-
-def test_a_configuration_survives_json_and_differs_in_nothing() -> None:
-    config = load_config("eigen2-classic", ["market.context=SPY", "seed=9", f"checkpoint.store={'x' * 80}"])
-    again = config_from_values(json.loads(json.dumps(config.model_dump(mode="json"))))
-    assert again == config
-    assert differing_keys(config, again) == ()
 
 
 def test_differing_keys_are_those_that_differ() -> None:

@@ -37,6 +37,14 @@ def test_what_is_no_version_is_refused(version: object) -> None:
     assert len(str(refused.value)) < 200
 
 
+def opened(version: int, **sections: Any) -> Config:
+    """Return the default configuration with some sections, as if `version` had stored it."""
+    values = Config().model_dump(mode="json")
+    for name, given in sections.items():
+        values[name] = {**values[name], **given} if isinstance(given, dict) else given
+    return config_from_stored({**values, "format_version": version})
+
+
 EVALUATION = ("fitness_slices", "champion_validation_share", "champion_standard_errors")
 
 
@@ -66,26 +74,20 @@ def test_a_run_of_before_a_setting_goes_on_as_it_did(
     [("ddpg", 1, 1), ("ddpg", 2, 2), ("td3", 2, 2), ("td3", 1, 1), ("sac", 1, None), ("ppo", 1, None)],
 )
 def test_the_usual_delay_of_version_2_is_that_of_now(algorithm: str, stored_delay: int, delay: int | None) -> None:
-    values = Config().model_dump(mode="json")
-    values["learner"] |= {"algorithm": algorithm, "policy_delay": stored_delay}
     for version in (1, 2):
-        learner = config_from_stored({**values, "format_version": version}).learner
+        learner = opened(version, learner={"algorithm": algorithm, "policy_delay": stored_delay}).learner
         assert getattr(learner, "policy_delay", None) == delay
 
 
 def test_a_portfolio_of_version_8_keeps_to_data_in_which_every_symbol_trades() -> None:
     """Positions that were not filled paid a part of the costs; where every symbol trades, the bits are the same."""
-    values = Config().model_dump(mode="json")
-    portfolio = {**values, "task": "portfolio"}
-    assert config_from_stored({**portfolio, "format_version": 8}).trading.delisting_loss is None
-    for newer in ({**portfolio, "format_version": 9}, {**values, "format_version": 8}):
-        assert config_from_stored(newer).trading.delisting_loss == Config().trading.delisting_loss
+    assert opened(8, task="portfolio").trading.delisting_loss is None
+    for newer in (opened(9, task="portfolio"), opened(8)):
+        assert newer.trading.delisting_loss == Config().trading.delisting_loss
 
 
 def test_a_run_that_exchanged_champions_is_opened_and_goes_on_alone() -> None:
-    values = stored_values(Config())
-    evolution = {**Config().evolution.model_dump(mode="json"), "islands": ["a", "b"], "migration_generations": 5}
-    assert config_from_stored({**values, "format_version": 9, "evolution": evolution}) == Config()
+    assert opened(9, evolution={"islands": ["a", "b"], "migration_generations": 5}) == Config()
 
 
 FLAT_LEARNER: dict[str, Any] = {
@@ -104,13 +106,11 @@ FLAT_LEARNER: dict[str, Any] = {
 
 @pytest.mark.parametrize("algorithm", LEARNER_CONFIGS)
 def test_a_run_of_version_10_keeps_the_settings_that_its_learner_read(algorithm: str) -> None:
-    values = Config().model_dump(mode="json")
-    values["learner"] = {**FLAT_LEARNER, "algorithm": algorithm}
-    learner = config_from_stored({**values, "format_version": 10}).learner.model_dump()
+    stored = {**FLAT_LEARNER, "algorithm": algorithm}
+    learner = opened(10, learner=stored).learner.model_dump()
     assert learner.pop("policy_delay", None) == {"ddpg": 1, "td3": 2}.get(algorithm)
-    assert learner == {name: values["learner"][name] for name in learner}
-    values["learner"]["policy_delay"] = 5
-    given = config_from_stored({**values, "format_version": 10}).learner.model_dump()
+    assert learner == {name: stored[name] for name in learner}
+    given = opened(10, learner={**stored, "policy_delay": 5}).learner.model_dump()
     assert given.get("policy_delay") == (5 if algorithm in ("ddpg", "td3") else None)
 
 
@@ -124,20 +124,14 @@ def test_ppo_of_version_10_that_did_not_learn_does_not_learn() -> None:
 
 
 def test_what_no_version_had_is_refused_in_a_learner() -> None:
-    values = Config().model_dump(mode="json")
-    values["learner"]["momentum"] = 0.5
     with pytest.raises(InputError, match=r"learner\.momentum: unknown setting"):
-        config_from_stored({**values, "format_version": 10})
-    values = Config().model_dump(mode="json")
-    values["learner"]["clip_range"] = 0.5
+        opened(10, learner={"momentum": 0.5})
     with pytest.raises(InputError, match=r"learner\.clip_range is a setting of ppo"):
-        config_from_stored({**values, "format_version": 11})
+        opened(11, learner={"clip_range": 0.5})
 
 
 def test_a_run_of_version_10_opens_however_its_replay_was_to_be_compressed() -> None:
-    values = {**stored_values(Config()), "format_version": 10}
-    replay = {**Config().replay.model_dump(mode="json"), "compression": "gzip"}
-    assert config_from_stored({**values, "replay": replay}) == Config()
+    assert opened(10, replay={"compression": "gzip"}) == Config()
 
 
 FLAT_EVOLUTION = {
@@ -155,16 +149,12 @@ FLAT_EVOLUTION = {
 
 @pytest.mark.parametrize("method", VARIANTS["evolution"].models)
 def test_a_run_of_version_12_keeps_the_settings_that_its_method_read(method: str) -> None:
-    values = Config().model_dump(mode="json")
-    values["evolution"] = {**FLAT_EVOLUTION, "method": method, "enabled": True}
-    evolution = config_from_stored({**values, "format_version": 12}).evolution.model_dump()
+    evolution = opened(12, evolution={**FLAT_EVOLUTION, "method": method, "enabled": True}).evolution.model_dump()
     assert evolution["method"] == method
     assert {name: evolution[name] for name in FLAT_EVOLUTION if name in evolution}.items() <= FLAT_EVOLUTION.items()
 
 
 def test_a_run_of_version_12_without_breeding_is_genetic_without_breeding() -> None:
-    values = Config().model_dump(mode="json")
-    values["evolution"] = {**FLAT_EVOLUTION, "method": "cem", "enabled": False}
-    evolution = config_from_stored({**values, "format_version": 12}).evolution
+    evolution = opened(12, evolution={**FLAT_EVOLUTION, "method": "cem", "enabled": False}).evolution
     assert isinstance(evolution, GeneticConfig)
     assert (evolution.enabled, evolution.mutation_rate) == (False, 0.2)
