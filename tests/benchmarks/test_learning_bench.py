@@ -8,7 +8,6 @@ from benchmarks.learning import judgement
 from benchmarks.learning.markets import LEADER, MARKETS, MEMORY_DAYS, REGIME, KnownMarket, known_market
 from benchmarks.learning.trial import METHODS, Trial, trial_config
 from eigen_core.config import Config
-from eigen_core.config.loading import load_config
 from eigen_core.learning.method import spread_starts
 from eigen_core.trading.synthetic import FEATURE, coming_returns
 
@@ -18,18 +17,6 @@ def test_every_method_has_settings_that_can_be_used(method: str) -> None:
     config = Trial("memory", 0.3, method, 1).config
     assert config.generations == METHODS[method].generations
     assert config.trading.holding_days == config.trading.settlement_days == MARKETS["memory"].holding_days
-
-
-def test_the_direct_method_is_the_preset_portfolio_on_the_days_of_the_market() -> None:
-    given = [f"trading.{name}_days={MARKETS['factor'].holding_days}" for name in ("holding", "settlement")]
-    preset = load_config("portfolio", given)
-    config = Trial("factor", 0.3, "portfolio_direct", 1).config
-    assert config.generations == preset.generations
-    for section in ("portfolio", "network", "population", "exploration", "replay", "evolution", "evaluation"):
-        assert getattr(config, section) == getattr(preset, section)
-    # The task does not read it.
-    assert config.trading.model_copy(update={"loss_multiplier": preset.trading.loss_multiplier}) == preset.trading
-    assert config.learner == preset.learner
 
 
 _DAYS, _ASSETS, _EDGE = 3_000, 20, 0.3
@@ -110,28 +97,13 @@ def test_a_regime_names_the_sign_of_the_edge() -> None:
 _CONFIG = trial_config("plain", 1, "both", ["market.holdout_days=300"])
 
 
-@pytest.fixture(scope="module")
-def market() -> KnownMarket:
-    return known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
-
-
-def test_the_oracle_earns_more_than_random_traders(market: KnownMarket) -> None:
+def test_the_oracle_earns_more_than_random_traders() -> None:
+    market = known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
     starts = spread_starts(market.panel.starts(market.panel.splits.holdout, _CONFIG), 10)
     account = judgement.play_oracles([judgement.tuned_oracle(market, _CONFIG)], market, _CONFIG, starts)
     oracle = float(account.reward.mean())
     trades = account.trades.double().numpy()
     assert 2.0 * max(judgement.random_reward(market, _CONFIG, starts, trades), 0.0) < oracle
-
-
-def test_equal_weights_have_no_excess_and_the_oracle_has() -> None:
-    market = known_market("plain", _CONFIG, 0.3, seed=1, days=1_300, assets=8)
-    span = market.panel.splits.holdout
-    oracle = judgement.WeightsOracle(2.0, 0.2)
-    equal = judgement.WeightsOracle(0.0, 1.0)
-    weights = torch.stack([one.weights(market, span) for one in (oracle, equal)])
-    excess = judgement.yearly_excess(market, _CONFIG, span, weights)
-    assert excess[0] > 10.0
-    assert excess[1] == pytest.approx(0.0, abs=1e-2)
 
 
 @pytest.mark.thorough
