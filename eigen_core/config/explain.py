@@ -36,7 +36,6 @@ class Setting:
     """Accepted values and meaning of one setting.
 
     Attributes:
-        key: dotted name, for example `learner.batch_size`.
         kind: integer, number, boolean, string, date, integers or strings (the last two are lists).
         word: a word that it accepts besides values of its kind; empty if none.
         bounds: accepted values in words; empty if it accepts any value of its kind.

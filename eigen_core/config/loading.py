@@ -28,9 +28,6 @@ def load_config(
         assignments: settings as `key=value`, for example `learner.batch_size=64`; numbers, truth values and lists of
             numbers are JSON.
         environ: environment variables, for this machine's settings that no assignment sets.
-
-    Raises:
-        InputError: an assignment, a variable or the resulting configuration is invalid.
     """
     values = merge(values_of_environment(environ or {}), parse_assignments(assignments))
     if preset is not None:
@@ -43,11 +40,7 @@ def load_config(
 
 
 def config_from_values(values: Mapping[str, Any]) -> Config:
-    """Return the configuration of nested `values`.
-
-    Raises:
-        InputError: a key is unknown, or a value has the wrong type, is out of bounds or conflicts with another.
-    """
+    """Return the configuration of nested `values`; raise `InputError` for an unknown key or an invalid value."""
     try:
         return Config.model_validate(values)
     except ValidationError as error:

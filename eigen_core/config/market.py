@@ -229,11 +229,7 @@ BUNDLED = {"us5": _FOLDER / "us5_ohlcv_2000_2013_long.csv.gz"}
 
 
 def path_of_data(data: str | None) -> Path:
-    """Return the path of `config.market.data`; None: the bundled 20 stocks of the S&P 500.
-
-    Raises:
-        InputError: it is blank, or names both bundled prices and a file in the working directory.
-    """
+    """Return the path of `config.market.data`; None: the bundled 20 stocks of the S&P 500."""
     if data is None:
         return _DEFAULT
     if not data.strip():

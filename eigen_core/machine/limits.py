@@ -268,11 +268,7 @@ def proc_entries(path: Path) -> dict[str, int]:
 
 
 def device_limit(device: torch.device) -> DeviceLimit | None:
-    """Return the memory of a GPU; None for the CPU.
-
-    Raises:
-        InputError: the driver does not answer.
-    """
+    """Return the memory of a GPU; None for the CPU. Raises `InputError` if its driver does not answer."""
     if device.type != "cuda":
         return None
     try:

@@ -44,9 +44,7 @@ _MOST_ADDRESSES = 1 << 46
 class Part:
     """A part of the memory of a run, in the phases in which it is there.
 
-    Attributes:
-        device_holder: holder on a GPU: torch in the process of the training, CUDA's driver for that process, or the
-            workers.
+    `device_holder` on a GPU is torch in the process of the training, CUDA's driver for that process, or the workers.
     """
 
     name: str
@@ -136,7 +134,6 @@ class Plan:
 
     @property
     def peak_device_bytes(self) -> int:
-        """The highest peak on the device (bytes)."""
         return self.device_bytes(self.peak_phase("device"))
 
     @property

@@ -98,7 +98,6 @@ class RunPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the run can be trained on this machine, now."""
         return self.fits_memory and self.disk.fits
 
     @property
@@ -169,9 +168,6 @@ def plan_run(
         shape: of a panel that does not exist; `data` has random numbers then.
         measured: probe the run. Otherwise this process will train it, and it is probed only if that may decide whether
             it fits, and has not been done before.
-
-    Raises:
-        InputError: a limit cannot be read, or nothing can run under it.
     """
     limits = host_limits(config.memory)
     missing = config.device == "cuda" and not torch.cuda.is_available()
@@ -229,7 +225,6 @@ def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPl
 
     Raises:
         RunTooLargeError: it does not.
-        InputError: a limit cannot be read, or the run is to compute on a GPU and there is none.
     """
     resolve_device(config.device)
     run_plan = plan_run(config, data, run, measured=False)

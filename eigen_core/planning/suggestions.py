@@ -49,8 +49,7 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
     """Return settings that would make a run fit; nothing if it fits.
 
     They are tried one by one, those that change the run least first, until one is enough. If none is, they are combined
-    in that order.
-    `plan_with` returns the plan of another configuration under the same limits; None: it has none.
+    in that order. `plan_with` returns the plan of another configuration under the same limits; None: it has none.
     """
     if plan.fits:
         return []
