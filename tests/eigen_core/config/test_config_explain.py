@@ -23,14 +23,6 @@ def test_every_setting_of_the_model_has_one_row_and_a_meaning() -> None:
         assert row.setting.accepts
 
 
-def test_sources_tell_default_preset_and_user_apart() -> None:
-    source = {row.setting.key: row.source for row in explain(load_config("eigen2-classic", ["learner.gamma=0.5"]))}
-    assert source["learner.gamma"] == "given"
-    assert source["trading.fill"] == "preset"
-    assert source["trading.min_target"] == "default"
-    assert source["preset"] == "preset"
-
-
 def test_a_configuration_is_explained_by_the_settings_of_its_algorithm() -> None:
     config = load_config("quickstart", ["learner.algorithm=ppo", "learner.epochs=3"])
     rows = {row.setting.key: row for row in explain(config)}

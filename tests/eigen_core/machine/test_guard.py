@@ -219,9 +219,8 @@ def test_what_the_phase_took_before_is_expected_again(meter: HandMeter, guard: M
             begin(guard, "train")
 
 
-def test_a_leak_is_expected_to_go_on() -> None:
-    meter = HandMeter(own=500 * MB)
-    guard = hand_guard(meter)
+def test_a_leak_is_expected_to_go_on(meter: HandMeter, guard: MemoryGuard) -> None:
+    meter.own = 500 * MB
     with guard:
         for generation in (1, 2, 3, 4):
             with guard.phase("train", generation):
@@ -230,9 +229,10 @@ def test_a_leak_is_expected_to_go_on() -> None:
             begin(guard, "train")
 
 
-def test_memory_is_freed_before_a_phase_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    meter = HandMeter(own=700 * MB)
-    guard = hand_guard(meter)
+def test_memory_is_freed_before_a_phase_is_refused(
+    meter: HandMeter, guard: MemoryGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meter.own = 700 * MB
     monkeypatch.setattr("eigen_core.machine.memory_guard.release_free_memory", lambda: setattr(meter, "own", 600 * MB))
     with guard:
         with guard.phase("train", 1):

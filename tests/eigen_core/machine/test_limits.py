@@ -163,9 +163,7 @@ def test_a_driver_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyP
 def test_a_driver_that_answers_gives_name_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 80 * GB))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _device: "NVIDIA X")
-    limit = device_limit(torch.device("cuda"))
-    assert limit is not None
-    assert str(limit) == "80.00 GB (NVIDIA X, as its driver says)"
+    assert str(device_limit(torch.device("cuda"))) == "80.00 GB (NVIDIA X, as its driver says)"
     assert device_limit(torch.device("cpu")) is None
 
 

@@ -211,24 +211,17 @@ def test_an_empty_close_beside_an_adjusted_one_drops_no_day(tmp_path: Path) -> N
 
 def spoiled(bars: pd.DataFrame, kind: str) -> tuple[pd.DataFrame, list[int]]:
     """Return bars with one suspicious row or change, and the rows that are left out for it."""
-    row = 40
-    prices = ["open", "high", "low", "close"]
-    if kind == "spike":
-        bars.loc[row, prices] *= 100.0
-    elif kind == "not positive":
-        bars.loc[row, "close"] = -1.0
-    elif kind == "too large":
-        bars.loc[row, "close"] = np.inf
-    elif kind == "last day":
-        row = len(bars) // 2 - 1
-        bars.loc[row, prices] *= 0.005
-    elif kind == "twice":
-        bars = pd.concat([bars, bars.loc[[row]].assign(close=bars["close"][row] * 1.001)], ignore_index=True)
-        return bars, [row, len(bars) - 1]
+    row = len(bars) // 2 - 1 if kind == "last day" else 40
+    if kind == "twice":
+        again = bars.loc[[row]].assign(close=bars["close"][row] * 1.001)
+        return pd.concat([bars, again], ignore_index=True), [row, len(bars)]
+    left_out = list(range(row)) if kind == "jump" else [row]
+    if kind in ("not positive", "too large"):
+        bars.loc[row, "close"] = {"not positive": -1.0, "too large": np.inf}[kind]
     else:
-        bars.loc[: row - 1, prices] *= 2.0
-        return bars, list(range(row))
-    return bars, [row]
+        factor = {"spike": 100.0, "last day": 0.005, "jump": 2.0}[kind]
+        bars.loc[left_out, ["open", "high", "low", "close"]] *= factor
+    return bars, left_out
 
 
 @pytest.mark.parametrize("kind", ["spike", "jump", "not positive", "too large", "twice", "last day"])

@@ -193,15 +193,6 @@ def test_what_the_process_of_a_training_has_loaded_already_is_in_its_plan(monkey
     assert peak(MEASURED.process + 120 * MB) == pytest.approx(usual + 100 * MB, abs=5 * MB)
 
 
-def test_require_fit_returns_the_plan_or_raises_it() -> None:
-    config = load_config("quickstart", [*SETTINGS, "memory.limit_gb=9"])
-    assert require_fit(config, DATA).fits
-    with pytest.raises(RunTooLargeError) as caught:
-        require_fit(load_config("quickstart", [*SETTINGS, "memory.limit_gb=0.75"]), DATA)
-    assert str(caught.value) == caught.value.run_plan.sentence()
-    assert not caught.value.run_plan.fits
-
-
 def test_a_training_is_measured_only_where_that_may_decide_and_once(probes: list[Config]) -> None:
     roomy, tight = (load_config("quickstart", [*SETTINGS, f"memory.limit_gb={size}"]) for size in (20, 3))
     assert "it takes at least" in require_fit(roomy, DATA).sentence()
