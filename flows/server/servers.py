@@ -58,11 +58,18 @@ def require_database() -> None:
     path = None if found is None else Path(found["path"])
     if path is None or not path.exists():
         return
+    revisions = set()
     try:
+        if path.is_dir():
+            raise sqlite3.DatabaseError("it is a folder")
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as connection:
-            revisions = {str(number) for (number,) in connection.execute("SELECT version_num FROM alembic_version")}
+            tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+            if "alembic_version" in tables:
+                revisions = {str(number) for (number,) in connection.execute("SELECT version_num FROM alembic_version")}
+            elif tables:
+                raise sqlite3.DatabaseError("its tables are not Prefect's")
     except sqlite3.OperationalError:
-        # Locked by a server, in a folder that cannot be written to, or still without tables.
+        # Locked by a server, or in a folder that cannot be written to.
         return
     except sqlite3.DatabaseError as error:
         raise InputError(f"{path} should be the database of Prefect and cannot be read ({error}): {_ADVICE}") from error

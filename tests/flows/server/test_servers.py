@@ -21,6 +21,7 @@ from operation_cases import answering, record_of, sleeping
 from prefect.server.api.clients import OrchestrationClient
 from prefect.server.api.server import create_app
 from prefect.settings import (
+    PREFECT_API_DATABASE_CONNECTION_URL,
     PREFECT_SERVER_API_AUTH_STRING,
     PREFECT_SERVER_CORS_ALLOWED_ORIGINS,
     Settings,
@@ -224,6 +225,25 @@ def newer(path: Path) -> str:
         connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
         connection.execute("INSERT INTO alembic_version VALUES ('0123456789ab')")
     return "is the database of another version of Prefect"
+
+
+def of_others(path: Path) -> str:
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE diary (day TEXT)")
+    return "its tables are not Prefect's"
+
+
+def folder(path: Path) -> str:
+    path.mkdir()
+    return "it is a folder"
+
+
+@pytest.mark.parametrize("make", [of_others, folder])
+def test_what_is_no_database_of_prefect_is_refused(tmp_path: Path, make: Callable[[Path], str]) -> None:
+    part = make(tmp_path / "prefect.db")
+    url = f"sqlite+aiosqlite:///{tmp_path / 'prefect.db'}"
+    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: url}), pytest.raises(InputError, match=part):
+        servers.require_database()
 
 
 @pytest.fixture
