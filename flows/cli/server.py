@@ -54,6 +54,7 @@ def print_down(
     stopped: "DownResult",
     run: "RunStatus | None",
     removed_from: str | None = None,
+    trained: "FlowRunStatus | None" = None,
 ) -> None:
     if removed_from is not None:
         _print_fact(console, "removed", f"deployments, schedules, automations and work pool, from {removed_from}")
@@ -70,8 +71,10 @@ def print_down(
         _print_fact(console, "server", stays)
     if run is not None:
         _print_fact(console, "training", "run ", (run.run, "bold"), f" was asked to stop; {_last_checkpoint(run)}")
-        if run.state == "unfinished":
-            _print_fact(console, "go on", "eigen up: it is resumed by itself")
+    elif stopped.trainings and trained is not None and trained.run is not None:
+        _print_fact(console, "training", "run ", (trained.run, "bold"), " was asked to stop before it began")
+    if stopped.trainings and (run is None or run.state == "unfinished"):
+        _print_fact(console, "go on", "eigen up: it is resumed by itself")
 
 
 def print_status(console: Console, status: "Status") -> None:
@@ -241,9 +244,10 @@ def down(
                 deploying.remove(client)
 
     worker = home.running("worker")
+    trained = status.trained_by(worker, home)
     stopped = bring_down(home, _Progress(), grace, before_server=before_server)
-    run = status.last_trained(worker) if stopped.trainings else None
-    print_down(output_console(), home, stopped, run, api)
+    run = status.run_of(worker, trained) if stopped.trainings else None
+    print_down(output_console(), home, stopped, run, api, trained)
 
 
 def status(
@@ -308,7 +312,17 @@ def launch(*, options: RunOptions) -> None:
         config = state_directory.as_worker_sees(config, worker)
         require_store(config.checkpoint)
         given = (options.preset, options.generations, options.seed, options.assignments, options.device)
-        goes_on = not any(given) and Run(config.checkpoint, name).exists
+        exists, here = Run(config.checkpoint, name).exists, state_directory.store_here(None)
+        if (
+            options.store is None
+            and not exists
+            and Run(config.checkpoint.model_copy(update={"store": here}), name).exists
+        ):
+            raise InputError(
+                f"Run '{name}' is in {here}, and the worker would begin another one in {config.checkpoint.store}: add "
+                f"--store {here} to continue it, or choose another name with --run."
+            )
+        goes_on = not any(given) and exists
         if goes_on:
             run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launched(name))
             config = run_here.config_to_resume(config.market.data)
@@ -324,7 +338,7 @@ def launch(*, options: RunOptions) -> None:
     console = output_console()
     for line in lines:
         print_line(console, line, style="dim")
-    _print_fact(console, "run", (name, "bold"))
+    _print_fact(console, "run", (name, "bold"), "" if worker is None else f", in {config.checkpoint.store}")
     _print_fact(console, "page", page)
     # The run's own page has no address before the run has begun.
     _print_fact(console, "plots", "on the run's own page: once the run has begun, eigen status prints its address")

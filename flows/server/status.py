@@ -15,7 +15,7 @@ from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
-from flows.server.environment import run_tag, ui_of
+from flows.server.environment import Stopped, run_tag, ui_of
 from flows.server.servers import answers, configured_api
 from flows.server.state_directory import ProcessRecord, StateDirectory, store_here
 
@@ -209,9 +209,20 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
     return None
 
 
-def last_trained(worker: ProcessRecord | None) -> RunStatus | None:
-    """Return the run that was trained last in the store of a worker, None if that is not known."""
-    return _run(worker, None)[0]
+def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunStatus | None:
+    """Return the flow run that the server of a worker has begun; None if there is none, or it does not answer."""
+    if worker is not None and answers(worker.api):
+        from flows.server.deploying import client_of
+
+        with suppress(Stopped, InputError), client_of(worker.api) as client:
+            found = _flow_run(client, worker.api, home)
+            return found if found is not None and found.active else None
+    return None
+
+
+def run_of(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> RunStatus | None:
+    """Return the run of a flow run, None if it has not begun; without a flow run, that trained last by a worker."""
+    return _run(worker, flow_run)[0]
 
 
 def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:

@@ -6,12 +6,15 @@ from datetime import UTC, datetime, timedelta
 from io import StringIO
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from cli_cases import document, eigen, refused
 from flow_cases import small_flow_config, small_settings
 from folder_digest import digest
 from operation_cases import answering, record_of, sleeping
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Running
 from rich.console import Console
 
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -210,6 +213,38 @@ def test_down_says_what_it_stopped_and_what_stays(home: StateDirectory) -> None:
     text = printed(print_down, home, DownResult(far, None, 0, ()), None, "http://far/api")
     assert "deployments, schedules, automations and work pool, from http://far/api" in text
     assert keeps not in text
+
+
+@pytest.mark.usefixtures("api")
+def test_down_names_the_run_that_was_launched_and_no_older_one(
+    home: StateDirectory, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    RunDirectory.create(folder / "runs", "older", small_flow_config(Path("runs")).model_dump(mode="json"))
+    worker = home.read("worker")
+    assert worker is not None
+    begun = FlowRun(flow_id=uuid4(), name="new", parameters={"run": "new"}, state=Running())
+    monkeypatch.setattr("flows.server.flow_runs.running_flow_run", lambda _: begun)
+    monkeypatch.setattr("flows.server.up.bring_down", lambda *_, **__: DownResult(worker, None, 1, ()))
+    said = eigen("down", code=0).stdout
+    assert "run new was asked to stop before it began" in said
+    assert "go on          eigen up" in said
+    assert "older" not in said
+    RunDirectory.create(folder / "runs", "new", small_flow_config(Path("runs")).model_dump(mode="json"))
+    assert "run new was asked to stop; it has no checkpoint yet" in eigen("down", code=0).stdout
+
+
+@pytest.mark.usefixtures("api")
+def test_a_launch_begins_no_second_run_beside_that_of_its_folder(
+    home: StateDirectory, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = folder / "elsewhere"
+    RunDirectory.create(elsewhere / "runs", "mine", small_flow_config(Path("runs")).model_dump(mode="json"))
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("EIGEN_HOME", str(home.path))
+    monkeypatch.setattr(launching, "launch", lambda api, *_, **__: api)
+    assert f"add --store {elsewhere / 'runs'} to continue it" in refused("launch", "--run", "mine", *small_settings())
+    assert f"in {folder / 'runs'}" in eigen("launch", "--run", "other", *small_settings(), code=0).stdout
+    assert "mine, in " in eigen("launch", "--run", "mine", "--store", "runs", code=0).stdout
 
 
 def test_up_says_what_it_started(home: StateDirectory) -> None:
