@@ -2,7 +2,7 @@
 
 
 class InputError(ValueError):
-    """Invalid input of the user.
+    """Invalid user input.
 
     The message says in one or two sentences what is wrong, where, and what to do. The command line prints it without a
     traceback and exits with code 2.
@@ -10,9 +10,9 @@ class InputError(ValueError):
 
 
 class WorkerLostError(RuntimeError):
-    """A worker ended, or sent no heartbeat, while it computed agents: the others can repeat the phase.
+    """A worker exited or sent no heartbeat while it computed agents; the other workers can retry the phase.
 
-    `address` is that of the worker; None if unknown.
+    `address` is the worker's address; None if unknown.
     """
 
     def __init__(self, message: str, address: str | None = None) -> None:

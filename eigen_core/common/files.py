@@ -15,7 +15,7 @@ import google_crc32c
 from eigen_core.common.errors import InputError
 
 HIDDEN = "."
-"""How a part of a name begins that is internal to a store, such as a file that is being written."""
+"""Prefix of names that are internal to a store, such as temporary files."""
 _TEMPORARY = f"{HIDDEN}writing-"
 _BLOCK = 4 << 20
 _OPEN_ATTEMPTS = 10
@@ -46,9 +46,9 @@ _REASONS = {
 
 @contextmanager
 def explained(action: str, path: Path, instead: str = "choose another path") -> Iterator[None]:
-    """Raise errors of the file system that a user can correct as an `InputError`; others pass unchanged.
+    """Turn an `OSError` that the user can correct into an `InputError`; others pass unchanged.
 
-    `action` are the words after "Cannot", such as "save generation 7 in"; `instead` is the advice after "or".
+    `action` follows "Cannot" in the message, for example "save generation 7 in"; `instead` is the advice after "or".
     """
     try:
         yield
@@ -60,7 +60,7 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
 
 
 def require_place(path: Path) -> None:
-    """Raise `InputError` if a file could not be written, before its content is computed; nothing is created."""
+    """Raise `InputError` if `path` cannot be written; creates nothing. Call it before computing the content."""
     nearest = nearest_there(path.absolute().parent)
     with explained("write", path):
         if not nearest.is_dir():
@@ -73,12 +73,12 @@ def require_place(path: Path) -> None:
 
 
 def nearest_there(path: Path) -> Path:
-    """Return a path, or the nearest one above it that exists."""
+    """Return `path` if it exists, otherwise its nearest existing parent."""
     return next(found for found in (path, *path.parents) if os.path.lexists(found))
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its missing parents durably; one that exists is not an error."""
+    """Create a folder and its missing parents and sync them to disk; an existing folder is not an error."""
     missing = []
     while not folder.is_dir():
         missing.append(folder)
@@ -89,7 +89,7 @@ def make_folder(folder: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync a folder to disk, so that new and renamed files in it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -98,7 +98,6 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file(file: BinaryIO) -> None:
-    """Make what was written to a file durable."""
     file.flush()
     os.fsync(file.fileno())
 
@@ -107,7 +106,7 @@ def sync_file(file: BinaryIO) -> None:
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a file that atomically and durably replaces `path` once the block ends without an error.
 
-    Folders are created as needed. The file may be read inside the block.
+    Missing folders are created. The file may be read inside the block.
     """
     with temporary_file(path.parent) as (file, temporary):
         yield file
@@ -119,7 +118,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def temporary_file(folder: Path) -> Iterator[tuple[BinaryIO, Path]]:
-    """Open a new hidden file in a folder and give its path; it is removed at the end unless it was renamed."""
+    """Open a new hidden file in `folder` and yield it with its path; delete it afterwards unless it was renamed."""
     path = folder / f"{_TEMPORARY}{uuid.uuid4().hex}"
     file = _open_new(path)
     try:
@@ -141,14 +140,14 @@ def _open_new(path: Path) -> BinaryIO:
 
 
 def leftovers(folder: Path) -> list[Path]:
-    """Return the temporary files anywhere in `folder`: of killed processes, or still being written."""
+    """Return the temporary files below `folder`, which killed processes left or other processes are writing."""
     return sorted(
         Path(parent, name) for parent, _, names in os.walk(folder) for name in names if name.startswith(_TEMPORARY)
     )
 
 
 def crc32c(content: bytes, before: int = 0) -> int:
-    """Return the CRC-32C of bytes, continued from that of the bytes before them."""
+    """Return the CRC-32C of `content`; `before` is the CRC-32C of the preceding bytes."""
     return int(google_crc32c.extend(before, content))
 
 

@@ -10,7 +10,7 @@ class ProgressListener(Protocol):
     """Receives progress. Implementations must be cheap and must not raise."""
 
     def update(self, name: str, done: int, total: int) -> None:
-        """Called after each step of the loop `name`; it ends at `done == total`."""
+        """Called after each step of the loop `name`, which ends at `done == total`."""
 
 
 _listener: ContextVar[ProgressListener | None] = ContextVar("eigen_progress", default=None)

@@ -11,7 +11,7 @@ def keyed_generator(seed: int, *key: int | str) -> np.random.Generator:
     It is counter-based (Philox4x64-10; Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3"), keyed by the
     SHA-256 of seed and key, and draws on the host: the bits do not depend on the device.
 
-    `key` is the purpose of the draws, by convention (generation, phase, agent, purpose).
+    `key` identifies the draws, by convention (generation, phase, agent, purpose).
     """
     name = "\x1f".join(f"{type(part).__name__}:{part}" for part in (seed, *key))
     digest = hashlib.sha256(name.encode()).digest()

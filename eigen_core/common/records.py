@@ -32,7 +32,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
     def model_post_init(self, context: object, /) -> None:  # noqa: ARG002 - pydantic's signature
-        """Share the set of given fields: one set per record would be half of the memory of a run's history."""
+        """Share `model_fields_set` among records: one set each would take half of the memory of a run's history."""
         object.__setattr__(self, "__pydantic_fields_set__", _every_field(type(self)))
 
 
@@ -50,7 +50,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """Origin of one agent of the next generation; with slots it takes 200 bytes, as a `Record` 800.
+    """Origin of one agent of the next generation. With slots it takes 200 bytes; a `Record` would take 800.
 
     Attributes:
         agent: index in the new population.
@@ -59,7 +59,7 @@ class Lineage:
             of a distribution, the fittest agent that updated it; none for an immigrant, the champion of another run
             (only in runs of earlier versions).
         blend: share of the first parent in the weights of an offspring.
-        genes: the agent's own settings.
+        genes: settings that `pbt` gives the agent instead of the run's, by name.
     """
 
     __pydantic_config__: ClassVar = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -179,7 +179,7 @@ class GenerationRecord(Record):
 
 
 class PhaseMemory(Record):
-    """Memory of a phase of a generation (bytes); retries of a phase count together."""
+    """Memory of a phase of a generation (bytes), over all its attempts."""
 
     phase: str
     start_bytes: Annotated[int, Field(ge=0)]
@@ -208,7 +208,7 @@ class Telemetry(Record):
     exchanged_bytes: int = 0
     """Bytes of arrays sent between the run's process and its workers."""
     phases: tuple[PhaseMemory, ...] = ()
-    """Finished phases, in order; a checkpoint lacks those from the checkpoint on."""
+    """Finished phases, in order; in a checkpoint, without the phase `checkpoint` and later ones."""
 
     @property
     def device_peak_bytes(self) -> int:
@@ -331,10 +331,10 @@ _TELEMETRY = TypeAdapter(list[Telemetry])
 
 
 def history_in(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
-    """Return the history in a document or its JSON text: one record per generation, all with as many agents.
+    """Return the history of a run after `generation` generations from a document or its JSON text.
 
     Raises:
-        UnfitRecordsError: it is not the history of a run after `generation`.
+        UnfitRecordsError: a record is missing, or describes another number of agents than the first.
     """
     history = parsed(_HISTORY, document)
     numbers = len(history) == generation and all(
@@ -349,7 +349,7 @@ def history_in(document: JsonValue | bytes, generation: int) -> list[GenerationR
 
 
 def _unfit(record: GenerationRecord, agents: int) -> str | None:
-    """Return why a record cannot be one of a population of so many agents; None if it can."""
+    """Return why a record does not describe a population of `agents` agents; None if it does."""
     if {len(record.fitness), len(record.validations), len(record.descent), len(record.ancestors) or agents} != {agents}:
         return f"is not about {agents} agents"
     named = {record.champion_agent, *(parent for born in record.descent for parent in born.parents)}
@@ -364,10 +364,10 @@ def _unfit(record: GenerationRecord, agents: int) -> str | None:
 
 
 def telemetry_in(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
-    """Return the telemetry in a document or its JSON text: at most one record per generation, in order.
+    """Return the telemetry of a run after `generation` generations from a document or its JSON text.
 
     Raises:
-        UnfitRecordsError: it is not the telemetry of a run after `generation`.
+        UnfitRecordsError: records are repeated, out of order, or later than `generation`. Missing ones are accepted.
     """
     telemetry = parsed(_TELEMETRY, document)
     numbers = [0, *(record.generation for record in telemetry), generation + 1]
@@ -422,7 +422,7 @@ def origins(history: Sequence[GenerationRecord], generation: int) -> Mapping[int
 
 
 def record_of(history: Sequence[GenerationRecord], generation: int) -> GenerationRecord | None:
-    """Return the record of a generation, None if `history` (consecutive generations) does not hold it."""
+    """Return the record of a generation from consecutive records; None if it is not among them."""
     index = generation - history[0].generation if history else -1
     return history[index] if 0 <= index < len(history) else None
 
@@ -452,10 +452,10 @@ def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
 def ancestors_after(
     history: Sequence[GenerationRecord], descent: Sequence[Lineage], generation: int, champion_generation: int
 ) -> tuple[int, ...]:
-    """Return the ancestor in the first generation of each agent that is bred in `generation`, of origin `descent`.
+    """Return the ancestor in the first generation of each agent of `descent`, which `generation` bred.
 
-    Of two parents it follows the one with the larger share of the weights. If the records lack ancestors (earlier
-    versions), the first generation after them counts as the first.
+    Of two parents, the one with the larger share of the weights leads to the ancestor. If the records lack ancestors
+    (earlier versions), the parents in the current generation are the ancestors.
     """
 
     def ancestors_of(born: int) -> tuple[int, ...]:
@@ -493,7 +493,7 @@ _Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
 
 
 class Arithmetic(BaseModel):
-    """CPU, GPU and libraries that compute a generation, as far as they decide bits."""
+    """CPU, GPU and libraries of a generation that can change floating-point results."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
@@ -511,7 +511,7 @@ class Arithmetic(BaseModel):
 
 
 def student_quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t with 1 or more degrees of freedom, right to eight digits.
+    """Return the 97.5 % quantile of Student's t with 1 or more degrees of freedom, to eight digits.
 
     scipy has it, but takes as long to load as a run's table takes to print. With x = tan(angle) * sqrt(freedom) the
     density is a power of cos(angle), which Simpson's rule integrates; the angle is found by bisection. With very many
@@ -523,7 +523,7 @@ def student_quantile(freedom: float) -> float:
     scale = math.exp(math.lgamma((freedom + 1.0) / 2.0) - math.lgamma(freedom / 2.0)) / math.sqrt(math.pi)
 
     def share(angle: float) -> float:
-        """The probability of values from 0 to that at `angle`."""
+        """Return the probability that t lies between 0 and its value at `angle`."""
         heights = [math.pow(math.cos(angle * step / _STEPS), freedom - 1.0) for step in range(_STEPS + 1)]
         ends, odd, even = heights[0] + heights[-1], sum(heights[1:-1:2]), sum(heights[2:-1:2])
         return scale * angle / _STEPS / 3.0 * (ends + 4.0 * odd + 2.0 * even)

@@ -1,7 +1,7 @@
 """The process and its installation: settings of numeric libraries, child processes, cache directory, code digest.
 
-MKL, torch and cuBLAS read their settings when they first compute, OpenMP when torch is imported: nothing here imports
-them.
+MKL, torch and cuBLAS read their settings when they first compute, OpenMP when torch is imported. This module imports
+none of them.
 """
 
 import hashlib
@@ -55,8 +55,8 @@ def compute_with(instructions: Instructions) -> None:
 
 def environment_without_instructions() -> dict[str, str]:
     """Return the environment without the changes of this module: a child process chooses its own instructions."""
-    given = {name: value for name, value in os.environ.items() if name not in _before}
-    return given | {name: value for name, value in _before.items() if value is not None}
+    unchanged = {name: value for name, value in os.environ.items() if name not in _before}
+    return unchanged | {name: value for name, value in _before.items() if value is not None}
 
 
 def _set(name: str, value: str) -> None:
@@ -64,9 +64,9 @@ def _set(name: str, value: str) -> None:
     os.environ[name] = value
 
 
-# `read` returns when this process writes or ends.
+# `read` returns when this process writes or exits.
 _STOP = 'read -r _ && exit 0; kill -TERM "$0" 2>/dev/null'
-# Checks each second that the process still exists: the system may reuse its number later.
+# Checks each second that the process still exists: the system may reuse its PID later.
 _STOP_THEN_KILL = f"""{_STOP}
 left=$1
 while kill -0 "$0" 2>/dev/null; do
@@ -77,10 +77,10 @@ done"""
 
 
 def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> Callable[[], None]:
-    """Start a shell that sends SIGTERM to process `pid` when this process has ended, however it ended.
+    """Start a shell that sends SIGTERM to process `pid` when this process exits for any reason.
 
-    SIGKILL follows after `kill_after_seconds`, if given. Returns a function that ends the shell; call it once process
-    `pid` has ended by itself.
+    SIGKILL follows after `kill_after_seconds`, unless None. Returns a function that stops the shell; call it once
+    process `pid` has exited.
     """
     shell = shutil.which("sh")
     if shell is None:
@@ -118,7 +118,7 @@ def default_cache_root() -> Path:
 
 
 def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), beside: str = "") -> str:
-    """Return the SHA-256 of the paths and contents of the files of packages with suffixes `kinds`, and of `beside`."""
+    """Return the SHA-256 of paths and contents of the packages' files with suffixes `kinds`, and of text `beside`."""
     found = hashlib.sha256(beside.encode())
     for package in packages:
         root = Path(str(files(package)))

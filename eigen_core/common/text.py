@@ -105,7 +105,7 @@ def reward(value: float) -> str:
 
 
 def clock(when: datetime, now: datetime) -> str:
-    """Format a time in UTC, with the date unless it is that of `now`: "04:12 UTC", "23 Nov 04:12 UTC"."""
+    """Format a time in UTC, with its date unless `now` is on the same day: "04:12 UTC", "23 Nov 04:12 UTC"."""
     when, now = when.astimezone(UTC), now.astimezone(UTC)
     day = "" if when.date() == now.date() else f"{when.day} {when:%b} "
     return f"{day}{when:%H:%M} UTC"
@@ -155,7 +155,7 @@ _USER = rf"{_SCHEME}(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|$))[^@\s]*)@"
 _SECRET = r"(?:password|passwd|pwd|token|secret|signature|sig|credentials?|api_?key|access_?key)"
 _PARAMETER = rf"{_SCHEME}\S*[?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}="
 _LONGEST = 4_096
-"""The time to search grows with the square of the length; longer texts are no settings."""
+"""A search takes time quadratic in the length; no setting is longer."""
 _CREDENTIALS = re.compile(f"{_USER}|{_PARAMETER}", re.IGNORECASE)
 _HIDDEN = re.compile(rf"({_SCHEME})(?:[^/?#\s]*|[^@/:\s]*:(?!\d+(?:/|\s|$))[^@\s]*)@", re.IGNORECASE)
 _HIDDEN_PARAMETER = re.compile(rf"([?&;#](?:[a-z0-9_-]*[_-])?{_SECRET}=)[^&;#\s]*", re.IGNORECASE)

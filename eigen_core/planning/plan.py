@@ -33,18 +33,19 @@ _WORKER = 265 * _MB
 _PLOTS = 90 * _MB
 _STAGING = 16 * _MB
 _UPLOADS = 24 * _MB
-# Not measured: as others report of torch with CUDA 12.
+# Not measured: values that others report for torch with CUDA 12.
 _CUDA_HOST = 1_500 * _MB
 _CUDA_CONTEXT = 600 * _MB
-# Half of the addresses that Linux gives a process on 64-bit processors.
+# Half of a process's address space on 64-bit Linux (bytes).
 _MOST_ADDRESSES = 1 << 46
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of the memory of a run, in the phases in which it is there.
+    """A part of a run's memory, and the phases that hold it.
 
-    `device_holder` on a GPU is torch in the process of the training, CUDA's driver for that process, or the workers.
+    Attributes:
+        device_holder: on a GPU, torch in the training process, CUDA's driver for that process, or the workers.
     """
 
     name: str
@@ -59,9 +60,9 @@ class Verdict:
     """Whether a peak fits below a limit.
 
     Attributes:
-        peak_bytes, phase: the highest of all phases.
+        peak_bytes, phase: the highest peak of all phases, and its phase.
         limit: the limit, less the memory that is kept free for safety.
-        at_least: part of the peak is not known.
+        at_least: `peak_bytes` is a lower bound, since the run was not measured.
     """
 
     where: str
@@ -76,14 +77,14 @@ class Verdict:
 
     @property
     def missing_bytes(self) -> int:
-        """Bytes of the peak above the limit."""
+        """Bytes by which the peak exceeds the limit."""
         return max(self.peak_bytes - self.limit.bytes, 0)
 
     def __str__(self) -> str:
         missing = "" if self.fits else f": {size(self.missing_bytes)} are missing"
         if self.at_least and not self.fits:
             missing = ": that is too little"
-        taken = f"{'at least ' if self.at_least else ''}{size(self.peak_bytes)} of the {self.where}"
+        taken = f"{'at least ' if self.at_least else ''}{size(self.peak_bytes)} of {self.where} memory"
         return f"it takes {taken} at the peak, in phase {self.phase}, and may take {self.limit}{missing}"
 
 
@@ -92,8 +93,8 @@ class Plan:
     """Memory of a run, by part and phase.
 
     Attributes:
-        measured: result of its probe, or why there is none; None: it was not probed, and lacks the memory of
-            computations.
+        measured: result or failure of the run's probe; None if it was not probed. Without a result, the plan lacks the
+            memory of computations.
     """
 
     device: Device
@@ -104,16 +105,16 @@ class Plan:
     verdicts: tuple[Verdict, ...] = ()
 
     @property
-    def unwritten_bytes(self) -> int:
-        """Addresses of replay slots with no memory behind them.
+    def nonresident_bytes(self) -> int:
+        """Bytes of the replay's address space that never become resident.
 
-        The run does not come to write some slots, and a resume replaces an empty buffer.
+        The run does not fill all slots, and a resume replaces an empty buffer.
         """
         row = self.sizes.row_bytes if self.device == "cpu" else torch.float32.itemsize
         return (2 * self.sizes.config.replay.capacity - self.sizes.rows_stored) * row
 
     def host_bytes(self, phase: Phase) -> int:
-        """The peak of a phase on the host (bytes), all processes together."""
+        """The peak of a phase on the host, summed over all processes (bytes)."""
         return _sum(self.parts, phase).host
 
     def device_bytes(self, phase: Phase) -> int:
@@ -129,7 +130,7 @@ class Plan:
 
     @property
     def peak_host_bytes(self) -> int:
-        """The highest peak on the host, all processes together (bytes)."""
+        """The highest peak on the host, summed over all processes (bytes)."""
         return self.host_bytes(self.peak_phase())
 
     @property
@@ -195,19 +196,19 @@ def plan_of(
     """Return the memory that a run will take, without training.
 
     Args:
-        measured: result of its probe, or why there is none; None: it was not probed.
-        limits: limits of `host` and `device`; those that are not given are not compared.
-        own_bytes: resident memory of the process that will train, before it does; 0: not known.
+        measured: result or failure of the run's probe; None: it was not probed.
+        limits: by `host` and `device`; a missing limit is not compared.
+        own_bytes: resident memory of the training process before it trains; 0: unknown.
 
     Raises:
-        InputError: no process could have the addresses of a replay of this capacity.
+        InputError: the replay needs more address space than a process can have.
     """
     device = _device_of(config)
     addresses = config.replay.capacity * sizes.row_bytes
     if addresses > _MOST_ADDRESSES:
         raise InputError(
-            f"replay.capacity {config.replay.capacity:,} asks for {size(addresses)} of addresses, and no process can "
-            f"have more than {size(_MOST_ADDRESSES)}: lower it. This run appends {sizes.rows_written:,} transitions."
+            f"replay.capacity {config.replay.capacity:,} needs {size(addresses)} of address space, and a process has "
+            f"{size(_MOST_ADDRESSES)} at most: lower it. This run appends {sizes.rows_written:,} transitions."
         )
     found = measured if isinstance(measured, ProbeResult) else None
     parts = _Parts(config, sizes, found, device).all(own_bytes)
@@ -230,7 +231,7 @@ def _verdict(plan: Plan, where: str, limit: Limit) -> Verdict:
 
 @dataclass(frozen=True)
 class _Parts:
-    """Makes the parts of a run; without a probe's result only those that can be counted."""
+    """Makes the parts of a run; without a probe's result, only those that follow from its sizes."""
 
     config: Config
     sizes: Sizes
@@ -253,17 +254,17 @@ class _Parts:
         return Peak(0, amount) if self.cuda else Peak(amount)
 
     def _held(self, own_bytes: int) -> list[Part]:
-        """Memory that the run holds from its start to its end, and that of its start."""
+        """Return the memory that the run holds throughout, and the memory of its start and of a resume."""
         sizes, measured, rows, row = self.sizes, self.measured, self.sizes.rows_stored, self.sizes.row_bytes
         population, capacity = sizes.population_bytes, self.config.replay.capacity * row
         if measured is None:
             process, training, starting = max(_PROCESS, own_bytes) + self.cuda * _CUDA_HOST, 0, Peak(0)
         else:
             process, training = measured.process, max(_TRAINING, own_bytes - measured.process)
-            starting = measured.phases["start"].above(measured.started)
-        # What was never written takes no memory on the host; a GPU holds the whole replay.
+            starting = measured.phases["start"].excess_over(measured.started)
+        # Empty slots of the replay take no memory on the host; a GPU allocates all of them.
         replay = Part("replay", torch.float32.itemsize * rows, capacity) if self.cuda else None
-        # A resume holds replay and population of the checkpoint beside those that they replace.
+        # A resume holds the checkpoint's replay and population as well as those that they replace.
         replaced = capacity + population if self.cuda else 0
         return [
             Part("process", process, 0),
@@ -277,12 +278,12 @@ class _Parts:
         ]
 
     def _data(self) -> Peak:
-        """Data and task: without a probe what was counted, else what a run holds beside population and replay."""
+        """Return the memory of data and task: as counted, or, as probed, all but the population and a GPU's replay."""
         sizes = self.sizes
         if self.measured is None:
             return Peak(sizes.data_bytes, self.cuda * sizes.data_bytes)
         replay = self.cuda * self.config.replay.capacity * sizes.row_bytes
-        return self.measured.started.above(self._tensors(sizes.population_bytes + replay))
+        return self.measured.started.excess_over(self._tensors(sizes.population_bytes + replay))
 
     def _computed_here(self) -> list[Part]:
         sizes, measured, agents = self.sizes, self.measured, self.config.population.size
@@ -292,7 +293,7 @@ class _Parts:
                 Part("learning", *self._tensors(copied), ("train",)),
                 Part("breeding", *self._tensors(sizes.population_bytes), ("evolve",)),
             ]
-        # A group plays, beside the transitions that the others have recorded; all are joined at the end.
+        # The last group plays while the transitions of the others are held; all are concatenated at the end.
         recorded = sizes.rows_per_generation * sizes.row_bytes
         played, others = measured.phases["evaluate"], self._tensors(recorded * (agents - measured.playing) // agents)
         joined = self._tensors(2 * recorded)
@@ -303,17 +304,17 @@ class _Parts:
             Part("breeding", *measured.phases["evolve"], ("evolve",)),
         ]
         if self.config.holds_out:
-            # The weights that the run began with play too.
+            # The initial population plays too.
             weights, settings = self._tensors(sizes.champion_bytes * agents), self.config.evaluation
             held = played.times(settings.holdout_episodes / (settings.slices + settings.fixed_episodes))
             parts.append(Part("holdout", weights.host + held.host, weights.device + held.device, ("holdout",)))
         return parts
 
     def _computed_elsewhere(self) -> list[Part]:
-        """Memory of the process that leads while workers compute."""
+        """Return the memory of the run's own process while workers compute."""
         sizes, population = self.sizes, self.sizes.population_bytes
         recorded = 2 * sizes.rows_per_generation * sizes.row_bytes
-        # The replay as it is sent, or its largest column as it moves to where workers of this machine read it.
+        # The serialized replay, or its largest column while it moves to memory that local workers share.
         sent = self.config.scheduler is not None or not shares_memory(self.device)
         moved = sizes.replay_bytes if sent else sizes.rows_stored * sizes.column_bytes
         learning = 2 * population + moved if sizes.learning_agents else 0
@@ -324,7 +325,7 @@ class _Parts:
         ]
 
     def _workers(self, count: int) -> list[Part]:
-        """Return the memory of the workers of this machine, and of those on one GPU."""
+        """Return the host memory of all local workers, and the device memory of those on one GPU."""
         sizes, measured, data = self.sizes, self.measured, self._tensors(self.sizes.data_bytes)
         holding = -(-count // max(len(visible_gpus()), 1)) if self.cuda else count
         share = -(-self.config.population.size // count)
@@ -337,20 +338,20 @@ class _Parts:
         parts = [
             part("processes", Peak(_WORKER + self.cuda * _CUDA_HOST, self.cuda * _CUDA_CONTEXT)),
             part("replays", self._tensors(copies), *_GENERATION),
-            # As sent and computed.
+            # One copy as received, one as computed.
             part("agents", self._tensors(2 * share * sizes.agent_bytes), *_GENERATION),
         ]
         if measured is not None:
             data = Peak(0, self._data().device) if self.cuda else self._data()
             played = measured.phases["evaluate"].times(min(share / measured.playing, 1.0))
-            learned = measured.phases["train"].above(self._tensors(sizes.population_bytes))
+            learned = measured.phases["train"].excess_over(self._tensors(sizes.population_bytes))
             learned = learned.times(min(share / max(measured.learning, 1), 1.0))
             parts += [part("evaluation", played, "evaluate"), part("learning", learned, "train")]
         return [*parts, part("data", data)]
 
     def _written(self) -> list[Part]:
         sizes, config = self.sizes, self.config
-        # The largest tensor that is brought from the device to the host to be hashed or written.
+        # The largest tensor that is copied from the device to the host for hashing or writing.
         largest = max(sizes.champion_bytes * config.population.size, sizes.rows_stored * sizes.column_bytes)
         return [
             Part("checkpoint staging", _STAGING, 0, ("checkpoint",)),
@@ -371,7 +372,7 @@ def _device_of(config: Config) -> Device:
 
 
 def local_worker_count(config: Config, device: Literal["cpu", "cuda"]) -> int:
-    """Return how many worker processes a run starts on this machine, where its tensors live on `device`."""
+    """Return the number of local worker processes of a run whose tensors live on `device`."""
     if config.workers != "auto":
         return config.workers
     if device == "cuda":

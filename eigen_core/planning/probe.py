@@ -1,7 +1,7 @@
-"""The probe of a run: a child process computes a piece of each phase with the settings of the run, and is measured.
+"""The probe of a run: a child process computes a part of each phase with the run's settings, and measures it.
 
 One group of agents plays its episodes, one group takes some gradient steps, and the next population is bred. The child
-has a timeout, ends itself above its limit, and is the first to be killed where memory runs out.
+has a timeout, exits above its memory limit, and is the first process that Linux kills if memory runs out.
 """
 
 import hashlib
@@ -42,18 +42,18 @@ logger = logging.getLogger(__name__)
 
 TIMEOUT_SECONDS = 300.0
 Shape = tuple[int, int, int]
-"""Days, columns and tradable columns of a panel that is not there."""
+"""Days, columns and tradable columns of a panel of random numbers."""
 
-# One to warm up, and as many after it with an actor that moves in each second step as without.
+# One to warm up, then equally many with and without an update of the actor, if every second step updates it.
 _STEPS = 3
-# Shorter pieces are computed twice: the first time includes set-up.
+# Shorter computations are repeated: the first time includes set-up.
 _SHORT_SECONDS = 2.0
-# If one generation's days are too few for a batch, up to this many are played.
+# If one generation's days are too few for a batch, up to this many generations are played.
 _MOST_GENERATIONS = 8
 _LOOK_SECONDS = 0.02
 _ABOVE_LIMIT, _OUT_OF_MEMORY, _SIGKILL = 77, 78, -9
 _ENDING_SECONDS = 5
-# They change files or the length of a run, not the memory of a phase.
+# Settings that do not change the memory of a phase.
 _UNRELATED = ("preset", "generations", "checkpoint", "reporting", "memory", "workers", "scheduler", "seed")
 
 
@@ -63,8 +63,8 @@ class Peak(NamedTuple):
     host: int
     device: int = 0
 
-    def above(self, held: "Peak") -> "Peak":
-        """Return what is more than `held`, at least 0."""
+    def excess_over(self, held: "Peak") -> "Peak":
+        """Return this less `held`, at least 0."""
         return Peak(max(self.host - held.host, 0), max(self.device - held.device, 0))
 
     def times(self, share: float) -> "Peak":
@@ -77,11 +77,11 @@ class ProbeResult:
 
     Attributes:
         process: resident memory before the data were opened (bytes).
-        started: memory once the run has started, above `process`.
-        phases: peaks in `start`, above `process`, and in `evaluate`, `train` and `evolve`, above the memory before and
-            the transitions that are stored.
-        seconds: estimated time of a whole generation in `evaluate`, `train` and `evolve`.
-        playing, learning: agents that played and learned together.
+        started: memory after the start, less `process`.
+        phases: peaks in `start`, less `process`; in `evaluate`, `train` and `evolve`, less the memory after the start
+            and the stored transitions.
+        seconds: estimated time of `evaluate`, `train` and `evolve` in a generation.
+        playing, learning: sizes of the groups that played and learned.
     """
 
     process: int
@@ -117,7 +117,7 @@ class ProbeFailure:
 def probe(
     config: Config, shape: Shape | None = None, limit: int | None = None, timeout: float = TIMEOUT_SECONDS
 ) -> ProbeResult | ProbeFailure:
-    """Measure a run in a child process; with a `shape` on a panel of random numbers, otherwise on its data.
+    """Measure a run in a child process, on its data, or with a `shape` on a panel of random numbers.
 
     `limit` bounds the child's resident memory (bytes), `timeout` the whole probe (seconds).
     """
@@ -130,7 +130,7 @@ def probe(
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment,
-        # Ctrl-C is for this process, which ends the child.
+        # Ctrl-C reaches only this process, which stops the child.
         start_new_session=True,
     ) as process:
         release = stop_with_this_process(process.pid, _ENDING_SECONDS)
@@ -138,7 +138,7 @@ def probe(
             said, errors = process.communicate(json.dumps(request).encode(), timeout)
         except subprocess.TimeoutExpired as error:
             phase = _last_document(error.stdout or b"").get("phase", "start")
-            return ProbeFailure(phase, f"a piece of it took more than {timeout:.0f} s")
+            return ProbeFailure(phase, f"the probe took more than {timeout:.0f} s")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -149,16 +149,16 @@ def probe(
         return _RESULT.validate_python(document["measured"])
     phase = document.get("phase", "start")
     if process.returncode == _ABOVE_LIMIT and limit is not None:
-        why = f"a piece of it took more than the {size(limit)} that are left beside this process"
+        why = f"the probe took more than the {size(limit)} of memory that this process leaves"
         return ProbeFailure(phase, why, reached_bytes=limit)
     if process.returncode in (_OUT_OF_MEMORY, _SIGKILL):
-        return ProbeFailure(phase, "a piece of it took more memory than there is", out_of_memory=True)
+        return ProbeFailure(phase, "the probe ran out of memory", out_of_memory=True)
     *_, last = errors.decode(errors="replace").strip().splitlines() or [f"status {process.returncode}"]
-    return ProbeFailure(phase, f"a piece of it failed ({last})")
+    return ProbeFailure(phase, f"the probe failed ({last})")
 
 
 def _last_document(said: bytes) -> dict[str, Any]:
-    """Return the last complete line of a child's output."""
+    """Return the last complete line of JSON in a child's output."""
     document: dict[str, Any] = {}
     for line in said.splitlines():
         with suppress(ValueError):
@@ -166,16 +166,16 @@ def _last_document(said: bytes) -> dict[str, Any]:
     return document
 
 
-def remembered(config: Config, data: TaskData) -> ProbeResult | None:
-    """Return the result of an earlier probe of these settings here, on data of this size; None: there was none."""
+def cached_probe(config: Config, data: TaskData) -> ProbeResult | None:
+    """Return the cached result of a probe of these settings, on this machine and data of this size; None if missing."""
     try:
         return _RESULT.validate_json(_cached(config, data).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def remember(config: Config, data: TaskData, measured: ProbeResult) -> None:
-    """Keep the result of a probe in the cache of this machine, if that can be written to."""
+def cache_probe(config: Config, data: TaskData, measured: ProbeResult) -> None:
+    """Write the result of a probe to this machine's cache, if the cache is writable."""
     with suppress(OSError), replacing(_cached(config, data)) as file:
         file.write(_RESULT.dump_json(measured))
 
@@ -189,12 +189,12 @@ def _cached(config: Config, data: TaskData) -> Path:
 
 
 def measure(config: Config, data: TaskData, process: int, enter: Callable[[str], None] = lambda _: None) -> ProbeResult:
-    """Compute a piece of each phase in this process, and measure it; `enter` is called with each phase before it.
+    """Compute and measure a part of each phase in this process; call `enter` with each phase before it.
 
     `process`: resident memory before the data were opened (bytes).
     """
     began = time.perf_counter()
-    # One piece is enough to learn from, and is played by the actors. With a number of threads none are tried meanwhile.
+    # Learning starts after one group, actors choose its actions, and a fixed number of threads prevents timing several.
     changed = {
         "threads": config.threads or torch.get_num_threads(),
         "replay": config.replay.model_copy(update={"minimum": 1}),
@@ -207,14 +207,14 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     _reset_peaks(state.device)
     started = _peak(state.device)
     piece = _Piece(state, started)
-    phases = {"start": start.above(Peak(process))}
+    phases = {"start": start.excess_over(Peak(process))}
     seconds: dict[str, float] = {}
     for name, compute in (("evaluate", piece.evaluate), ("train", piece.train), ("evolve", piece.evolve)):
         enter(name)
         seconds[name], phases[name] = compute()
     return ProbeResult(
         process=process,
-        started=started.above(Peak(process)),
+        started=started.excess_over(Peak(process)),
         phases=phases,
         seconds=seconds,
         playing=len(piece.players),
@@ -224,7 +224,7 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
 
 
 class _Piece:
-    """A piece of a generation; each phase returns its estimated time in a whole one, and its peak above `started`."""
+    """A part of a generation; each phase returns its estimated time in a full one, and its peak less `started`."""
 
     def __init__(self, state: TrainingState, started: Peak) -> None:
         self._state, self._started = state, started
@@ -254,7 +254,7 @@ class _Piece:
                 if peak is not None or took >= _SHORT_SECONDS:
                     break
             assert rows is not None
-            peak = peak or self._above_held()
+            peak = peak or self._excess_peak()
             replay = state.replay
             for _ in range(-(-size // len(self.players))):
                 replay = replay.appended(rows)
@@ -287,10 +287,10 @@ class _Piece:
         self._state.commit(learned=(1, {"gradient_steps": 1.0}))
         beside = max(float(took[0]) - step, 0.0)
         seconds = self._plan_seconds + len(self._groups) * (beside + step * plan.gradient_steps)
-        return seconds, self._above_held()
+        return seconds, self._excess_peak()
 
     def _moments_of_steps(self, steps: int) -> list[float]:
-        """Return the time when learning began, and after each of at most `steps` steps."""
+        """Return the time before learning, and after each of at most `steps` steps."""
         state, moments = self._state, [self._now()]
 
         def stop() -> None:
@@ -307,18 +307,18 @@ class _Piece:
         state = self._state
         began = self._now()
         evolve(state)
-        return self._now() - began, self._above_held()
+        return self._now() - began, self._excess_peak()
 
     def _now(self) -> float:
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
         return time.perf_counter()
 
-    def _above_held(self) -> Peak:
-        """Return the peak since the last call above `started` and the transitions that are stored."""
+    def _excess_peak(self) -> Peak:
+        """Return the peak since the last call, less `started` and the stored transitions."""
         state = self._state
         stored = state.replay.size * int(state.replay.bytes_per_transition) if state.device.type == "cpu" else 0
-        peak = _peak(state.device).above(self._started)
+        peak = _peak(state.device).excess_over(self._started)
         _reset_peaks(state.device)
         return Peak(max(peak.host - stored, 0), peak.device)
 
@@ -338,7 +338,7 @@ def _reset_peaks(device: torch.device) -> None:
 
 
 def _end_above(limit: int) -> None:
-    """End this process once its resident memory is above a limit."""
+    """Exit once the resident memory of this process exceeds `limit` (bytes)."""
     while own_resident_bytes() <= limit:
         time.sleep(_LOOK_SECONDS)
     os._exit(_ABOVE_LIMIT)
@@ -350,7 +350,7 @@ def _main() -> None:
     os.dup2(2, 1)
     request = json.loads(sys.stdin.buffer.read())
     with suppress(OSError):
-        # The first to be ended where the system runs out of memory.
+        # Linux kills this process first if memory runs out.
         Path("/proc/self/oom_score_adj").write_text("1000")
     if request["limit"] is not None:
         threading.Thread(target=_end_above, args=(request["limit"],), daemon=True).start()

@@ -1,4 +1,4 @@
-"""The plan of a run on this machine, against its memory and disk, and the refusal of a run that does not fit."""
+"""Compare a run's plan with the memory and disk of this machine, and refuse a run that does not fit."""
 
 import logging
 import shutil
@@ -25,7 +25,7 @@ from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import SystemMeter, Usage
 from eigen_core.planning.plan import PHASES, Plan, plan_of
-from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape, probe, remember, remembered
+from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape, cache_probe, cached_probe, probe
 from eigen_core.planning.sizes import Sizes
 from eigen_core.planning.suggestions import Suggestion, suggestions_for
 from eigen_core.task import TaskData
@@ -33,7 +33,7 @@ from eigen_core.task import TaskData
 logger = logging.getLogger(__name__)
 
 _MOST_SUGGESTED = 3
-# A training is probed before it starts unless this multiple of the memory that can be counted, and this room, fit.
+# A training is probed before it starts unless this multiple of the memory that can be counted, plus this reserve, fits.
 _TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
@@ -44,9 +44,9 @@ DISK_ADVICE = f"Free some, keep fewer generations (checkpoint.keep_last), or {AN
 
 @dataclass(frozen=True)
 class DiskRoom:
-    """Bytes that a run still writes on this machine, and free bytes.
+    """Disk space that a run still needs on this machine, and free space.
 
-    `needed_bytes` is the most that it will have in `folder` at any time, less its present size.
+    `needed_bytes` is the run's largest size in `folder` at any time, less its present size.
     """
 
     folder: Path
@@ -55,7 +55,7 @@ class DiskRoom:
 
     @classmethod
     def of(cls, plan: Plan, config: Config, run: str | None) -> "DiskRoom":
-        """Return that of a run with this plan; `run`: its name, None for a new one."""
+        """Return the disk space of a run with this plan; `run`: its name, None for a new one."""
         settings = config.checkpoint
         folder = run_root(settings.store, settings.local)
         most = plan.disk.local_bytes or plan.disk.most_bytes
@@ -71,7 +71,7 @@ class DiskRoom:
 
 
 def _size_of(path: Path) -> int:
-    """Return the size of a file; 0 if it is none, or has gone meanwhile."""
+    """Return the size of a file; 0 if `path` is no file or was deleted meanwhile."""
     try:
         return path.stat().st_size if path.is_file() else 0
     except OSError:
@@ -83,8 +83,8 @@ class RunPlan:
     """A plan and its verdict under the limits of this machine.
 
     Attributes:
-        suggestions: settings that would make it fit; empty if it does.
-        disk: that the run still needs here.
+        suggestions: settings that lower its memory; empty if its memory fits.
+        disk: space that the run still needs here.
         missing_device: the run asks for a GPU, and this machine has none.
     """
 
@@ -132,7 +132,7 @@ class RunPlan:
         shown = "; ".join(map(str, (enough or self.suggestions)[:_MOST_SUGGESTED]))
         if enough:
             return [f"What helps: {shown}."]
-        return [f"{f'What helps: {shown}; but no' if shown else 'No'} setting is enough: it needs more memory."]
+        return [f"{f'What helps: {shown}; but no' if shown else 'No'} setting is enough: the run needs more memory."]
 
     def document(self) -> dict[str, object]:
         return {
@@ -151,7 +151,7 @@ class RunPlan:
 
 
 class RunTooLargeError(Exception):
-    """A run does not fit into this machine. The message is the sentence of `run_plan`, which does not fit."""
+    """A run does not fit into this machine. The message is `run_plan.sentence()`."""
 
     def __init__(self, run_plan: RunPlan) -> None:
         super().__init__(run_plan.sentence())
@@ -164,10 +164,13 @@ def plan_run(
     """Plan a run, and find out whether it fits into the memory and disk that this machine has now.
 
     Args:
-        run: its name, if its present files are to count; None: it is a new one.
-        shape: of a panel that does not exist; `data` has random numbers then.
-        measured: probe the run. Otherwise this process will train it, and it is probed only if that may decide whether
-            it fits, and has not been done before.
+        run: its name, to subtract its present files; None: a new run.
+        shape: of a panel of random numbers in `data`; None: `data` is the run's.
+        measured: always probe the run. If false, this process will train it, and it is probed only if it might not fit
+            and the cache has no result.
+
+    Raises:
+        InputError: a memory limit cannot be read, or is too low for any run.
     """
     limits = host_limits(config.memory)
     missing = config.device == "cuda" and not torch.cuda.is_available()
@@ -183,24 +186,24 @@ def plan_run(
     available = {"host": min(left, key=lambda limit: limit.bytes)}
     if of_device is not None:
         available["device"] = _available_on_device(of_device, usage.device, counted, hard)
-    # A limit of the run's own leaves all of it to the probe.
+    # Limits of the run and of addresses do not include the memory of other processes.
     for_probe = min(
         int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else taken)
         for limit, taken in zip(limits, usage.counted, strict=True)
     )
 
     def plan_with(changed: Config, sizes: Sizes, *, anew: bool) -> Plan:
-        """Return the plan of a configuration, measured if the memory that can be counted fits."""
+        """Return the plan of a configuration, probed if the memory that can be counted fits."""
         plan = plan_of(changed, sizes, limits=available, own_bytes=own)
         if missing or not plan.fits:
             return plan
-        found: ProbeResult | ProbeFailure | None = None if anew else remembered(changed, data)
+        found: ProbeResult | ProbeFailure | None = None if anew else cached_probe(changed, data)
         if found is None and (anew or not _is_roomy(plan)):
             found = probe(changed, shape, for_probe)
             if isinstance(found, ProbeResult):
-                remember(changed, data, found)
+                cache_probe(changed, data, found)
             else:
-                logger.info("The run is not measured: in phase %s, %s.", found.phase, found.why)
+                logger.info("In phase %s, %s. The memory plan is a lower bound.", found.phase, found.why)
         return plan_of(changed, sizes, found, limits=available, own_bytes=own)
 
     def plan_changed(changed: Config) -> Plan | None:
@@ -216,15 +219,16 @@ def plan_run(
 
 
 def _is_roomy(plan: Plan) -> bool:
-    """Whether the memory that cannot be counted fits in any case."""
+    """Whether the run fits with a generous reserve for the memory that cannot be counted."""
     return all(_TIMES_COUNTED * verdict.peak_bytes + _ROOM_BYTES <= verdict.limit.bytes for verdict in plan.verdicts)
 
 
 def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPlan:
-    """Return the plan of a run that fits, measured where it may not (`plan_run`).
+    """Return the plan of a run, probed if it might not fit (`plan_run`).
 
     Raises:
-        RunTooLargeError: it does not.
+        RunTooLargeError: the run does not fit.
+        InputError: a memory limit cannot be read, or `device` is cuda and there is no GPU.
     """
     resolve_device(config.device)
     run_plan = plan_run(config, data, run, measured=False)
@@ -234,16 +238,16 @@ def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPl
 
 
 def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float) -> Limit:
-    """Return the part of a limit that is left to resident memory of the run's processes.
+    """Return the part of a limit that is left for resident memory of the run's processes.
 
-    A group's limit and the machine's count other processes too, whose present memory is taken off. RLIMIT_AS counts
-    addresses of this process alone: those with no memory behind them are taken off.
+    Limits of a control group and of the machine include other processes, whose present memory is subtracted. RLIMIT_AS
+    limits the address space of this process alone: addresses that are not resident are subtracted.
     """
     if limit.kind == "address_space":
         left = _left(limit, hard)
-        unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.unwritten_bytes
-        replay = f", {size(plan.unwritten_bytes)} of them the replay's" if plan.unwritten_bytes else ""
-        origin = f"{left.origin}, less {size(unused)} of addresses without memory{replay}"
+        unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.nonresident_bytes
+        replay = f", {size(plan.nonresident_bytes)} of them the replay's" if plan.nonresident_bytes else ""
+        origin = f"{left.origin}, less {size(unused)} of addresses that are not resident{replay}"
         return Limit(max(left.bytes - unused, 0), origin)
     return _left(limit, hard, 0 if limit.kind == "run" else counted - usage.host)
 
@@ -254,7 +258,7 @@ def _available_on_device(limit: DeviceLimit, usage: DeviceUsage | None, plan: Pl
 
 
 def _left(limit: Limit, hard: float, others: int = 0) -> Limit:
-    """Return the share `hard` of a limit, less the memory of others (bytes)."""
-    less = f", less {size(others)} that others take now" if others > 0 else ""
+    """Return the share `hard` of a limit, less the memory of other processes (bytes)."""
+    less = f", less {size(others)} that other processes use now" if others > 0 else ""
     left = max(int(hard * limit.bytes) - max(others, 0), 0)
     return Limit(left, f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}{less}")

@@ -23,10 +23,10 @@ class Sizes:
     Attributes:
         data_bytes: tensors and arrays of data and task.
         parameters: weights of one agent.
-        agent_bytes: an agent, with the learner's state beside its weights.
+        agent_bytes: an agent's weights and the learner's state for it.
         row_bytes, float_bytes, column_bytes: a stored transition; its float32 values; its largest column.
-        facts_bytes: facts of the task in each checkpoint.
-        learning_agents: agents that learn; 0 if none ever does.
+        facts_bytes: the JSON of `task.facts()` in each checkpoint.
+        learning_agents: agents that learn by gradients.
     """
 
     config: Config
@@ -42,9 +42,9 @@ class Sizes:
 
     @classmethod
     def of(cls, config: Config, data: TaskData) -> "Sizes":
-        """Count the sizes of a run on its data; the task is built on the CPU for that.
+        """Count the sizes of a run on its data, with a task built on the CPU.
 
-        Raises `InputError` if configuration and data do not fit together.
+        Raises `InputError` if configuration and data do not agree.
         """
         device = torch.device("cpu")
         set_cpu_mode(config.instructions, device)
@@ -69,7 +69,7 @@ class Sizes:
 
     @property
     def rows_per_generation(self) -> int:
-        """Transitions that a generation appends to the replay, at most."""
+        """Largest number of transitions that a generation appends to the replay."""
         return self.config.population.size * self.config.evaluation.slices * self.episode_steps
 
     @property
@@ -99,7 +99,7 @@ def _column_bytes(column: Column) -> int:
     return column.dtype.itemsize * prod(column.shape)
 
 
-# Shares of the bytes that zstd and gzip leave of the replay's columns: measured on runs of preset quickstart.
+# Compressed size of the replay's columns as a share (zstd or gzip), measured on runs of preset quickstart.
 _FLOATS_LEFT = 0.74
 _OTHERS_LEFT = 0.15
 
@@ -115,10 +115,10 @@ class DiskPlan:
 
     Attributes:
         checkpoint_bytes: checkpoint of a generation, on average over the run.
-        run_bytes: the run at its end in its store, by the retention rule.
-        most_bytes: the most while it trains: one generation more.
-        local_bytes: the most on this machine beside a remote store; else 0.
-        upload_bytes: all uploads to a remote store; else 0.
+        run_bytes: the finished run in its store, with the generations that retention keeps.
+        most_bytes: largest size while it trains, with one generation more.
+        local_bytes: largest size on this machine if the store is remote; otherwise 0.
+        upload_bytes: all uploads to a remote store; otherwise 0.
     """
 
     checkpoint_bytes: int
@@ -129,7 +129,6 @@ class DiskPlan:
 
 
 def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
-    """Return the bytes that a run writes, from its first generation to its last."""
     settings, last = config.checkpoint, config.generations
     checkpoints = [_files_bytes(sizes, generation) + _shard_bytes(sizes) for generation in range(1, last + 1)]
     local = upload = 0
@@ -147,19 +146,19 @@ def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
 
 
 def _shard_bytes(sizes: Sizes) -> int:
-    """Bytes of a generation's new transitions after compression."""
+    """Return the compressed size of a generation's new transitions (bytes)."""
     others = sizes.row_bytes - sizes.float_bytes
     return int(sizes.rows_per_generation * (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others))
 
 
 def _files_bytes(sizes: Sizes, generation: int) -> int:
-    """Bytes that a generation writes beside the replay: population, champion, records so far, manifest."""
+    """Return the size of a generation's files without replay: population, champion, records so far, manifest."""
     records = generation * (_RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES)
     return sizes.population_bytes + sizes.champion_bytes + records + _FIXED_BYTES + sizes.facts_bytes
 
 
 def _kept(sizes: Sizes, newest: int) -> set[int]:
-    """Generations that stay at the run's end; the champion is assumed to be an old one that nothing else keeps."""
+    """Return the generations kept at the run's end, if the champion is from generation 1."""
     last = sizes.config.generations
     every = sizes.config.checkpoint.keep_every
     whole = range(last, max(last - newest, 0), -1)
@@ -167,13 +166,13 @@ def _kept(sizes: Sizes, newest: int) -> set[int]:
 
 
 def _kept_bytes(sizes: Sizes, kept: set[int]) -> int:
-    """Bytes of some generations: the files of each, and each shard that any of them needs, once."""
+    """Return the size of generations: the files of each, and once each replay shard that any of them needs (bytes)."""
     shards = set().union(*(_shards_of(sizes, generation) for generation in kept))
     return sum(_files_bytes(sizes, generation) for generation in kept) + len(shards) * _shard_bytes(sizes)
 
 
 def _shards_of(sizes: Sizes, generation: int) -> set[int]:
-    """Generations whose new transitions are still in the replay after `generation`."""
+    """Return the training generations whose transitions are in the replay at the end of training `generation`."""
     written = generation * sizes.rows_per_generation
     oldest = max(written - sizes.config.replay.capacity, 0)
     return set(range(oldest // sizes.rows_per_generation + 1, generation + 1))

@@ -28,7 +28,7 @@ Change = tuple[dict[str, int | str], bool]
 class Suggestion:
     """Settings (key and value, as `--set` takes them) that lower the peak of a run.
 
-    `saved_bytes` is the fall of the peaks that do not fit; with `same_result` the run stays the same, bit for bit.
+    `saved_bytes` is the reduction of the peaks that do not fit; with `same_result` the run's bits do not change.
     """
 
     settings: tuple[tuple[str, str], ...]
@@ -46,10 +46,11 @@ class Suggestion:
 
 
 def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Plan | None]) -> list[Suggestion]:
-    """Return settings that would make a run fit; nothing if it fits.
+    """Return settings that would make a run fit, or at least lower its memory; empty if it fits.
 
-    They are tried one by one, those that change the run least first, until one is enough. If none is, they are combined
-    in that order. `plan_with` returns the plan of another configuration under the same limits; None: it has none.
+    Settings are tried one by one, from the smallest change of the run to the largest, until one makes it fit. If none
+    does, all that help are combined.
+    `plan_with` returns the plan of another configuration under the same limits; None if it is invalid.
     """
     if plan.fits:
         return []
@@ -64,7 +65,7 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
             return [suggestion]
         if suggestion.saved_bytes > worth:
             found.append(suggestion)
-            # Of a setting that was tried with several values the last, which saves most.
+            # If a setting was tried with several values, its last value saves most.
             combined |= change[0]
     if len(combined) > 1:
         same_result = all(suggestion.same_result for suggestion in found)
@@ -74,7 +75,7 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
 
 
 def _tried(config: Config, change: Change, plan: Plan, plan_with: Callable[[Config], Plan | None]) -> Suggestion | None:
-    """Plan the run with a change; None if it could not be trained so."""
+    """Plan the run with a change; None if the changed configuration is invalid."""
     settings, same_result = change
     values = config.model_dump(mode="json")
     for key, value in settings.items():

@@ -143,8 +143,8 @@ def test_the_replay_is_planned_as_far_as_the_run_fills_it() -> None:
     assert part(few, "replay").host_bytes == 3 * appended * row
     assert part(more, "replay").host_bytes == 5_000 * row
     # A resume replaces an empty buffer.
-    assert few.unwritten_bytes == (2 * 5_000 - 3 * appended) * row
-    assert more.unwritten_bytes == 5_000 * row
+    assert few.nonresident_bytes == (2 * 5_000 - 3 * appended) * row
+    assert more.nonresident_bytes == 5_000 * row
 
 
 def test_a_capacity_that_no_process_could_address_is_refused() -> None:

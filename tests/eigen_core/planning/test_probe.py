@@ -13,7 +13,7 @@ from training_cases import advance, content_of
 from eigen_core.config import Config
 from eigen_core.generation import start_training
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.planning.probe import ProbeFailure, ProbeResult, measure, probe, remember, remembered
+from eigen_core.planning.probe import ProbeFailure, ProbeResult, cache_probe, cached_probe, measure, probe
 from eigen_core.task import TaskData, open_data
 
 MB = 1_000_000
@@ -137,14 +137,14 @@ def test_what_was_measured_is_known_again_for_the_same_settings_and_size(
 ) -> None:
     monkeypatch.setenv("EIGEN_CACHE", str(tmp_path))
     config, data = small_config(), TaskData(size="400 days")
-    assert remembered(config, data) is None
+    assert cached_probe(config, data) is None
     found = measured_of(config)
-    remember(config, data, found)
-    assert remembered(config, data) == found
+    cache_probe(config, data, found)
+    assert cached_probe(config, data) == found
     # Longer runs and other seeds compute the same pieces.
-    assert remembered(small_config(generations=99, seed=4, memory={"limit_gb": 3.0}), data) == found
-    assert remembered(small_config(learner={"batch_size": 8}), data) is None
-    assert remembered(config, TaskData(size="500 days")) is None
+    assert cached_probe(small_config(generations=99, seed=4, memory={"limit_gb": 3.0}), data) == found
+    assert cached_probe(small_config(learner={"batch_size": 8}), data) is None
+    assert cached_probe(config, TaskData(size="500 days")) is None
     (path,) = (tmp_path / "probes").iterdir()
     path.write_text("{}")
-    assert remembered(config, data) is None
+    assert cached_probe(config, data) is None

@@ -75,7 +75,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
 def test_where_no_setting_is_enough_it_says_so() -> None:
     lacks = planned("memory.limit_gb=0.5")
     assert not any(suggestion.fits for suggestion in lacks.suggestions)
-    assert lacks.sentence().endswith(" setting is enough: it needs more memory.")
+    assert lacks.sentence().endswith(" setting is enough: the run needs more memory.")
 
 
 def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_what_others_take_of_a_group_is_taken_off(monkeypatch: pytest.MonkeyPatc
     run_plan = planned()
     # Of the 4 GB more than this process, one is files that the kernel drops.
     assert headroom_of(run_plan) == pytest.approx(6.3 * GB, abs=0.1 * GB)
-    assert "that others take now" in run_plan.plan.verdicts[0].limit.origin
+    assert "that other processes use now" in run_plan.plan.verdicts[0].limit.origin
     (tmp_path / "memory.current").write_text(str(GB + 1))
     alone = planned()
     assert headroom_of(alone) == int(9.3 * GB)
@@ -105,8 +105,8 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
     unused = 4 * GB
     monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
     run_plan = planned()
-    assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.plan.unwritten_bytes, abs=0.1 * GB)
-    assert "of addresses without memory" in run_plan.plan.verdicts[0].limit.origin
+    assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.plan.nonresident_bytes, abs=0.1 * GB)
+    assert "of addresses that are not resident" in run_plan.plan.verdicts[0].limit.origin
 
 
 def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: p
     run_plan = plan_run(*_on_gpu())
     (headroom,) = [verdict.limit for verdict in run_plan.plan.verdicts if verdict.where == "device"]
     assert headroom.bytes == int(0.93 * 80 * GB) - 10 * GB
-    assert "A GPU, less 10.00 GB that others take now" in headroom.origin
+    assert "A GPU, less 10.00 GB that other processes use now" in headroom.origin
     assert run_plan.document()["device_limit"] == {"bytes": 80 * GB, "origin": "A GPU"}
     assert run_plan.fits
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(11 * GB, "A GPU", device))
@@ -220,7 +220,7 @@ def test_a_probe_that_fails_refuses_a_run_only_where_it_ran_out_of_memory(
     if not out_of_memory:
         assert require_fit(config, DATA).fits
         return
-    with pytest.raises(RunTooLargeError, match=r"takes at least 2\.79 GB of the host at the peak, in phase train"):
+    with pytest.raises(RunTooLargeError, match=r"takes at least 2\.79 GB of host memory at the peak, in phase train"):
         require_fit(config, DATA)
 
 
