@@ -23,6 +23,8 @@ from prefect.logging import get_logger, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Crashed, Running
 
+from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
 from eigen_core.training.listener import Listener, Training
@@ -111,6 +113,10 @@ def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: s
     for found in _without_process(client, name):
         ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
         client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
+        if ended is Cancelled:
+            # Its server knows it even if its store cannot be reached now.
+            with suppress(InputError, StoreUnavailableError):
+                _keep_stop(found)
 
 
 def has_lost_process(client: SyncPrefectClient, worker: str) -> bool:
@@ -347,6 +353,10 @@ def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
     """Switch the schedule off after a cancellation, and record it with the run, which only its name continues."""
     if flow_run.deployment_id is not None:
         switch_schedule(False, flow_run.deployment_id)
+    _keep_stop(flow_run)
+
+
+def _keep_stop(flow_run: FlowRun) -> None:
     run = trained_run(flow_run)
     if run is not None:
         # It loads torch, which a server's pages need not wait for.

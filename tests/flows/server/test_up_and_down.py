@@ -11,14 +11,16 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flow_cases import eigen_command, free_port, run_eigen
+from flow_cases import eigen_command, free_port, run_eigen, small_flow_config
 from operation_cases import operator_environment, record_of, sleeping
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Pending, Running
 
+from eigen_core.checkpoint.run_directory import RunDirectory
 from flows.server.environment import COMPONENTS
 from flows.server.flow_runs import report_lost
 from flows.server.state_directory import ProcessRecord, StateDirectory
+from flows.server.training import unfinished_runs
 
 
 @pytest.fixture
@@ -164,12 +166,20 @@ def engine() -> Iterator[UUID]:
         process.kill()
 
 
-def test_a_flow_run_without_a_process_is_reported_and_only_that(ended_worker: ProcessRecord, engine: UUID) -> None:
+def test_a_flow_run_without_a_process_is_reported_and_only_that(
+    ended_worker: ProcessRecord, engine: UUID, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EIGEN_STORE", str(tmp_path))
     gone, beginning, cancelled = (flow_run(NAME), flow_run(NAME, Pending()), flow_run(NAME, Cancelling()))
+    for found, run in ((gone, "killed"), (cancelled, "cancelled")):
+        RunDirectory.create(tmp_path, run, small_flow_config(tmp_path).model_dump(mode="json"))
+        found.parameters["run"] = run
     lives = flow_run(NAME).model_copy(update={"id": engine})
     client = Client([gone, beginning, cancelled, lives, flow_run("other"), flow_run(None)])
     report_lost(client, ended_worker, NAME)  # type: ignore[arg-type] # all of a client that it asks
     assert client.told == {gone.id: "Crashed", beginning.id: "Crashed", cancelled.id: "Cancelled"}
+    # Not even another server resumes it.
+    assert unfinished_runs(str(tmp_path)) == ["killed"]
 
 
 def test_nothing_is_reported_of_a_worker_that_lives_or_is_elsewhere(
