@@ -23,7 +23,7 @@ from eigen_core.generation import start_training
 from eigen_core.learning.interface import learner_settings
 from eigen_core.networks.population import agent_groups
 from eigen_core.task import open_data
-from eigen_core.task.environment import open_environment
+from eigen_core.task.gymnasium_environment import open_environment
 
 _AGENTS = 16
 _ROUNDS, _WARM_UPS = 5, 1

@@ -287,7 +287,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         """
         size = self.config.population.size
         initial = initial_weights(self._network.layouts, size, self.config.seed, self.device)
-        began = self.accounts(self._decided(initial, span), span).together(1.0 / size)
+        began = self.accounts(self._decided(initial, span), span).combined_curve(1.0 / size)
         agents = 1 if ensemble else len(weights)
         decided = self._decided(weights, span, ensemble=ensemble)
         return self.played(decided, agents, span, began, key, one_portfolio=ensemble, draws=draws)
@@ -313,7 +313,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         by_timing = not has_choice(known[0].tradable[: len(span)].cpu().numpy())
         timing = self._play_shifted(decided, *known, config, draws)
         return SpanResult(
-            curve=accounts.together(),
+            curve=accounts.combined_curve(),
             trades=trades.sort_values("decision", kind="stable", ignore_index=True),
             interest=float(accounts.interest.sum()),
             one_portfolio=one_portfolio,
@@ -377,7 +377,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         trading = self.config.trading
         excess, alpha = excess_of_trades(decided, self._known(span), trading, any_day=by_timing)
         if by_timing:
-            alpha = alpha_of_days(accounts.together().returns, equal.returns, self._year(span))
+            alpha = alpha_of_days(accounts.combined_curve().returns, equal.returns, self._year(span))
         return {"excess": excess, "alpha": alpha, "holding_days": trading.holding_days}
 
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
@@ -511,8 +511,8 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
         # The same exposure in all assets; of a single asset, on all days.
         even = np.broadcast_to(decided.mean(axis=1, keepdims=True), decided.shape)
         matched = even if by_timing else equal_weights_like(torch.tensor(decided), tradable).numpy()
-        market, year = self.accounts(matched, span, own).together().returns, self._year(span)
-        returns, held = accounts.together().returns, accounts.held_weights()
+        market, year = self.accounts(matched, span, own).combined_curve().returns, self._year(span)
+        returns, held = accounts.combined_curve().returns, accounts.held_weights()
         return {
             "excess": excess_of_days(returns, market, year),
             "alpha": alpha_of_days(returns, equal.returns if by_timing else market, year),

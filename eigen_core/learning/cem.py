@@ -108,7 +108,7 @@ class CemMethod(PopulationMethod):
         size = ended.population.size
         candidates = [agent for agent in ended.ranking if agent != _MEAN]
         parents = candidates[: max(1, round(len(candidates) * self._evolution.elite_share))]
-        state = self._moved(ended, parents)
+        state = self._next_distribution(ended, parents)
         learned = [agent for agent in candidates if ended.learned and agent in self._learning]
         kept = sorted(learned[: size - 1 - len(self._learning)])
         teacher = learned[0] if learned else _MEAN
@@ -126,7 +126,7 @@ class CemMethod(PopulationMethod):
         facts = {"distribution_std": float(np.sqrt(variance.mean(dtype=np.float64)))}
         return NextPopulation(bred, lineages, state, facts)
 
-    def _moved(self, ended: GenerationResult, parents: Sequence[int]) -> MethodState:
+    def _next_distribution(self, ended: GenerationResult, parents: Sequence[int]) -> MethodState:
         """Return the distribution after a generation (equations 1 and 2).
 
         The variance has a factor of one over the number of parents, which the paper leaves out and its authors' code

@@ -21,7 +21,7 @@ from eigen_core.learning.steps import (
     clipped_step,
     discounted_rewards,
     fit_critics,
-    follow,
+    polyak_update,
 )
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.population import Population
@@ -98,7 +98,7 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
             actor_loss = actor_norm = torch.full_like(fitted.loss, torch.nan)
         else:
             actor_loss, actor_norm = self._actor_step(group, fitted.encodings, of_actor)
-            follow(group.state["targets"], group.weights, self._learner.tau)
+            polyak_update(group.state["targets"], group.weights, self._learner.tau)
         return [fitted.loss, actor_loss, fitted.value, fitted.gradient_norm, actor_norm]
 
     @torch.no_grad()

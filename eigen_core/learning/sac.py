@@ -20,7 +20,7 @@ from eigen_core.learning.steps import (
     clipped_step,
     discounted_rewards,
     fit_critics,
-    follow,
+    polyak_update,
 )
 from eigen_core.networks import Heads
 from eigen_core.networks.population import Population
@@ -96,7 +96,7 @@ class SacLearner(BatchLearner[Observed, Encoded]):
         )
         acted = self._actor_step(group, fitted.encodings, temperature, noise, corrections)
         self._temperature_step(group, acted, corrections)
-        follow(group.state["targets"], group.weights[:, self._critic], self._learner.tau)
+        polyak_update(group.state["targets"], group.weights[:, self._critic], self._learner.tau)
         norms = [fitted.gradient_norm, acted.gradient_norm]
         return [fitted.loss, acted.loss, fitted.value, -acted.log_prob, temperature[:, 0], *norms]
 

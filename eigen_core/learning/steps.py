@@ -340,7 +340,7 @@ def discounted_rewards(
     return total, (~batch.terminal).float() * discount
 
 
-def follow(targets: Tensor, weights: Tensor, tau: float) -> None:
+def polyak_update(targets: Tensor, weights: Tensor, tau: float) -> None:
     """Move targets towards weights by the share `tau`, in place."""
     targets.add_((weights - targets).mul_(tau))
 

@@ -159,8 +159,8 @@ def pooled(shares: Tensor, values: Tensor) -> Tensor:
     return sums.view(*shares.shape[:-1], values.shape[-1])
 
 
-def divided(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of a product whose bits depend on no usual number of threads; `united` puts it together.
+def split_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the factors of a product whose bits depend on no usual number of threads; `join_product` puts it together.
 
     MKL divides the rows of a single product among threads, and rounds otherwise where one has few of them: those of 31
     from three threads on, of 63 from 16, of 127 from 32. It does not divide a product of a batch, unless there are
@@ -178,15 +178,15 @@ def divided(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     return left, right
 
 
-def united(found: Tensor, agents: int, rows: int) -> Tensor:
-    """Return the product `[agents, rows, out]` of factors that were `divided`."""
+def join_product(found: Tensor, agents: int, rows: int) -> Tensor:
+    """Return the product `[agents, rows, out]` of factors that were `split_product`."""
     if found.shape[1] != rows:
         return found.view(1, rows, -1)
     return found[:1] if len(found) > agents else found
 
 
 class _SingleProduct(torch.autograd.Function):
-    """The product of a single pair of matrices, whose gradients are `divided` too."""
+    """The product of a single pair of matrices, whose gradients are `split_product` too."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, right: Tensor) -> Tensor:  # noqa: ANN401 - torch's context
@@ -204,7 +204,7 @@ class _SingleProduct(torch.autograd.Function):
 
 
 def _single_product(left: Tensor, right: Tensor) -> Tensor:
-    return united(torch.bmm(*divided(left, right)), *left.shape[:2])
+    return join_product(torch.bmm(*split_product(left, right)), *left.shape[:2])
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor:
@@ -251,14 +251,14 @@ def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the float32 product of stacked matrices to `total` in place; its bits are those of `divided`.
+    """Add the float32 product of stacked matrices to `total` in place; its bits are those of `split_product`.
 
     A GPU adds up many rows in pieces.
     """
     if _sums_rows_in_pieces(left):
         _add_product_in_pieces(total, left, right)
         return
-    left, right = divided(left, right)
+    left, right = split_product(left, right)
     if len(left) > len(total) and left.shape[1] == total.shape[1]:
         total.copy_(torch.baddbmm(total, left, right)[:1])
     else:

@@ -22,12 +22,12 @@ from eigen_core.networks.layout import (
     Parameters,
     ParameterShape,
     add_product,
-    divided,
     filled_inputs,
     filled_outputs,
+    join_product,
     linear_shapes,
     product,
-    united,
+    split_product,
 )
 
 
@@ -226,7 +226,7 @@ def _layers(weights: Sequence[Tensor]) -> list[Layer]:
 def _zeros(layer: Layer) -> Layer:
     """Return zeros to add the gradients of a layer to: those of a day that is read lie together for all agents.
 
-    Else each agent's product would be made by itself, and its bits depend on threads; see `divided`.
+    Else each agent's product would be made by itself, and its bits depend on threads; see `split_product`.
     """
     agents, read, *matrix = layer.weight.shape
     weight = torch.zeros((read, agents, *matrix), device=layer.bias.device)
@@ -250,10 +250,10 @@ def _products(layer: Layer, *inputs: Tensor) -> Tensor:
     """Return a layer's bias plus the products of its inputs, each `[agents, days, columns, inputs]`."""
     bias, weight, first = layer.bias[:, None], layer.weight, _rows(inputs[0])
     if weight.dtype == torch.float32:
-        found = torch.baddbmm(bias, *divided(first, weight[:, 0]))
+        found = torch.baddbmm(bias, *split_product(first, weight[:, 0]))
         for index, more in enumerate(inputs[1:], start=1):
-            found.baddbmm_(*divided(_rows(more), weight[:, index]))
-        found = united(found, *first.shape[:2])
+            found.baddbmm_(*split_product(_rows(more), weight[:, index]))
+        found = join_product(found, *first.shape[:2])
     else:
         found = bias + product(first, weight[:, 0])
         for index, more in enumerate(inputs[1:], start=1):

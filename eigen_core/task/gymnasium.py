@@ -25,7 +25,7 @@ from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
 from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
-from eigen_core.task.environment import Environment, EnvironmentFacts, OpenedEnvironment, open_environment
+from eigen_core.task.gymnasium_environment import Environment, EnvironmentFacts, OpenedEnvironment, open_environment
 from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, joined_counts
 from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalise
 from eigen_core.task.replay import Column, Replay
@@ -105,7 +105,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
             name: tensor
             for moments in (self._observed, self._returned)
             if moments is not None
-            for name, tensor in moments.nothing().items()
+            for name, tensor in moments.initial().items()
         }
 
     @staticmethod
@@ -314,7 +314,7 @@ class EnvironmentPool:
                 break
             # Of all episodes, also those that have ended: equal shapes, so equal bits.
             taken, actions[:, step] = act(observations[:, step], step)
-            played = opened.played(taken)
+            played = opened.environment_actions(taken)
             for index in tuple(playing):
                 observed, reward, terminal, truncated, _ = self._environments[index].step(played[index])
                 observations[index, step + 1] = np.ravel(observed)

@@ -19,7 +19,7 @@ class RunningMoments:
         self._values = values
         self._device = device
 
-    def nothing(self) -> dict[str, Tensor]:
+    def initial(self) -> dict[str, Tensor]:
         """Return the state before any vector: count, sum and sum of squares, float64."""
         sums = torch.zeros(self._values, dtype=torch.float64, device=self._device)
         count = torch.zeros(1, dtype=torch.float64, device=self._device)

@@ -1,8 +1,8 @@
-"""Baselines: simple rules that know prices alone and trade with the same costs and fills as agents.
+"""Baselines: simple rules that use prices alone and trade with the same costs and fills as agents.
 
-A month is 21 days of trading and a year 252 on stock exchanges; as many as the data's own calendar has elsewhere.
+A year has `periods_per_year` days (252 on stock exchanges), a month a twelfth of them.
 
-equal_weight: the same money in each asset that is known on the first day, held to the end. Each is bought at its own
+equal_weight: the same money in each asset that has a price by the first day, held to the end. Each is bought at its own
     first fill: one that is filled later than the others gets its share of the equity of that day, at most the cash.
 rebalanced: the same money in each tradable asset, again every day.
 momentum: every month the same money in the third of the assets with the highest return over the year before the last
@@ -35,10 +35,10 @@ MONTHS, INDICATOR = 12, 120
 def baseline_curves(
     prices: Prices, dates: NDArray[np.datetime64], config: Config, span: range
 ) -> Mapping[str, EquityCurve]:
-    """Return the equity of each baseline over a span, by its name; `cash` earns interest alone.
+    """Return the equity of each baseline over a span, by name; `cash` earns interest alone.
 
-    Prices and dates, datetime64[D], are of all days; those after the span are not used. An asset without the prices
-    that a rule needs is left out of it; without any, the money stays cash.
+    Prices and dates, datetime64[D], are of all days; those after the span are not used. A rule leaves out assets
+    without the prices that it needs; without any asset, the money stays cash.
     """
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
@@ -81,9 +81,9 @@ def equal_weights(chosen: NDArray[np.bool_]) -> Values:
 
 
 def _bought_once(prices: Prices, known: Prices, trading: TradingConfig, span: range) -> Values:
-    """Return weights that buy each asset at its first fill, float64 `[days, assets]`; NaN: it stays as it is.
+    """Return weights that buy each asset at its first fill, float64 `[days, assets]`; NaN: the position stays.
 
-    The assets are those that have begun and not ended on the first day on which there are any.
+    It buys the assets that have a first price but have not ended, on the first day of the span that has such assets.
     """
     priced, session = (values[: span.stop].cpu() for values in (prices.tradable, prices.session))
     begun, ended = priced.cummax(0).values, ended_by(priced, session, trading.delisting_days)

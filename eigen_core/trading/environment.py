@@ -1,4 +1,4 @@
-"""The trading environment: many episodes at once, as arrays."""
+"""The trading environment: many episodes at once, as tensors."""
 
 from typing import NamedTuple
 
@@ -17,14 +17,14 @@ from eigen_core.trading.orders import Orders, batch_slices, choose_assets, conca
 from eigen_core.trading.prices import Prices
 
 EPISODE_TIME_VALUES = 2
-"""Values of `episode_times` for each step."""
+"""Length of the vector of a step in `episode_times`."""
 
 
 def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
-    """Return the time in the episode that agents see at every step and at the end: float32 `[episode days + 1, 2]`.
+    """Return the time that agents observe at each step and after the last: float32 `[episode days + 1, 2]`.
 
-    The share of the episode that is over, and 1 while positions may be opened, else 0. Both are 0 if
-    `trading.observe_portfolio` is false.
+    The first value is the elapsed share of the episode; the second is 1 while positions may be opened, else 0. Both are
+    0 if `trading.observe_portfolio` is false.
     """
     days = trading.episode_days
     times = [(step / days, 1.0 if step < trading.trading_days else 0.0) for step in range(days + 1)]
@@ -32,17 +32,17 @@ def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:
 
 
 def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor) -> Tensor:
-    """Return the first days of episodes, int64 `[episodes]`, on the prices' device.
+    """Check the first days of episodes, and return them on the prices' device: int64 `[episodes]`.
 
-    On the host the check waits for no device.
+    Days on the host are checked without waiting for a GPU.
 
     Raises:
-        InputError: an episode would leave the prices.
+        InputError: an episode has days before the first or after the last price.
         ValueError: `first_days` is not a vector of at least one day.
     """
     if first_days.dim() != 1 or first_days.numel() == 0 or first_days.dtype.is_floating_point:
         raise ValueError(
-            f"first_days must be an integer vector with an episode each, not {first_days.dtype} "
+            f"first_days must be an integer vector with one day per episode, not {first_days.dtype} "
             f"of shape {tuple(first_days.shape)}."
         )
     first_days = first_days.to(torch.int64, copy=True)
@@ -51,26 +51,26 @@ def check_first_days(prices: Prices, trading: TradingConfig, first_days: Tensor)
     if earliest < 0 or latest > last_start:
         wrong = earliest if earliest < 0 else latest
         raise InputError(
-            f"an episode of {trading.episode_days} days from day {wrong} leaves the prices, which have {prices.days:,} "
-            f"days: choose a first day from 0 to {last_start}."
+            f"an episode of {trading.episode_days} days from day {wrong} does not fit into the {prices.days:,} days of "
+            f"prices: choose a first day from 0 to {last_start}."
         )
     device = prices.close.device
     return on_device(first_days.numpy(), device) if first_days.device.type == "cpu" else first_days.to(device)
 
 
 def check_actions(shape: tuple[int, ...], coefficients: Tensor, targets: Tensor, ranks: Tensor | None) -> None:
-    """Raise `ValueError` if a part of the actions has another shape."""
+    """Raise `ValueError` if coefficients, targets or ranks have another shape."""
     for name, values in (("coefficients", coefficients), ("targets", targets), ("ranks", ranks)):
         if values is not None and values.shape != shape:
             raise ValueError(f"{name} must be {list(shape)}, not {list(values.shape)}.")
 
 
 class DecisionInputs(NamedTuple):
-    """Inputs of a decision beside the actions; a CUDA graph can take them.
+    """Inputs of a decision besides the actions, as tensors that a CUDA graph can read.
 
     Attributes:
         days: int64 `[E, 1]`, the day of the decision.
-        observed, later: of `Positions.at`.
+        observed, later: results of `Positions.at`.
     """
 
     days: Tensor
@@ -79,7 +79,7 @@ class DecisionInputs(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """The K assets of highest rank on a day, int64, their actions, and which are held already: each `[E, K]`."""
+    """The K assets of highest rank on a day (int64), their actions, and whether each is held already: all `[E, K]`."""
 
     asset: Tensor
     coefficient: Tensor
@@ -88,25 +88,25 @@ class Decision(NamedTuple):
 
 
 class TradingEnvironment:
-    """E episodes in step, over A assets, each its own portfolio.
+    """E episodes that advance together, each with its own portfolio of A assets.
 
     Episode e starts at day f; at step s = 0 .. T - 1 (T = `trading.episode_days`) the agent decides after the close of
     day t = f + s. On steps before `trading.trading_days` each of the `trading.purchases_per_day` tradable assets with
     the highest ranks (`choose_assets`) is ordered if its coefficient reaches `trading.buy_threshold` and it is not
-    held; no other asset takes the place of one that is. `resolve_orders` has the rules of fills and exits. An asset may
-    be bought again on the day it closed.
+    held; no other asset takes the place of a held one. `resolve_orders` has the rules of fills and exits. An asset may
+    be bought again on the day its position closed.
 
     Reward: a trade is worth its coefficient times its net gain in percent, losses times `trading.loss_multiplier`,
     booked by `trading.credit`: `decision` at the step of the decision, `realized` at the step whose day is the exit's,
-    `marked` day by day from the fill to the exit, the change of its worth if it closed at the day's last known close.
+    `marked` day by day from the fill to the exit, as the change of its value if it closed at the last known close.
     Each of the T days that ends without an open position (after the exits, the fills and a purchase at the close of
-    that day) takes `trading.idle_penalty`, with classic bookkeeping unless a position closed on it; an episode without
-    a trade takes `trading.no_trade_penalty` at `trading.no_trade_step`. The sum over an episode does not depend on
+    that day) costs `trading.idle_penalty`, with classic bookkeeping unless a position closed on it; an episode without
+    a trade costs `trading.no_trade_penalty` at `trading.no_trade_step`. The sum over an episode does not depend on
     `trading.credit`, up to rounding.
 
-    Nothing is read back from the device except at the last step, and at `reset` the first days if they are there.
-    Only the rewards and the summary of an episode are kept, unless `record_trades`. Without `held_prices`,
-    `HeldPrices.of` the prices and rules is computed.
+    The host waits for a GPU only at the last step, and in `reset` if the first days are on the GPU. After the last step
+    only rewards and summary are kept; with `record_trades` also the trades. `held_prices` defaults to
+    `HeldPrices.of(prices, trading)`.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class TradingEnvironment:
 
     @property
     def days(self) -> Tensor:
-        """Day of the coming decision, int64 `[E]`; the day after the episode when it is over."""
+        """Day of the next decision, int64 `[E]`; after the last step, the day after the episode."""
         return self._first_days + self._step_index
 
     @property
@@ -144,7 +144,7 @@ class TradingEnvironment:
 
     @property
     def done(self) -> bool:
-        """Whether the episodes are over (or none has begun)."""
+        """Whether the episodes are over, or `reset` was not called yet."""
         return self._step_index >= self.trading.episode_days
 
     def portfolio(self) -> Tensor:
@@ -161,18 +161,18 @@ class TradingEnvironment:
         return torch.zeros(shape, dtype=torch.float16, device=self._first_days.device)
 
     def step(self, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None) -> None:
-        """Decide on the day `days` and move to the next.
+        """Order on the day `days` and move to the next day.
 
         Args:
-            coefficients: any float dtype `[E, A]`, clipped to 0 and `trading.max_coefficient`.
-            targets: any float dtype `[E, A]`, sale targets as fractions, clipped to `trading.min_target` and
-                `trading.max_target`.
-            ranks: any float dtype `[E, A]`, clipped to 0 and 1, of which the highest are bought; None: the
-                coefficients are the ranks.
+            coefficients: any float dtype `[E, A]`, clipped to [0, `trading.max_coefficient`].
+            targets: any float dtype `[E, A]`, sale targets as fractions, clipped to [`trading.min_target`,
+                `trading.max_target`].
+            ranks: any float dtype `[E, A]`, clipped to [0, 1]; the assets of the highest ranks are bought. None: the
+                coefficients serve as ranks.
 
         Raises:
             RuntimeError: the episodes are over.
-            FloatingPointError: at the last step, if an action that counted or a reward of the episode is not finite.
+            FloatingPointError: at the last step, if an action for a chosen asset or a reward is not finite.
         """
         inputs = self.decision_inputs()
         check_actions((len(self._first_days), self.prices.assets), coefficients, targets, ranks)
@@ -180,9 +180,9 @@ class TradingEnvironment:
 
     @torch.inference_mode()
     def decision_inputs(self) -> DecisionInputs | None:
-        """Return the inputs of the coming decision; None on days on which nothing is bought any more.
+        """Return the inputs of the next decision; None on the days after `trading.trading_days`.
 
-        `step` is this, `decide` and `end_day`, one after the other; a CUDA graph can capture `decide`.
+        `step` calls this, `decide` and `end_day` in turn; a CUDA graph can capture `decide`.
         """
         if self._positions is None:
             raise RuntimeError("The episodes are over: call reset before the next step.")
@@ -190,19 +190,19 @@ class TradingEnvironment:
             return None
         return DecisionInputs(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))
 
-    # In this mode an operator costs a tenth less. No tensor of it is used outside of the environment.
+    # In inference mode an operator costs a tenth less. Its tensors are not used outside of the environment.
     @torch.inference_mode()
     def decide(
         self, inputs: DecisionInputs, coefficients: Tensor, targets: Tensor, ranks: Tensor | None = None
     ) -> Decision:
-        """Decide with the actions of `step`, and open the positions."""
+        """Choose assets by the actions (see `step`), and open their positions."""
         assert self._positions is not None
         asset, coefficient = choose_assets(self.prices, self.trading, inputs.days, coefficients, ranks)
         target = targets.gather(-1, asset).to(torch.float64)
         return Decision(asset, coefficient, target, self._positions.open(*inputs, asset, coefficient, target))
 
     def end_day(self, decision: Decision | None) -> None:
-        """Keep the decision of the day, if there was one, and move to the next."""
+        """Store the decision of the day, if there was one, and move to the next day."""
         assert self._positions is not None
         if decision is not None:
             self._decisions.append(decision)
@@ -218,7 +218,7 @@ class TradingEnvironment:
         return self._rewards
 
     def summary(self) -> EpisodeSummary:
-        """Return the account of the episodes; raise RuntimeError before their end."""
+        """Return the results of the episodes; raise RuntimeError before their end."""
         if self._summary is None:
             raise RuntimeError("The episodes are not over: their rewards and trades are known after the last step.")
         return self._summary
@@ -227,7 +227,7 @@ class TradingEnvironment:
         """Return all trades of the episodes, one a row, by episode, decision and rank.
 
         Columns: episode, asset (its column), decision_day, fill_day, exit_day (days of the panel), entry, exit (prices,
-        slippage included), target (price of its sale before the last day), coefficient, gain (net, a fraction), value
+        slippage included), target (price of a sale before the last day), coefficient, gain (net, a fraction), value
         (reward), reason (`target`; `time`: the end of the holding time; `delisted`: see `Fills.ended`).
 
         Raises:
@@ -294,20 +294,20 @@ def trade_whole_episodes(
 ) -> tuple[Tensor, EpisodeSummary]:
     """Trade E episodes of T = `trading.episode_days` days whose actions do not depend on the portfolio.
 
-    The rules are those of `TradingEnvironment`. As the market does not react, all orders are resolved at once; only
-    the assets held are followed from step to step.
+    The rules are those of `TradingEnvironment`. As orders do not move prices, all are resolved at once; only which
+    assets are held is computed step by step.
 
     Args:
         prices, trading: prices of all days, and the rules.
         first_days: int64 `[E]`, on any device; see `check_first_days`.
-        coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; those of later days do not count.
-        targets, ranks: the same; ranks as in `TradingEnvironment.step`.
+        coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; later days are ignored.
+        targets, ranks: of the same shape, as in `TradingEnvironment.step`.
 
     Returns:
-        Rewards, float64 `[E, T]`, and the account of the episodes.
+        Rewards, float64 `[E, T]`, and the results of the episodes.
 
     Raises:
-        FloatingPointError: an action that counted or a reward is not finite.
+        FloatingPointError: an action for a chosen asset or a reward is not finite.
     """
     first_days = check_first_days(prices, trading, first_days)
     decisions = trading.trading_days
@@ -316,7 +316,7 @@ def trade_whole_episodes(
     steps = torch.arange(decisions, device=first_days.device)
     days = first_days.unsqueeze(1) + steps
     orders = []
-    # Some episodes at a time.
+    # In batches of episodes, which bounds memory.
     for part in batch_slices(len(days), coefficients[0, :decisions].numel()):
         wanted, ranked = coefficients[part, :decisions], None if ranks is None else ranks[part, :decisions]
         asset, coefficient = choose_assets(prices, trading, days[part], wanted, ranked)

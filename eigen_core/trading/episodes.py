@@ -1,4 +1,4 @@
-"""Rewards and accounts of whole episodes."""
+"""Rewards and results of whole episodes."""
 
 from dataclasses import dataclass
 
@@ -14,14 +14,14 @@ from eigen_core.trading.prices import Prices
 
 @dataclass(frozen=True)
 class EpisodeSummary:
-    """The account of each episode, `[episodes]`; K is `trading.purchases_per_day`.
+    """Results of each episode, `[episodes]`; K is `trading.purchases_per_day`.
 
     Attributes:
         trades: int64, orders that were filled.
-        wins: int64, trades with a net gain above zero; with classic bookkeeping also those with one of zero.
+        wins: int64, trades with a net gain above zero; with classic bookkeeping, of at least zero.
         idle_days: int64, days of the whole episode that ended without an open position; with classic bookkeeping only
             those that also began without one.
-        fees: float64, transaction costs in percent of each entry's value, times its coefficient; no slippage.
+        fees: float64, transaction costs, without slippage, in percent of an entry's value times its coefficient.
         reward: float64, sum of the episode's rewards.
         bought: bool `[episodes, decisions, K]`, orders that became trades.
         asset: int64 `[episodes, decisions, K]`, the asset; -1 where there was no trade.
@@ -43,16 +43,16 @@ class EpisodeSummary:
 def book_episodes(
     prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor
 ) -> tuple[Tensor, EpisodeSummary]:
-    """Return the rewards of whole episodes, float64 `[episodes, steps]`, and their account.
+    """Return the rewards of whole episodes, float64 `[episodes, steps]`, and their results.
 
     Args:
         prices, trading: prices of all days, and the rules.
-        days: int64 `[episodes, decisions]`, consecutive days of decisions, the first on the first day of the episode.
+        days: int64 `[episodes, decisions]`, days of decisions, consecutive from the first day of the episode.
         orders: `[episodes, decisions, K]`.
         bought: bool `[episodes, decisions, K]`, orders that became trades.
 
     Raises:
-        FloatingPointError: a coefficient or target that counted, or a reward, is not a finite number.
+        FloatingPointError: a coefficient or target of an order, or a reward, is not a finite number.
     """
     rewards = _trade_rewards(prices, trading, days, orders, bought)
     idle = _idle(trading, orders, bought, prices.fills(trading).longest)

@@ -1,4 +1,4 @@
-"""Equity of accounts over a span of days, and the length of a year in these days."""
+"""Equity of accounts over a span of days, and the trading days of a year (`periods_per_year`)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Values = NDArray[np.float64]
 
 DAYS_OF_YEAR = 365.25
 _CONVENTIONS = (252, 365)  # stock exchanges, and markets that never close
-_NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # by which holidays and closures move the count of a year's days, or of several
+_NEAR_DAYS, _NEAR_SHARE = 5.0, 0.01  # tolerance for holidays and closures: in days, and as a share of the days counted
 _LONGEST_REST, _LONGEST_REST_IN_SPACINGS = 14.0, 5.0  # longer gaps are missing days
 
 
@@ -39,7 +39,7 @@ class EquityCurve:
 
     @property
     def returns(self) -> Values:
-        """Return of each day as a fraction of the equity before it, float64 `[days]`; 0 where nothing was left."""
+        """Return of each day as a fraction of the equity before it, float64 `[days]`; 0 where that is 0."""
         before = np.concatenate([[self.capital], self.equity[:-1]])
         return share_of(self.equity, before, nothing=1.0) - 1.0
 
@@ -50,9 +50,9 @@ class Accounts:
 
     Attributes:
         dates: datetime64[D] `[days]`.
-        capital: of each, before the first day (money).
+        capital: of each trader, before the first day (money).
         equity, exposure, traded, costs: float64 `[traders, days]`, as in `EquityCurve`.
-        interest: float64 `[traders]`, earned on cash.
+        interest: float64 `[traders]`, interest earned on cash (money).
     """
 
     dates: NDArray[np.datetime64]
@@ -67,8 +67,8 @@ class Accounts:
         daily = (self.equity, self.exposure, self.traded, self.costs)
         return EquityCurve(self.dates, self.capital, *(values[trader] for values in daily))
 
-    def together(self, share: float = 1.0) -> EquityCurve:
-        """Return the sum of all accounts, times `share`."""
+    def combined_curve(self, share: float = 1.0) -> EquityCurve:
+        """Return the sum of all accounts, each scaled by `share`."""
         equity, traded, costs = (values.sum(axis=0) * share for values in (self.equity, self.traded, self.costs))
         exposure = share_of((self.exposure * self.equity).sum(axis=0) * share, equity)
         return EquityCurve(self.dates, self.capital * len(self.equity) * share, equity, exposure, traded, costs)
@@ -83,14 +83,16 @@ def share_of(part: Values, whole: Values, nothing: float = 0.0) -> Values:
 
 
 def concat_curves(curves: Sequence[EquityCurve]) -> EquityCurve:
-    """Return the account that trades span after span, each with all money of the one before it.
+    """Return the curve of an account that starts each span with the last equity of the span before it.
 
-    Positions at the end of a span become cash at their last known close, without costs. Whole shares are those of each
-    curve's own capital. Spans that are not in the order of their days raise ValueError.
+    Positions at the end of a span become cash at their last known close, without costs. Numbers of whole shares are not
+    computed anew for the other capital. Spans that are not in the order of their days raise ValueError.
     """
     dates = np.concatenate([curve.dates for curve in curves])
-    if not np.all(dates[1:] > dates[:-1]):
-        raise ValueError("the spans are not in the order of their days")
+    if len(wrong := np.flatnonzero(dates[1:] <= dates[:-1])):
+        raise ValueError(
+            f"Spans must be in the order of their days, and {dates[wrong[0] + 1]} follows {dates[wrong[0]]}."
+        )
     capital, factors = curves[0].capital, []
     for curve in curves:
         factors.append(capital / curve.capital)
@@ -124,9 +126,9 @@ def mean_curve(curves: Sequence[EquityCurve]) -> EquityCurve:
 
 
 def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
-    """Return an annual rate (a fraction) since the day before, compounded by calendar time: float64 `[days]`.
+    """Return the rate of each day since the day before, from an annual rate (fractions): float64 `[days]`.
 
-    It is 0 on the first of the `dates`, datetime64[D] `[days]`, on which an account begins.
+    It compounds by calendar time, and is 0 on the first of the `dates`, datetime64[D] `[days]`.
     """
     years = np.diff(dates, prepend=dates[:1]) / np.timedelta64(1, "D") / DAYS_OF_YEAR
     rates: Values = (1.0 + rate) ** years - 1.0
@@ -134,16 +136,16 @@ def daily_rates(rate: float, dates: NDArray[np.datetime64]) -> Values:
 
 
 def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span: range | None = None) -> int:
-    """Return how many days of a market make a year: `account.periods_per_year`, or the count of its days.
+    """Return the trading days of a year: `account.periods_per_year`, or else an estimate from the dates.
 
-    Counted are the days of the span and of the years before it that make it five, because the calendar may change, as
-    where coins, which trade every day, join stocks. Gaps of more than two weeks are left out. The number is 252 or 365
-    where the days are as many but for holidays.
+    The estimate is from the days of the span, or from the five years until its end if these are more: a calendar
+    changes, for example when coins, which trade every day, join stocks. It leaves out gaps of more than two weeks, and
+    is 252 or 365 where it differs from these only by holidays.
 
     Args:
         dates: datetime64[D] `[days]`, increasing; fewer than two raise ValueError.
-        account: its settings.
-        span: the days that the number is for; None: the last ones.
+        account: settings of the account.
+        span: the days to annualise; None: the last five years.
     """
     if account.periods_per_year is not None:
         return account.periods_per_year
@@ -151,7 +153,9 @@ def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span
     first = int(np.searchsorted(dates, dates[stop - 1] - np.timedelta64(round(5 * DAYS_OF_YEAR), "D")))
     gaps = np.diff(dates[first if span is None else min(first, span.start) : stop]) / np.timedelta64(1, "D")
     if not len(gaps):
-        raise ValueError("one day says nothing about a year")
+        raise ValueError(
+            "The days of a year cannot be estimated from one date: give more, or account.periods_per_year."
+        )
     counted = gaps[gaps <= max(_LONGEST_REST, _LONGEST_REST_IN_SPACINGS * float(np.median(gaps)))]
     years = float(counted.sum()) / DAYS_OF_YEAR
     nearest = min(_CONVENTIONS, key=lambda number: abs(len(counted) - number * years))

@@ -14,26 +14,26 @@ from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades
 
-# Markets whose gains differ by rounding alone explain nothing.
+# Up to this standard deviation the gains of a market differ by rounding alone.
 _ROUNDING = 1e-12
 _FEWEST = 10
 
 
 def market_gains(prices: Prices, trading: TradingConfig) -> Tensor:
-    """Return the gain of a random asset: float64 `[days, longest + 1]`, NaN where none can be bought.
+    """Return the mean gain of a random asset: float64 `[days, longest + 1]`, NaN where none can be bought.
 
     Entry [t, h] is the mean net gain (a fraction) over all assets that a decision on day t can buy, each sold at the
-    fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`. A trade is compared with the entry at
-    `Fills.due_after`: where its sale waits, the sale of the market has to wait too.
+    fill of a sale that is due on day t + h, slippage and costs paid; see `Fills`. A trade is compared with the value at
+    `Fills.due_after`: where its sale waits, the sales of the market may wait too.
     """
     days, fills = prices.days, prices.fills(trading)
     day = torch.arange(days, device=fills.entry.device)
-    # No price of a later split is met.
+    # Prices of a later split are not used.
     last = torch.maximum(prices.last_day, day + trading.holding_days).clamp(max=days - 1)
     gains = torch.full((days, fills.longest + 1), torch.nan, dtype=torch.float64, device=day.device)
     for offset in range(fill_offset(trading), fills.longest + 1):
         row = torch.minimum(day + offset, last)
-        # A sale that is due later is none: the position counts at the last close, also of an asset that has ended.
+        # Positions whose sale is due later count at the last close, also of an asset that has ended.
         sale = torch.where((day + offset > last)[:, None], prices.last_close[row], fills.sale[row])
         gains[:, offset] = OrderCosts.of(trading).gain_at_market(fills.entry, sale).nanmean(dim=1)
     return gains
@@ -57,15 +57,15 @@ def mean_excess(
     and days at most `lags` apart are correlated (Driscoll and Kraay 1998, "Consistent covariance matrix estimation with
     spatially dependent panel data", equations 5 and 6, with the kernel of Newey and West 1987). The number of trades is
     random too, so the error is that of a ratio. Student's t of the interval has as many degrees of freedom as there are
-    stretches of `lags` days with trades, less one: the trades of one stretch say little more than one of them.
+    stretches of `lags` days with trades, less one: the trades of one stretch are nearly one observation.
 
     Args:
         excess: sum of the gains of each decision's trades beyond the market (fractions), `[episodes, decisions]`.
         number: trades of each decision, `[episodes, decisions]`.
         starts: day of each episode's first decision, `[episodes]`; episodes may overlap.
         lags: days after a decision whose trades overlap with its trades.
-        periods_per_year: the observations are days, of which a year has this many; mean and error are of a year. None:
-            of a trade.
+        periods_per_year: if given, observations are daily returns, and mean and error are annualised by it. None: they
+            are per trade.
     """
     trades = float(number.sum())
     if trades < 2:
@@ -86,14 +86,14 @@ def mean_excess(
 
 
 def _sum_of_pairs(daily: Values, lags: int) -> float:
-    """Return the sum of the products of all pairs of days with the weights of Bartlett's kernel; float64 `[days]`."""
-    # It is the sum of the squares of moving sums.
+    """Return the sum of the products of all pairs of days, weighted by Bartlett's kernel; `daily` is `[days]`."""
+    # This equals the sum of the squares of moving sums.
     moving = np.convolve(daily, np.ones(lags + 1))
     return float(moving @ moving / (lags + 1))
 
 
 def excess_of_days(returns: Values, benchmark: Values, periods_per_year: float) -> Excess | None:
-    """Return the excess of daily returns over a benchmark's, float64 `[days]` each, of a year; None of a single day."""
+    """Return the annual excess of daily returns over a benchmark's, float64 `[days]` each; None for a single day."""
     difference = (returns - benchmark)[None]
     first, lags = np.zeros(1, dtype=np.int64), newey_west_lags(len(returns))
     return mean_excess(difference, np.ones_like(difference), first, lags, periods_per_year)
@@ -104,13 +104,13 @@ def excess_of_trades(
 ) -> tuple[Excess | None, Excess | None]:
     """Return the mean excess of trades over all assets that could be bought that day, and its alpha.
 
-    Both are of a trade (%), and the market's sale is due on the same day; see `market_gains`, `mean_excess` and
-    `alpha_of`.
+    Both are per trade (%); the market's sales are due on the same day as the trade's. See `market_gains`, `mean_excess`
+    and `alpha_of`.
 
     Args:
         trades: of one or more agents, `[agents, days, K]`.
         known, trading: prices of the span, as `prices_of_span` returns them, and the rules.
-        any_day: the excess over buying on any day of the span instead.
+        any_day: compare with buying on any day of the span, instead of on the same day.
     """
     days = trades.asset.shape[1]
     made, day = trades.asset >= 0, np.arange(days)[:, None]
@@ -130,23 +130,23 @@ def excess_of_trades(
 
 
 def alpha_of_days(returns: Values, market: Values, periods_per_year: float) -> Excess | None:
-    """Return the alpha of daily returns beyond the market's, float64 `[days]` each, of a year (%); see `alpha_of`."""
+    """Return the alpha of daily returns beyond the market's, float64 `[days]` each, per year (%); see `alpha_of`."""
     return alpha_of(returns - market, market, np.arange(len(returns)), newey_west_lags(len(returns)), periods_per_year)
 
 
 def alpha_of(
     excess: Values, market: Values, day: NDArray[np.int64], lags: int, periods_per_year: float | None = None
 ) -> Excess | None:
-    """Return the intercept of the excess on the market's gain, with its standard error (%).
+    """Regress the excess on the market's gain, and return the intercept with its standard error (%).
 
     An agent that prefers volatile assets gains more than the market while it rises; the intercept is the rest (Jensen
     1968). The error is that of `mean_excess`.
 
     Args:
         excess, market: of each trade or day, as fractions, float64 `[observations]`.
-        day: of each, counted from the span's first, int64 `[observations]`.
-        lags: days.
-        periods_per_year: days of a year that the intercept is of; None: it is of a trade.
+        day: of each observation, counted from the span's first, int64 `[observations]`.
+        lags: see `mean_excess`.
+        periods_per_year: annualises the intercept of daily returns; None: it is per trade.
 
     Returns None where there are fewer than 10 observations, or the market does not move.
     """

@@ -1,4 +1,4 @@
-"""Random traders and portfolios that resemble an agent, and the agent's own decisions at other times."""
+"""Random traders and portfolios that resemble an agent, and the agent's own decisions shifted in time."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from eigen_core.trading.trades import DecidedTrades, trade_accounts
 from eigen_core.trading.weights import weights_accounts
 
 FEWEST_SHIFTS = 19
-"""Fewer than these cannot show that luck has a probability of 5 %."""
+"""With fewer shifts no result can be significant at 5 %."""
 
 _TRADERS = "random traders with the same days, sizes and holding times"
 _PORTFOLIOS = "random portfolios with the same weights in other assets"
@@ -43,11 +43,11 @@ class MatchedTraders:
 
     @property
     def median_return(self) -> float | None:
-        """Median of the total returns; None without any trader."""
+        """Median of the total returns; None if there are no traders."""
         return float(np.median(self.total_returns)) if len(self.total_returns) else None
 
     def quantile_of(self, total_return: float) -> float | None:
-        """Return the share of the traders that earned less, half of those that earned as much; None without any."""
+        """Return the share of the traders that earned less, half of those that earned as much; None without traders."""
         if not len(self.total_returns):
             return None
         below, equal = self.total_returns < total_return, self.total_returns == total_return
@@ -87,13 +87,13 @@ def play_matched_traders(
     """Return the earnings of random traders with the accounts of the agents.
 
     A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on
-    the same days; only the assets are random. So the market's own move, and how often and how long one is invested,
-    earn both the same.
+    the same days; only the assets are random. So both earn the same from the market's own move, and from how often and
+    how long they are invested.
 
     Args:
         trades: of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
         known, dates: prices of the span, as `prices_of_span` returns them, and its days, datetime64[D].
-        config, draws, key: the run, how many traders to draw, and the agents' name in the random numbers.
+        config, draws, key: the configuration, the number of traders, and the agents' key of the random numbers.
     """
     groups = matched_traders(trades, known, config.trading, draws, config.seed, key)
     return _play(groups, len(trades.asset), known, dates, config, _TRADERS)
@@ -102,7 +102,7 @@ def play_matched_traders(
 def matched_traders(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
 ) -> Iterator[DecidedTrades]:
-    """Yield random traders for each agent of `trades`, some at a time: `[traders x agents, days, K]`.
+    """Yield random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
 
     For each trade of the agent a trader buys, on the day of its decision, a random one of the assets that are tradable
     that day, whose order is filled, and that the trader does not hold; without any, it buys nothing. Its sale is due at
@@ -150,7 +150,7 @@ def _trades_at_close(
 
     Args:
         asset: int64 `[traders, agents, days, K]`; -1: nothing is bought.
-        due_day, coefficient: of each, or of each agent's; -1: none.
+        due_day, coefficient: of each trade, or of each agent's trade; due_day -1: no trade.
         known, trading: prices of the span, and the rules.
     """
     fills = known.fills(trading)
@@ -179,15 +179,15 @@ def play_permuted_weights(
     """Return the earnings of an agent's weights in other assets, with the accounts of the agents.
 
     A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of
-    prices; only which assets have which weights is random. Weights are float64 `[agents, days, assets]`; the rest is as
-    in `play_matched_traders`.
+    prices; only which assets have which weights is random. Weights are float64 `[agents, days, assets]`; the other
+    arguments are as in `play_matched_traders`.
     """
     groups = permuted_weights(weights, known.tradable[: len(dates)].cpu().numpy(), draws, config.seed, key)
     return _play(groups, len(weights), known, dates, config, _PORTFOLIOS)
 
 
 def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, seed: int, key: str) -> Iterator[Values]:
-    """Yield weights with the assets permuted, some draws at a time: float64 `[draws, agents, days, assets]`.
+    """Yield weights with the assets permuted, in batches of draws: float64 `[draws, agents, days, assets]`.
 
     A draw is one permutation of all assets, for all days and agents. On days on which some assets are not tradable,
     each of the others has the weight of the first tradable one that the permutation leads to, step by step: this too is
@@ -196,7 +196,7 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
     Args:
         weights: of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
         tradable: bool `[days, assets]`.
-        draws, seed, key: how many to draw, and the key of the random numbers.
+        draws, seed, key: number of draws, and seed and key of the random numbers.
     """
     sets, of_day = np.unique(tradable, axis=0, return_inverse=True)
     assets = np.arange(weights.shape[2])
@@ -215,29 +215,29 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
 
 
 def active_share(weights: Values, tradable: NDArray[np.bool_]) -> float:
-    """Return the mean share of the equity that is in other assets than equal weight of the same exposure has it in.
+    """Return the active share: the mean share of the equity that differs from equal weights of the same exposure.
 
-    Half of the sum of the absolute differences (Cremers and Petajisto 2009, "How active is your fund manager?",
-    equation 1), over days and agents.
+    Half of the sum of the absolute differences of weights (Cremers and Petajisto 2009, "How active is your fund
+    manager?", equation 1), over days and agents.
     """
     equal = equal_weights_like(torch.tensor(weights), torch.tensor(tradable)).numpy()
     return float(np.abs(weights - equal).sum(axis=2).mean() / 2.0)
 
 
 def has_choice(tradable: NDArray[np.bool_]) -> bool:
-    """Return whether on some day there are two assets to choose from; bool `[days, assets]`."""
+    """Return whether two assets are tradable on some day; `tradable` is bool `[days, assets]`."""
     return bool((tradable.sum(axis=1) > 1).any())
 
 
 def fewest_days(trading: TradingConfig) -> int:
-    """Return how many days a backtest must have so that there are enough shifts."""
+    """Return the days that a backtest needs for `FEWEST_SHIFTS` shifts."""
     return 2 * trading.holding_days + 1 + FEWEST_SHIFTS
 
 
 def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]:
-    """Return the shifts of decisions in a span: by more days than the holding time, forward, and back around the end.
+    """Return the shifts (days) of decisions in a circular span, longer than the holding time in both directions.
 
-    If there are more than `most`, they are so many at equal distances.
+    If there are more than `most`, `most` of them are chosen at equal distances.
     """
     every = np.arange(trading.holding_days + 1, days - trading.holding_days)
     if len(every) <= most:
@@ -246,7 +246,7 @@ def shifts_of(days: int, trading: TradingConfig, most: int) -> NDArray[np.int64]
 
 
 def _shift(values: NDArray[V], shifts: NDArray[np.int64]) -> NDArray[V]:
-    """Return decisions `[agents, days, ...]` at other times, those of the last days first: `[shifts, agents, ...]`."""
+    """Return decisions `[agents, days, ...]` shifted around the end of the span: `[shifts, agents, days, ...]`."""
     days = np.arange(values.shape[1])
     return np.moveaxis(values[:, (days - shifts[:, None]) % len(days)], 0, 1)
 

@@ -13,7 +13,7 @@ from skfolio.measures import probabilistic_sharpe_ratio
 from eigen_core.trading.equity import EquityCurve, Values, daily_rates, share_of
 
 TAIL = 0.05
-"""Share of the days that the expected shortfall is the mean of."""
+"""Share of the days, those with the lowest returns, in the expected shortfall."""
 
 # Returns that differ by rounding alone have no volatility.
 _ROUNDING = 1e-12
@@ -87,7 +87,10 @@ def compute_metrics(
         ValueError: there is no day, an equity is below 0, or the benchmark has other days.
     """
     if not len(curve.dates) or not (curve.equity >= 0.0).all():
-        raise ValueError("metrics need at least one day, and no equity below 0")
+        lowest = curve.equity.min(initial=np.inf)
+        raise ValueError(
+            f"Metrics need at least one day, and no equity below 0: {len(curve.dates)} days, lowest {lowest}."
+        )
     returns, days = curve.returns, len(curve.dates)
     daily_risk_free = daily_rates(risk_free, curve.dates)
     excess, drawdown = returns - daily_risk_free, drawdowns(curve)
@@ -129,11 +132,13 @@ def drawdowns(curve: EquityCurve) -> Values:
 def _against(
     curve: EquityCurve, benchmark: EquityCurve | None, risk_free: Values, periods_per_year: float
 ) -> tuple[float | None, float | None, float | None]:
-    """Return beta, alpha and information ratio, with the risk-free rate of each day."""
+    """Return beta, alpha and information ratio; `risk_free` is the rate of each day."""
     if benchmark is None:
         return None, None, None
     if not np.array_equal(curve.dates, benchmark.dates):
-        raise ValueError("a benchmark has the days of the account")
+        raise ValueError(
+            f"The benchmark has {len(benchmark.dates)} days, which are not the {len(curve.dates)} days of the account."
+        )
     returns, market = curve.returns, benchmark.returns
     difference = returns - market
     information_ratio = _ratio(float(difference.mean() * np.sqrt(periods_per_year)), _spread(difference))
@@ -152,7 +157,7 @@ def _spread(values: Values) -> float:
 
 
 def _is_interest(curve: EquityCurve) -> bool:
-    """Return whether the account always grew by the same rate of calendar time: more on a Monday is no risk."""
+    """Return whether the equity always grew at the same rate per calendar day, as it does by interest alone."""
     grown, elapsed = curve.equity / curve.capital, (curve.dates - curve.dates[0]) / _DAY
     if len(grown) < 2 or grown[-1] <= 0.0:
         return False
@@ -169,7 +174,7 @@ def _probabilistic_sharpe(excess: Values) -> float | None:
 
 
 def _longest(dates: NDArray[np.datetime64], below: NDArray[np.bool_]) -> int:
-    """Return the calendar days of the longest unbroken row of days in `below`."""
+    """Return the calendar days of the longest run of days in `below`."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], below, [False]))))
     first, last = edges[::2], edges[1::2] - 1
     return int(((dates[last] - dates[first]) // _DAY + 1).max(initial=0))

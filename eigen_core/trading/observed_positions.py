@@ -10,23 +10,24 @@ from eigen_core.trading.orders import target_price
 from eigen_core.trading.prices import Prices
 
 PORTFOLIO_VALUES = 4
-"""Values of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
+"""Length of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
 GAIN_LIMIT = 5.0
-"""Bound of the unrealised gain that is observed, as a fraction."""
+"""Bound of the observed unrealised gain, as a fraction."""
 _LARGEST_HALF = float(torch.finfo(torch.float16).max)
 
 
 @dataclass(frozen=True)
 class HeldPrices:
-    """The prices of positions, arranged so that those of one position lie close together.
+    """Prices that positions need, arranged so that those of one position lie close together in memory.
 
     Attributes:
-        values: float64 `[5, assets, days]`. The entry price of a decision of the day, minus infinity if it buys
-            nothing. The price to compare its sale target with on the day after the decision, and on later days: the
-            high, minus infinity where the target cannot be reached, infinity where the holding time ends. The last
-            known close. The days from the decision to the sale that ends the holding time.
-        offsets: int64 `[2 longest, 1, 1]`, places of a position's values after the cell of its asset and decision: the
-            entry price, the days to its sale, the price to compare on each day before the last, the closes.
+        values: float64 `[5, assets, days]`: the entry price of the day's decision, minus infinity if it buys nothing;
+            the price to compare sale targets with on the day after the decision, and on later days (the high, minus
+            infinity where no target can be reached, infinity where the holding time ends); the last known close; the
+            days from the decision to the sale that ends the holding time.
+        offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of a position's asset
+            and decision: the entry price, the days to the sale, and on each day before the last the price to compare
+            and the close.
         longest: `Fills.longest`.
     """
 
@@ -58,25 +59,24 @@ class HeldPrices:
 
 
 class Positions:
-    """The open positions of E episodes, from a decision of theirs to the next.
+    """The open positions of E episodes, from one decision to the next.
 
-    As the market does not react, all future observations of a position are known when it is opened, and written then:
-    a table has the observations of the coming days if nothing more is bought.
+    As orders do not move prices, all future observations of a position are known when it is opened. A table then gets
+    them: it holds the observations of the coming days if nothing more is bought.
     """
 
     def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
         self._prices, self._trading = prices, trading
         _, assets, self._price_days = prices.values.shape
         longest, device = prices.longest, prices.values.device
-        # The four values of an asset are moved as one of 8 bytes. The row of a day is that of the day `longest` later
-        # as soon as it is over.
+        # The four values of an asset are moved as one int64. After a day its row serves the day `longest` later.
         coming = torch.zeros((longest, episodes, assets), dtype=torch.int64, device=device)
         self._coming, self._rows = coming.view(-1), coming.unbind()
         self._observed = coming.view(torch.float16).view(*coming.shape, PORTFOLIO_VALUES).unbind()
         rows = torch.arange(2 * longest, device=device) % longest * (episodes * assets)
         cells = rows[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
         self._cells_later = [cells[row + 1 : row + longest] for row in range(longest)]
-        # Each purchase is worked out in the same memory, of which no view has to be made again.
+        # All purchases are computed in the same memory, so that its views are made once.
         of_day = (episodes, trading.purchases_per_day)
         self._met = torch.empty((2 * longest, *of_day), dtype=torch.float64, device=device)
         self._entry, self._exit = self._met[:1], self._met[1:2]
@@ -99,8 +99,8 @@ class Positions:
     def at(self, step: int) -> tuple[Tensor, Tensor]:
         """Return the arguments `observed` and `later` of `open` for a step.
 
-        The observations, int64 `[E, A]`, an asset's values as one; and the places of the first asset's values of the
-        days after it, int64 `[longest - 1, E, 1]`.
+        These are the observations, int64 `[E, A]`, with an asset's four values as one number, and the cells of the
+        first asset on each of the days after the step, int64 `[longest - 1, E, 1]`.
         """
         row = step % self._prices.longest
         return self._rows[row], self._cells_later[row]
@@ -127,7 +127,7 @@ class Positions:
         # 1 on the days before the first that reaches the target.
         remains = (self._compared < sale).cumprod(0)
         if self._prices.longest > trading.holding_days:
-            # Prices after a sale, which may be of another asset where this one's are at an end, count for nothing.
+            # Prices after the sale do not count: beyond the last day they are those of another asset.
             remains *= self._ages < self._exit
         gain = torch.addcdiv(self._minus_one, self._close, self._entry)
         self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
@@ -135,7 +135,7 @@ class Positions:
         self._size.copy_(coefficient.clamp(max=_LARGEST_HALF) if limit is None else coefficient / limit)
         torch.add(later, asset, out=self._cells)
         torch.mul(self._position, remains, out=self._written)
-        # An asset that is bought has zeros on all of the coming days.
+        # Adding writes the values: an asset that is bought has zeros on all of the coming days.
         self._coming.scatter_add_(0, *self._flat)
         return held
 

@@ -54,12 +54,12 @@ class OrderCosts:
         """Return the `net_gain` of a position that is sold at the market, where a share costs `price`."""
         return self.net_gain(entry, self.sale_price(price))
 
-    def of_purchase(self, entry: Values) -> Values:
-        """Return cost and slippage of buying one share at `entry`, slippage included (money)."""
+    def purchase_costs(self, entry: Values) -> Values:
+        """Return cost and slippage of buying one share at `entry`, a price with slippage (money)."""
         return entry * (self.cost + self.slippage / (1.0 + self.slippage))
 
-    def of_sale(self, exit_price: Values, at_target: NDArray[np.bool_]) -> Values:
-        """Return cost and slippage of selling one share at `exit_price`, slippage included (money).
+    def sale_costs(self, exit_price: Values, at_target: NDArray[np.bool_]) -> Values:
+        """Return cost and slippage of selling one share at `exit_price`, a price with slippage (money).
 
         A sale at a target has no slippage.
         """

@@ -21,22 +21,22 @@ class Fills:
     that is `trading.holding_days` sessions of the asset after its decision; where the asset has no close on that day,
     the sale waits for its next fill. An asset without a price for `trading.delisting_days` of its sessions counts as
     ended on the last of them, and no earlier: a sale that waits is then booked at the last close less
-    `trading.delisting_loss`. A sale that is not filled by `Prices.last_day` counts at the last close; it is no sale.
+    `trading.delisting_loss`. A position whose sale is not filled by `Prices.last_day` counts at the last close, unsold.
 
     Attributes:
-        price: float64, of an order on the day, without slippage; NaN: not filled.
+        price: float64, at which an order is filled on the day, without slippage; NaN: not filled.
         end_price: float64, worth of a share of an asset that has ended.
         entry: float64, by the day of the decision: price of one share bought, slippage included; NaN: not filled.
         sale, sale_day: float64, int64, by the day on which a sale is due: its price, without slippage, and its day;
             a day after `Prices.last_day` where it is not filled.
-        exit, exit_offset: float64, int64, by the day of the decision: the same of the sale that ends the holding time,
-            as days after the decision.
+        exit, exit_offset: float64, int64, by the day of the decision: the same for the sale that ends the holding
+            time, as days after the decision.
         due_offset: int64, by the day of the decision: days to the day on which that sale is due; less than
             `exit_offset` where the sale waits.
         target_offset: int64, by the day of the decision: the last day after it on which a sale target can be reached.
         ended: bool, the asset counts as ended on the day.
         sale_delisted: bool, by the day on which a sale is due: it is booked because the asset has ended.
-        exit_delisted: bool, by the day of the decision: the same of the sale that ends the holding time.
+        exit_delisted: bool, by the day of the decision: the same for the sale that ends the holding time.
         longest: most days from a decision that is filled to its sale; at least `trading.holding_days`.
     """
 
@@ -67,7 +67,7 @@ class Fills:
         """Compute the fills of all days; see `Prices` for the arguments.
 
         Raises:
-            InputError: some asset does not trade on some day, and the rules are those of a run from before.
+            InputError: `trading.delisting_loss` is None, and some asset does not trade on some day after its first.
         """
         days, device = len(close), close.device
         day = torch.arange(days, device=device)[:, None]
@@ -77,10 +77,13 @@ class Fills:
         sessions = session.to(torch.int64).cumsum(0)
         ended = ended_by(filled, session, trading.delisting_days)
         begun = filled.cummax(0).values
-        if trading.delisting_loss is None and bool((~filled & begun & (day <= last_day[:, None])).any()):
+        missing = ~filled & begun & (day <= last_day[:, None])
+        if trading.delisting_loss is None and bool(missing.any()):
+            row, column = missing.nonzero()[0].tolist()
             raise InputError(
-                "This run began under older rules for positions in a symbol that does not trade, and in these data "
-                "some symbol does not trade on some day after its first: results would be wrong. Train a new run."
+                "trading.delisting_loss is empty, as in runs of earlier versions, which need a price of every symbol "
+                f"on all days after its first. Price column {column} does not trade on day {row} (both from 0): "
+                "results would be wrong. Train a new run."
             )
 
         # Sales, by the day on which they are due.
@@ -136,8 +139,8 @@ class Fills:
     def due_after(self, day: Tensor, asset: Tensor, exit_offset: Tensor) -> Tensor:
         """Return the days from the decision to the day on which each trade's sale was due, int64.
 
-        It is the exit's unless the sale at the end of the holding time waited for its fill. The arguments, int64 of
-        each trade, are broadcast to each other.
+        They are `exit_offset` unless the sale at the end of the holding time waited for its fill. The arguments, int64
+        of each trade, are broadcast to each other.
         """
         return torch.minimum(exit_offset, self.due_offset[day, asset])
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from eigen_core.config import TradingConfig
 from eigen_core.trading.order_costs import OrderCosts
-from eigen_core.trading.prices import CLAIMS, PLACES, Prices
+from eigen_core.trading.prices import MAX_ASSETS, NOT_TRADABLE, Prices
 
 PERCENT = 100.0
-# Values that are computed at a time, which bounds memory: a block that fits into the cache is 2.6 times as fast.
+# Values computed at a time, which bounds memory; a batch that fits into the cache is 2.6 times as fast.
 _CELLS_AT_A_TIME = 2**20
-_ASSET = PLACES - 1
+_ASSET = MAX_ASSETS - 1
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Orders:
     """Orders of decisions, and how they would fill and close.
 
     The last dimension has the K = `trading.purchases_per_day` orders of a decision, the highest rank first. Where
-    `placed` is false, only the first three have a meaning.
+    `placed` is false, only the first three attributes have a meaning.
 
     Attributes:
         asset: int64 `[..., K]`, the asset; a decision's placed orders are of different assets.
@@ -69,7 +69,7 @@ def concat_orders(parts: list[Orders]) -> Orders:
 
 
 def batch_slices(count: int, cells: int) -> list[slice]:
-    """Return slices of as many of `count` items as are computed together, each of so many values."""
+    """Cut `count` items of `cells` values each into batches that are computed at a time."""
     step = max(1, _CELLS_AT_A_TIME // cells)
     return [slice(start, start + step) for start in range(0, count, step)]
 
@@ -84,20 +84,20 @@ def choose_assets(
 ) -> tuple[Tensor, Tensor]:
     """Choose the tradable assets with the highest ranks for each decision.
 
-    Ranks are compared as float32. Among equals the one with the highest `Prices.precedence` comes first, so that no
-    column is favoured. With classic bookkeeping the first column of equals does, and assets that are not tradable take
-    part.
+    Ranks are compared as float32. Among equal ranks the asset with the highest `Prices.precedence` comes first, so that
+    no column is favoured. With classic bookkeeping the first column does, and assets that are not tradable can be
+    chosen.
 
     Args:
         prices, trading: prices of all days, and the rules.
         days: int64 `[...]`, day of the decision, made after its close.
-        coefficients: any float dtype `[..., assets]`, clipped to 0 and `trading.max_coefficient`.
-        ranks: any float dtype `[..., assets]`, clipped to 0 and 1; None: the coefficients are. Not with classic
-            bookkeeping.
+        coefficients: any float dtype `[..., assets]`, clipped to [0, `trading.max_coefficient`].
+        ranks: any float dtype `[..., assets]`, clipped to [0, 1]; None, and with classic bookkeeping: the
+            coefficients serve as ranks.
 
     Returns:
         K = `trading.purchases_per_day` assets, int64 `[..., K]`, the highest rank first, and their coefficients,
-        float64 `[..., K]`: -1 if no more assets take part, NaN if the rank of any asset that does is NaN, so that it
+        float64 `[..., K]`: -1 if fewer assets are tradable, NaN if the rank is NaN. A NaN ranks highest, so that it
         cannot go unseen.
     """
     most = trading.max_coefficient
@@ -105,30 +105,30 @@ def choose_assets(
         best, asset = coefficients.to(torch.float64).clamp(min=0.0, max=most).max(dim=-1, keepdim=True)
         return asset, best
     wanted, limit = (coefficients, most) if ranks is None else (ranks, 1.0)
-    claims = _claims(prices, days, wanted, limit)
-    highest = [claims.amax(dim=-1, keepdim=True)]
+    keys = _sort_keys(prices, days, wanted, limit)
+    highest = [keys.amax(dim=-1, keepdim=True)]
     while len(highest) < trading.purchases_per_day:
-        claims.scatter_(-1, highest[-1] & _ASSET, -CLAIMS)
-        highest.append(claims.amax(dim=-1, keepdim=True))
-    claim = torch.cat(highest, dim=-1) if len(highest) > 1 else highest[0]
-    asset = claim & _ASSET
+        keys.scatter_(-1, highest[-1] & _ASSET, -NOT_TRADABLE)
+        highest.append(keys.amax(dim=-1, keepdim=True))
+    key = torch.cat(highest, dim=-1) if len(highest) > 1 else highest[0]
+    asset = key & _ASSET
     coefficient = coefficients.gather(-1, asset).to(torch.float64).clamp_(min=0.0, max=most)
     if ranks is not None:
         coefficient = torch.where(ranks.gather(-1, asset).isnan(), torch.nan, coefficient)
-    return asset, coefficient.masked_fill_(claim < 0, -1.0)
+    return asset, coefficient.masked_fill_(key < 0, -1.0)
 
 
-def _claims(prices: Prices, days: Tensor, wanted: Tensor, limit: float | None) -> Tensor:
-    """Return numbers in the order of rank and then precedence, int64 `[..., assets]`; below 0: no claim.
+def _sort_keys(prices: Prices, days: Tensor, wanted: Tensor, limit: float | None) -> Tensor:
+    """Return keys that sort assets by rank and then precedence, int64 `[..., assets]`; below 0: not tradable.
 
-    One maximum then finds the first, and its last digits are the asset. The bits of a float32 that is not negative,
-    read as an integer, are in the order of the numbers, with NaN at the end; precedence takes the digits below.
+    The maximum is the first asset, whose number is in the last bits. The bits of a float32 that is not negative,
+    read as an integer, are in the order of the numbers, with NaN at the end; precedence takes the bits below.
     """
     # The smallest float32 that is not below the limit, so that the same values are equal as in float64.
     bounded = wanted.to(torch.float32).clamp(min=0.0, max=None if limit is None else _float32_from(limit))
     # No sign may be left, neither of a zero nor of NaN.
     bits = bounded.abs_().view(torch.int32)
-    return prices.precedence.index_select(0, days.flatten()).view(bits.shape).add_(bits, alpha=PLACES**2)
+    return prices.precedence.index_select(0, days.flatten()).view(bits.shape).add_(bits, alpha=MAX_ASSETS**2)
 
 
 @cache
@@ -161,14 +161,14 @@ def orders_of(
 
 
 def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets: Tensor, targets: Tensor) -> Trades:
-    """Resolve orders from fill to exit; the market does not react, so all of it is known from the prices.
+    """Resolve orders from fill to exit; orders do not move prices, so the prices determine both.
 
     Args:
         prices, trading: prices of all days, and the rules.
         days: int64, day t of the decision; `t + trading.holding_days` must lie inside the prices.
         assets: int64 `[...]`, asset ordered, with a close on day t; `days` has the same shape or is broadcast to it.
         targets: float64 `[...]`, sale target as a fraction of the entry price, clipped to
-            `trading.min_target` and `trading.max_target`.
+            [`trading.min_target`, `trading.max_target`].
 
     The rules:
         Fill: `same_close` on day t, else on t + 1, at the price of `Fills`; without one the order lapses. The entry
@@ -192,7 +192,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
         reached[0] &= ~prices.open.take(cell + columns).isnan()
     elif trading.fill == "next_close":
         reached[0] = False
-    # The days that are left from the first day reached; 0 if none is.
+    # The days left from the first day that reaches the target; 0 if none does.
     left = (reached * days_left).amax(dim=0)
     first_reached = longest + 1 - left.to(torch.int64)
     costs = OrderCosts.of(trading)
@@ -218,7 +218,7 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
 def _days_held(holding: int, columns: int, dimensions: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return the days after a decision, the distance of their prices from its own, and the days left on them.
 
-    Each `[holding, 1, ...]` with `dimensions` more. The last is of the smallest type, which is the fastest.
+    Each is `[holding, 1, ...]` with `dimensions` ones. The last has the smallest integer type, which is the fastest.
     """
     offsets = torch.arange(1, holding + 1, device=device).view(-1, *[1] * dimensions)
     small = torch.uint8 if holding < torch.iinfo(torch.uint8).max else torch.int32
@@ -226,7 +226,7 @@ def _days_held(holding: int, columns: int, dimensions: int, device: torch.device
 
 
 def target_price(trading: TradingConfig, entry: Tensor, targets: Tensor) -> Tensor:
-    """Return the price of a sale before the last day; `targets` as in `resolve_orders`."""
+    """Return the price at which a position is sold before its last day; `targets` as in `resolve_orders`."""
     return entry * (1.0 + targets.clamp(trading.min_target, trading.max_target))
 
 

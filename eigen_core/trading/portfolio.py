@@ -22,7 +22,7 @@ from eigen_core.trading.prices import Prices
 _MASKED = -1e9
 _ROUNDING_STEPS = 64
 _LEAST_GROWTH = 1e-3
-"""An account loses at most all but this share in a day, so that the logarithm of its growth stays finite."""
+"""Smallest growth factor of an account in a day, so that its logarithm stays finite."""
 
 
 def move_scores(scores: Tensor, wanted: Tensor, speeds: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def equal_weights_like(weights: Tensor, tradable: Tensor) -> Tensor:
 
 
 def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
-    """Softmax with cash, by hand: the library's backward pass rounds by the number of threads."""
+    """Softmax with cash, by hand: the rounding of torch's backward pass depends on the number of threads."""
     masked = scores.masked_fill(~tradable, _MASKED)
     highest = masked.detach().amax(-1, keepdim=True).clamp_min(0.0)
     powers = torch.exp(masked - highest)
@@ -77,8 +77,8 @@ def _shares(scores: Tensor, tradable: Tensor) -> Tensor:
 def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
     """Return the worth of a share at the fill of each day's decision, float64 `[days - fill_offset, assets]`.
 
-    That is the fill's price, without one the last known close, and `Fills.end_price` once the asset has ended. NaN
-    before the first price.
+    That is the price of the fill, without a fill the last known close, and `Fills.end_price` once the asset has ended.
+    NaN before the first price.
     """
     offset, fills = fill_offset(trading), prices.fills(trading)
     price = fills.price[offset:]
@@ -97,7 +97,7 @@ def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCo
     Args:
         held: `[..., assets]`, weights before the fill.
         wanted: `[..., assets]`, weights to have after it; differentiable.
-        stays: bool `[..., assets]`, the order is not filled; None: all are.
+        stays: bool `[..., assets]`, the order is not filled; None: all orders are.
 
     Returns:
         Weights after the fill, as shares of the equity after costs; purchases (below 0: sales) and their costs, as
@@ -124,7 +124,7 @@ def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
     """Take costs from cash and from the positions that do not stay; return the weights in the equity after them."""
     costs = paid.sum(-1, keepdim=True)
     trades = 1.0 - weights.masked_fill(~stays, 0.0).sum(-1, keepdim=True)
-    # Short sales can leave less than the costs beside the positions that stay: then cash alone pays.
+    # With short sales, cash and filled positions can be worth less than the costs: then cash alone pays.
     enough = trades > 2.0 * costs
     share = torch.where(enough, costs / torch.where(enough, trades, 1.0), 0.0)
     left = (1.0 - costs).clamp_min(_LEAST_GROWTH)
@@ -133,13 +133,14 @@ def _without_costs(weights: Tensor, stays: Tensor, paid: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Rebalancing:
-    """Fills of target weights by the day of the decision, `[days, assets]`; without the last days.
+    """Returns and fills of target weights by the day of the decision, `[days, assets]`.
 
     Attributes:
         returns: float, from the fill of a day's decision to the fill of the next day's, as a fraction.
         stays: bool, the day's order is not filled: the position stays as it is. Not before the asset's first close.
         ended: bool, the asset counts as ended on the day of the decision (`Fills`): the position is paid out.
-        halted: bool `[days]` on the host: days on which some position stays or is paid out, or more days than these.
+        halted: bool on the host, days on which some position stays or is paid out. After `on` with a tensor, those of
+            the whole table.
     """
 
     returns: Tensor
@@ -150,7 +151,7 @@ class Rebalancing:
 
     @classmethod
     def of(cls, prices: Prices, trading: TradingConfig) -> Self:
-        """Return the table of a market, float64, for the days that have a next day's fill."""
+        """Compute the table of all days whose next day has a fill too, float64."""
         fills, worth = prices.fills(trading), worth_at_fills(prices, trading)
         returns = (worth[1:] / worth[:-1] - 1.0).nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         # Before its first close an asset is not held, and has no weight.

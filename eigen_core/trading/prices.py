@@ -13,11 +13,11 @@ from eigen_core.config import TradingConfig
 from eigen_core.market.panel import Panel
 from eigen_core.trading.order_fills import Fills
 
-PLACES = 2**16
-"""Most assets that a day can have."""
+MAX_ASSETS = 2**16
+"""Largest number of assets."""
 _WEEK, _DAYS_TO_KNOW = 7, 10
-CLAIMS = PLACES**2 * 2**31
-"""More than the bits of a float32 that is not negative, times the square of `PLACES`."""
+NOT_TRADABLE = MAX_ASSETS**2 * 2**31
+"""More than any key that sorts assets (`choose_assets`): less by this, a key is negative."""
 
 
 def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -28,7 +28,7 @@ def _last_known(prices: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int64]:
-    """Return an order of the assets for each date, int64 `[days, assets]`: different numbers on each date.
+    """Return pseudo-random numbers that order the assets of each date, int64 `[days, assets]`, all different.
 
     A date and a column become 64 bits, mixed by a bijection (Steele et al. 2014, "Fast splittable pseudorandom number
     generators", figure 16).
@@ -46,10 +46,11 @@ def sessions_of(
 ) -> NDArray[np.bool_]:
     """Return the days on which the market of each asset is open, bool `[days, assets]`.
 
-    The market of an asset is open on a day if some asset has a price that so far has traded on no weekdays on which
-    this one has not. So a Saturday is no session of a stock in a file with coins, also if its last close is repeated
-    there without volume, and the days on which a stock alone is halted are sessions. A weekday on which an asset has
-    never traded counts as closed `_DAYS_TO_KNOW` days after its first occurrence; days without volume count until then.
+    The market of an asset is open on a day if some asset has a price that so far has traded only on weekdays on which
+    this one has traded too. So a Saturday is no session of a stock in a file with coins, even if its last close is
+    repeated there without volume, and the days on which a stock alone is halted are sessions. A weekday on which an
+    asset has never traded counts as closed `_DAYS_TO_KNOW` days after its first occurrence; days without volume count
+    until then.
 
     Args:
         priced: bool `[days, assets]`, the asset has a price.
@@ -84,11 +85,11 @@ class Prices:
         last_close: the last known close at the end of the day; NaN before the first.
         tradable: bool, the asset has a close above zero on the day.
         missing: bool, the asset has no price at all on the day.
-        precedence: int64, place of an asset in the order of its day, from 0, times `PLACES`, plus the asset: among
-            equal ranks the highest comes first. The order depends on the date and the columns alone. Less by `CLAIMS`
-            where the asset is not tradable.
+        precedence: int64, place of an asset in the order of its day, from 0, times `MAX_ASSETS`, plus the asset: among
+            equal ranks the highest comes first. The order depends on the date and the columns alone. Less by
+            `NOT_TRADABLE` where the asset is not tradable.
         session: bool, the market of the asset is open; see `sessions_of`.
-        last_day: int64 `[days]`, the last day whose prices an order of the day may meet: the end of its split.
+        last_day: int64 `[days]`, the last day whose prices an order of the day may use: the end of its split.
     """
 
     open: Tensor
@@ -104,9 +105,9 @@ class Prices:
 
     @classmethod
     def of_panel(cls, panel: Panel, device: torch.device) -> "Prices":
-        """Return the prices of a panel; raise InputError if it has more than `PLACES` tradable columns."""
-        if panel.assets > PLACES:
-            raise InputError(f"{panel.assets:,} columns are tradable, and at most {PLACES:,} can be: leave some out.")
+        """Return the prices of a panel; raise InputError if it has more than `MAX_ASSETS` tradable columns."""
+        if panel.assets > MAX_ASSETS:
+            raise InputError(f"{panel.assets:,} columns are tradable, and at most {MAX_ASSETS:,} can be: omit some.")
 
         def on_device(values: NDArray[np.float64]) -> Tensor:
             return torch.tensor(np.asarray(values), dtype=torch.float64, device=device)
@@ -114,7 +115,7 @@ class Prices:
         close = on_device(panel.close)
         tradable = close > 0.0
         places = precedence_of(np.asarray(panel.dates), panel.assets).argsort(axis=1).argsort(axis=1)
-        precedence = torch.tensor(places * PLACES + np.arange(panel.assets), device=device)
+        precedence = torch.tensor(places * MAX_ASSETS + np.arange(panel.assets), device=device)
         of_day = (panel.open, panel.high, panel.low, panel.close)
         return cls(
             open=on_device(panel.open),
@@ -123,7 +124,7 @@ class Prices:
             last_close=on_device(_last_known(np.asarray(panel.close))),
             tradable=tradable,
             missing=torch.tensor(np.logical_and.reduce([np.isnan(prices) for prices in of_day]), device=device),
-            precedence=torch.where(tradable, precedence, precedence.add(-CLAIMS)),
+            precedence=torch.where(tradable, precedence, precedence.add(-NOT_TRADABLE)),
             session=torch.tensor(
                 sessions_of(panel.valid[:, : panel.assets], np.asarray(panel.close) > 0.0, panel.dates), device=device
             ),
@@ -153,7 +154,7 @@ class Prices:
 def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
     """Return the prices of a span as they are known at its end: `days_after` days without any price follow.
 
-    The last known close goes on over these days, so that open positions are worth it; they count as sessions.
+    The last known close continues over these days and values open positions; the days count as sessions.
     """
     rows = slice(span.start, span.stop)
 
@@ -170,7 +171,7 @@ def prices_of_span(prices: Prices, span: range, days_after: int) -> Prices:
         last_close=padded(prices.last_close, prices.last_close[span.stop - 1]),
         tradable=padded(prices.tradable, False),
         missing=padded(prices.missing, True),
-        precedence=padded(prices.precedence, -CLAIMS),
+        precedence=padded(prices.precedence, -NOT_TRADABLE),
         session=padded(prices.session, True),
         last_day=torch.full((len(span) + days_after,), len(span) - 1, device=prices.close.device),
     )

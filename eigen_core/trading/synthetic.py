@@ -28,7 +28,7 @@ def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
     return, g its sign and m the mean return of all tradable columns, a close is the one before it times
     (1 + m) exp(g x) / cosh(x), of which the mean over the signs is 1 + m whatever x is.
 
-    Kept: variances, tails, correlations of columns on a day, and within blocks the clustering of volatility. Gone:
+    Kept: variances, tails, correlations of columns on a day, and within blocks the clustering of volatility. Lost:
     autocorrelation, effects of one column on a later day of another, momentum, reversal, differences between the mean
     returns of columns, skewness. All columns rise by m a day in the mean, so that the market as a whole earns something
     and no choice among its columns does.
@@ -131,8 +131,8 @@ def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: 
 
     The value of an asset on a day is `strength` times `coming_returns`, plus noise, both normalised over the assets of
     the day: the mean over days of the correlation of value and return over assets is `strength`, from 0 to 1. The noise
-    is a moving sum over as many days as the return spans, and so about as persistent: a mean of the values over some
-    days knows no more than the last one. Where the return is not known there is noise alone.
+    is a moving sum over as many days as the return spans, and so about as persistent: averaging the values of some
+    days is no better than the last one. Where the return is not known there is noise alone.
 
     Raises:
         InputError: there are too few tradable columns to choose from.

@@ -16,7 +16,7 @@ from eigen_core.trading.order_costs import OrderCosts
 from eigen_core.trading.order_fills import Fills, fill_offset
 from eigen_core.trading.prices import Prices
 
-# Cash below this share of the capital is left by rounding: it buys nothing.
+# Less cash than this share of the capital is a rounding error: it buys nothing.
 ROUNDING = 1e-10
 
 Indices = NDArray[np.int64]
@@ -26,15 +26,15 @@ Indices = NDArray[np.int64]
 class DecidedTrades:
     """The trades of each trader over a span, without their sizes; `[traders, days of decisions, K]`.
 
-    K is `trading.purchases_per_day`; the trades of a day are in the order in which the cash pays for them. As the
-    market does not react, the end of a trade is known from the prices; an account uses it on the day of the exit.
+    K is `trading.purchases_per_day`; the trades of a day are in the order in which the cash pays for them. As
+    orders do not move prices, the end of a trade is known from the prices; an account uses it on the day of the exit.
 
     Attributes:
         asset: int64, asset that is bought; -1: none.
         exit_day: int64, day of the sale, counted from the span's first; it may be after the last.
         entry, exit: float64, prices of one share, slippage included.
         target: float64, price of one share at which it is sold before its last day; NaN: none.
-        coefficient: float64, the agent's.
+        coefficient: float64, of the agent.
         at_target: bool, the sale is at the target, which costs no slippage.
         delisted: bool, the asset has ended (`Fills`).
         at_open: bool, the fill is at the open: sales of its day come after it.
@@ -79,10 +79,11 @@ class TradedAccounts(Accounts):
     """The accounts of traders over a span.
 
     Attributes:
-        trades: their decisions.
+        trades: what the traders decided on.
         fill_offset: days from a decision to its fill.
         shares: float64 `[traders, days, K]`, bought by the decisions of each day; 0: nothing.
-        paid, received: float64 `[traders, days, K]`, money out and in for them, costs included; 0 until the sale.
+        paid, received: float64 `[traders, days, K]`, money paid for them and received for their sale (0 before it),
+            costs included.
         trade_costs: float64 `[traders, days, K]`, transaction costs and slippage of both sides.
         last_close: float64 `[assets]`, known at the end of the last day.
     """
@@ -144,14 +145,14 @@ def trade_accounts(
     trading: TradingConfig,
     settings: AccountConfig,
 ) -> TradedAccounts:
-    """Keep the accounts of traders day by day, all traders at once.
+    """Simulate the accounts of traders day by day, all traders at once.
 
     A day: cash earns interest, orders at the open are filled, positions are sold, orders at the close are filled.
     The size of a position is that of `account.sizing`, from the equity after the sales of the decision's day, or the
-    cash at the fill if that is less. Of the orders of a day that are filled together, the first takes it first.
+    cash at the fill if that is less. Orders of a day that are filled together are paid in their order.
 
     Args:
-        trades: their decisions.
+        trades: what the traders decided on.
         last_close: float64 `[days, assets]`, the last known close at the end of each day.
         dates: datetime64[D] `[days]`.
         trading, settings: the rules, and those of the account.
@@ -227,7 +228,7 @@ class _AccountKeeper:
             bought = shares > 0.0
             shares, entry, price = (np.where(bought, values, 0.0) for values in (shares, entry, price))
             paid = shares * price
-            costs = shares * self._costs.of_purchase(entry)
+            costs = shares * self._costs.purchase_costs(entry)
             self._cash = self._cash - paid
             accounts.shares[order] += shares
             accounts.paid[order] += paid
@@ -245,7 +246,7 @@ class _AccountKeeper:
         sold = (self._trades.exit_day[:, decided] == day) & (shares > 0.0) & (received == 0.0)
         exit_price = np.where(sold, self._trades.exit[:, decided], 0.0)
         value = np.where(sold, shares, 0.0) * exit_price
-        costs = shares * self._costs.of_sale(exit_price, self._trades.at_target[:, decided])
+        costs = shares * self._costs.sale_costs(exit_price, self._trades.at_target[:, decided])
         gained = self._costs.received(value)
         received += gained
         accounts.trade_costs[:, decided] += costs
@@ -276,7 +277,7 @@ Decide = Callable[[int, Tensor], tuple[Tensor, ...]]
 
 
 def trade_day_by_day(known: Prices, trading: TradingConfig, days: int, traders: int, decide: Decide) -> DecidedTrades:
-    """Let traders decide after the close of each day, by the rules of `TradingEnvironment`, without a settlement.
+    """Let traders decide after the close of each day of a span, as in one long episode of `TradingEnvironment`.
 
     The prices of the span are as `prices_of_span` returns them, with `trading.holding_days` days after it.
     """

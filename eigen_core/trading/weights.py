@@ -1,4 +1,4 @@
-"""Accounts of traders that hold target weights: shares of the equity in assets, restored on some days."""
+"""Accounts of traders that hold target weights (shares of the equity in assets) and rebalance on some days."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class WeightsAccounts(Accounts):
     order_costs: Values
 
     def held_weights(self) -> Values:
-        """Return the share of the equity in each asset at each close, all accounts together: `[days, assets]`."""
+        """Return the share of the equity of all accounts in each asset at each close: `[days, assets]`."""
         worth = values_of(self.shares, self.worth).sum(axis=0)
         return share_of(worth, self.equity.sum(axis=0)[:, None])
 
@@ -73,14 +73,14 @@ class WeightsAccounts(Accounts):
 def weights_accounts(
     weights: Values, known: Prices, dates: NDArray[np.datetime64], trading: TradingConfig, settings: AccountConfig
 ) -> WeightsAccounts:
-    """Keep accounts whose positions are brought to target weights, all of them at once.
+    """Simulate accounts that rebalance to target weights, all accounts at once.
 
     Args:
         weights: float64 `[traders, days, assets]`, decided on after the close of each day; below 0: sold short; the
             rest to 1 is cash. NaN: the position stays as it is.
         known: prices of the span, as `prices_of_span` returns them.
         dates: datetime64[D] `[days]`.
-        trading, settings: the rules, and those of the account; its sizes are the weights.
+        trading, settings: the rules, and those of the account, whose `sizing` does not apply.
 
     Orders are filled as `rebalance` says, so that with fractional shares and without interest an account grows as the
     rewards of training say. An asset that counts as ended is paid out at the next fill. An account whose equity is not

@@ -24,7 +24,7 @@ from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.ppo import EpisodePlan
 from eigen_core.learning.steps import BatchPlan
 from eigen_core.networks.layout import Parameters
-from eigen_core.task.environment import open_environment
+from eigen_core.task.gymnasium_environment import open_environment
 
 Layers = Mapping[str, Sequence[nn.Linear]]
 

@@ -35,7 +35,7 @@ def weights_of(agents: int, panel: Panel = PANEL, seed: int = 0) -> np.ndarray:
 
 def played(weights: np.ndarray, panel: Panel = PANEL, config: Config = CONFIG) -> SpanResult:
     market, agents = PortfolioBacktest(config, panel, CPU), len(weights)
-    initial = market.accounts(weights, SPAN).together(1.0 / agents)
+    initial = market.accounts(weights, SPAN).combined_curve(1.0 / agents)
     return market.played(weights, agents, SPAN, initial, "champion", draws=40)
 
 

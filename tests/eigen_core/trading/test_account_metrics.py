@@ -122,7 +122,7 @@ def test_no_day_no_equity_and_other_days_are_refused() -> None:
         compute_metrics(curve_of(returns[:0]), periods_per_year=P)
     with pytest.raises(ValueError, match="no equity below 0"):
         compute_metrics(curve_of(pd.Series([-1.5], index=DAYS[:1])), periods_per_year=P)
-    with pytest.raises(ValueError, match="the days of the account"):
+    with pytest.raises(ValueError, match="not the 600 days of the account"):
         compute_metrics(curve_of(returns), curve_of(returns[1:]), periods_per_year=P)
 
 

@@ -124,7 +124,7 @@ def test_a_run_from_before_is_refused_where_some_symbol_does_not_trade() -> None
     found, now = late.fills(old), late.fills(TradingConfig())
     assert torch.equal(found.exit_offset, now.exit_offset)
     close[50, 1] = np.nan
-    with pytest.raises(InputError, match=r"some symbol does not trade.*Train a new run"):
+    with pytest.raises(InputError, match=r"column 1 does not trade on day 50 .*Train a new run"):
         prices_of(panel_of(close, close, close)).fills(old)
 
 

@@ -252,7 +252,7 @@ def test_weights_are_held_as_an_obvious_account_holds_them(shares: Any, fill: An
         assert by_asset["won"].isna().all()
     assert accounts.shares[0].min() >= 0.0 > accounts.shares[1].min()
     invested = accounts.held_weights().sum(axis=1)
-    np.testing.assert_allclose(invested, accounts.together().exposure, atol=1e-12)
+    np.testing.assert_allclose(invested, accounts.combined_curve().exposure, atol=1e-12)
 
 
 def test_whole_shares_never_take_more_than_the_cash() -> None:

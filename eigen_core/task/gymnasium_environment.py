@@ -58,7 +58,7 @@ class OpenedEnvironment:
     high: NDArray[np.float32]
     first_choice: int = 0
 
-    def played(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
+    def environment_actions(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
         """Return the environment's own actions for float32 `[count, values]`."""
         if self.facts.discrete:
             numbers: NDArray[np.int64] = self.first_choice + actions.argmax(axis=1)
@@ -137,7 +137,7 @@ def _require_played(opened: OpenedEnvironment, environment: Environment) -> None
         observed, _ = environment.reset(seed=0)
         _require_shape("observation", observed, asked)
         call = "step(action)"
-        observed, reward, _, _, _ = environment.step(opened.played(middle[None])[0])
+        observed, reward, _, _, _ = environment.step(opened.environment_actions(middle[None])[0])
         _require_shape("observation", observed, asked)
         _require_shape("reward", reward, ())
     except (TypeError, ValueError, AttributeError, AssertionError, LookupError, gymnasium.error.Error) as error:
