@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from eigen_core.checkpoint import gcs
-from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.session import open_session
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import evaluate, evolve, restore, snapshot, snapshot_form, start_training, train

@@ -16,9 +16,9 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.integrity import Damage, DamagedFileError, DamagedGenerationError, blob_name, canonical_json
 from eigen_core.checkpoint.manifest import Manifest, reading_part
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.tensors import read_tensors
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing

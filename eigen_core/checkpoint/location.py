@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from eigen_core.checkpoint.contents import RunContents, age_key
 from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import LOCK_NAME, Damage
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run_contents import RunContents, age_key
 from eigen_core.checkpoint.store import Store, check_run_name, gcs_location, is_remote, run_root, store_folder
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig

@@ -11,7 +11,6 @@ from typing import Self
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.contents import CleanReport, RunContents
 from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     BEFORE_A_RUN,
@@ -29,6 +28,7 @@ from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import newest_of, no_such_run
 from eigen_core.checkpoint.manifest import FORMAT_VERSION, Manifest, damaged_generation, manifest_bytes
 from eigen_core.checkpoint.ring import ring_columns, write_ring
+from eigen_core.checkpoint.run_contents import CleanReport, RunContents
 from eigen_core.checkpoint.snapshot import (
     LoadedGeneration,
     Snapshot,

@@ -1,7 +1,7 @@
 """The phases of a generation over a training state; no input or output happens here."""
 
 from eigen_core.generation.phases import evaluate, evolve, hold_out, train
-from eigen_core.generation.snapshot import (
+from eigen_core.generation.save_and_restore import (
     record_telemetry,
     require_same_data,
     restore,

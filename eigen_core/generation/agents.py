@@ -14,7 +14,7 @@ from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.learning import LearningPlan, learner_class
 from eigen_core.learning.method import NOISE_FACTOR
-from eigen_core.machine.arithmetic import is_problem_free, set_cpu_mode
+from eigen_core.machine.arithmetic import compute_reproducibly, is_problem_free
 from eigen_core.machine.chunk_sizes import agents_at_once, playing_at_once
 from eigen_core.machine.gpu import on_device
 from eigen_core.machine.threads import ThreadTrial
@@ -104,7 +104,7 @@ class AgentComputer:
     def __init__(self, config: Config, content: Any, device: torch.device) -> None:  # noqa: ANN401 - the task's own
         self.config = config
         self.device = device
-        set_cpu_mode(config.instructions, device)
+        compute_reproducibly(config.instructions, device)
         learner = learner_class(config.learner)
         self.heads = learner.heads(config)
         self.task = task_class(config)(config, content, device, self.heads)

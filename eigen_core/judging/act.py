@@ -11,10 +11,10 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue, TypeAdapter, ValidationError
 from torch import Tensor
 
-from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.export import CHAMPION, stored_weights
 from eigen_core.checkpoint.integrity import DamagedFileError, checksummed, parse_checksummed
 from eigen_core.checkpoint.manifest import Manifest
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.config import AccountConfig, Config

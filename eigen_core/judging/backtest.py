@@ -16,7 +16,7 @@ from eigen_core.common.records import Excess
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.config.registry import BACKTESTS, load_class, task_choice
 from eigen_core.learning import learner_class
-from eigen_core.machine.arithmetic import set_cpu_mode
+from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, Parameters, portfolio_actions
 from eigen_core.networks.actions import AssetActions, market_actions
@@ -223,7 +223,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
         # Here, because it must come before the first computation.
-        set_cpu_mode(config.instructions, device)
+        compute_reproducibly(config.instructions, device)
         self.config, self.panel, self.device = config, panel, device
         self._prices = Prices.of_panel(panel, device)
 

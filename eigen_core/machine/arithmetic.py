@@ -56,7 +56,7 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
     return Arithmetic(processor=processor, instructions=instructions, blas=blas, torch=str(torch.__version__))
 
 
-def set_cpu_mode(instructions: Instructions, device: torch.device) -> None:
+def compute_reproducibly(instructions: Instructions, device: torch.device) -> None:
     """Let MKL and torch compute with these instructions, and a GPU with the same bits each time.
 
     It holds for the whole process, from here on, and must come before the first computation. On a GPU operators that

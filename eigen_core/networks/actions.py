@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import Config
-from eigen_core.machine.arithmetic import set_cpu_mode
+from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.networks.policies import Box
 from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 
@@ -56,7 +56,7 @@ class AssetActions:
 def market_actions(config: Config, device: torch.device) -> AssetActions:
     """Return coefficient, sale target and, if `trading.rank` is `separate`, rank."""
     # Here, because it must come before the first computation, which is that of the box.
-    set_cpu_mode(config.instructions, device)
+    compute_reproducibly(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
     ranks = trading.rank == "separate"
@@ -94,7 +94,7 @@ def _raw_coefficient(coefficient: float, highest: float) -> float:
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
     """Return score and speed of a portfolio of weights: the share of the way to the new score, from 0 to 1."""
     # Here, because it must come before the first computation, which is that of the box.
-    set_cpu_mode(config.instructions, device)
+    compute_reproducibly(config.instructions, device)
     most = config.portfolio.max_score
 
     def reached(scaled: Tensor, portfolio: Tensor | None) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eigen_core.common.text import SINGLE
 from eigen_core.config import Config
-from eigen_core.machine.arithmetic import set_cpu_mode
+from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.machine.chunk_sizes import encoded_at_once
 from eigen_core.market.panel import Panel
 from eigen_core.networks.actions import AssetActions, market_actions
@@ -84,7 +84,7 @@ class AgentNetwork:
         actions: AssetActions | None = None,
     ) -> None:
         # Here, because it must come before the first computation, which is that of the encoder's filters.
-        set_cpu_mode(config.instructions, device)
+        compute_reproducibly(config.instructions, device)
         features = torch.tensor(panel.features, device=device)
         training_days = len(panel.splits.train)
         self._encoder = encoder_class(config.network)(features, training_days, config.market.window, config.network)

@@ -6,12 +6,12 @@ from math import prod
 
 import torch
 
-from eigen_core.checkpoint.contents import kept_generations
+from eigen_core.checkpoint.run_contents import kept_generations
 from eigen_core.checkpoint.store import is_remote
 from eigen_core.config import Config
 from eigen_core.learning import learner_class, method_class
 from eigen_core.machine.allocation import owned_bytes
-from eigen_core.machine.arithmetic import set_cpu_mode
+from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.task import TaskData, task_class
 from eigen_core.task.replay import Column
 
@@ -47,7 +47,7 @@ class Sizes:
         Raises `InputError` if configuration and data do not agree.
         """
         device = torch.device("cpu")
-        set_cpu_mode(config.instructions, device)
+        compute_reproducibly(config.instructions, device)
         learning = learner_class(config.learner)
         task = task_class(config)(config, data.content, device, learning.heads(config))
         parameters = task.critic_layout.size + task.actor_layout.size

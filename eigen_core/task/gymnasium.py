@@ -19,7 +19,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.text import SINGLE
 from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_size_of
-from eigen_core.machine.arithmetic import set_cpu_mode
+from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
@@ -70,7 +70,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
     training_starts, validation_starts, holdout_starts = _TRAINING_SEEDS, _VALIDATION_SEEDS, _HOLDOUT_SEEDS
 
     def __init__(self, config: Config, opened: OpenedEnvironment, device: torch.device, heads: Heads) -> None:
-        set_cpu_mode(config.instructions, device)
+        compute_reproducibly(config.instructions, device)
         require_capacity(config, opened.facts)
         settings, values = config.environment, opened.facts.observation_values
         if opened.facts.discrete and heads.action_values:

@@ -5,10 +5,10 @@ from pathlib import Path
 import torch
 from memory_store import Clock, MemoryStore
 
-from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.lease import Lease
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import Store

@@ -22,7 +22,6 @@ from checkpoint_samples import (
 )
 from obstacles import OBSTACLES, replace_by
 
-from eigen_core.checkpoint.contents import RunContents
 from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     CONFIG_NAME,
@@ -35,6 +34,7 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.location import list_runs
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from memory_store import MemoryStore
 
-from eigen_core.checkpoint.contents import RunContents, kept_generations, missing_generations
+from eigen_core.checkpoint.run_contents import RunContents, kept_generations, missing_generations
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.config import CheckpointConfig
 

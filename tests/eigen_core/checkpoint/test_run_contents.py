@@ -6,7 +6,7 @@ import pytest
 from checkpoint_samples import files_of, new_run, sample
 from memory_store import MemoryStore
 
-from eigen_core.checkpoint.contents import RunContents
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.progress import progress_to
 
