@@ -118,7 +118,7 @@ class SlowEpisode:
     def is_session(self, day: int, asset: int) -> bool:
         """Whether an asset has a price that has traded on no days of the week on which this one has not."""
         if (day, asset) not in self.sessions:
-            valid = self.panel.valid[: day + 1]
+            valid = self.panel.valid[: day + 1, : self.panel.assets]
             weeks = [
                 {known % 7 for known in np.flatnonzero(valid[:, column]).tolist()} - closed
                 for column in np.flatnonzero(valid[day]).tolist()
