@@ -1,6 +1,6 @@
-"""Any Gymnasium environment with vectors of observations and actions as a task: `task: gym:Pendulum-v1`.
+"""The task `gym:Name`: episodes of a Gymnasium environment whose observations and actions are vectors or choices.
 
-An episode is named by the seed of its reset; seeds of training, validation and holdout are apart.
+The start of an episode is the seed of its reset; training, validation and holdout have different seeds.
 """
 
 import hashlib
@@ -43,12 +43,12 @@ class VectorEncoding:
     values: Tensor
 
     def detach(self) -> "VectorEncoding":
-        return self  # no parameter has made them
+        return self  # observations do not depend on parameters
 
 
 @dataclass(frozen=True)
 class UniformSampler:
-    """Draws batches from all stored transitions, with replacement, as from one block."""
+    """Implements `BatchSampler`: all stored transitions are one block, from which it draws with replacement."""
 
     size: int
     batch_size: int
@@ -64,7 +64,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
     """Implements `Task`.
 
     Raises:
-        InputError: the replay may not hold a generation, or the learner cannot choose among discrete actions.
+        InputError: the replay may be too small for a generation, or the learner needs continuous actions.
     """
 
     training_starts, validation_starts, holdout_starts = _TRAINING_SEEDS, _VALIDATION_SEEDS, _HOLDOUT_SEEDS
@@ -75,7 +75,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         settings, values = config.environment, opened.facts.observation_values
         if opened.facts.discrete and heads.action_values:
             raise InputError(
-                f"task {config.task}: its actions are Discrete, and learner.algorithm {config.learner.algorithm} "
+                f"task {config.task}: its actions are Discrete, but learner.algorithm {config.learner.algorithm} "
                 "learns continuous ones: use learner.algorithm ppo."
             )
         box: Box = Choices(opened.facts.action_values, device)
@@ -89,14 +89,14 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         self.episode_end = "ends"
         size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
         self.fingerprint = hashlib.sha256(repr(size).encode()).hexdigest()
-        # A hidden layer of a batch, or its observations; and all steps of the episodes of a generation.
+        # Bytes of a batch's hidden layer or observations, and of all steps of a generation's episodes.
         self.block_bytes = SINGLE * batch_size_of(config.learner) * max(config.network.head_width, values)
         episodes = config.evaluation.slices + config.evaluation.fixed_episodes
         self.play_bytes = SINGLE * episodes * opened.facts.episode_steps * 2 * (values + len(opened.low))
         self._opened = opened
         self._pool = EnvironmentPool(opened)
         self._device = device
-        # Other learners are refused.
+        # The other learners refuse this task.
         self._gamma = config.learner.gamma if isinstance(config.learner, ActorCriticConfig) else 0.0
         self._return_steps = heads.return_steps
         self._observed = RunningMoments("observation", values, device) if settings.normalise_observations else None
@@ -127,7 +127,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         fixed: int = 0,
     ) -> Rollout:
         if fixed:
-            # One after the other: together they would need more environments.
+            # After the others: together they would need more environments.
             first = self.roll_out(weights, starts[:, :-fixed], noise, record)
             return first.with_more(self.roll_out(weights, starts[:, -fixed:]))
         critic = self.critic_layout.views(weights[:, : self.critic_layout.size])
@@ -201,7 +201,7 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
 
 
 def check_rows(ring: Ring, episode_steps: int) -> str | None:
-    """Return why the rows of a ring on the CPU cannot be whole episodes, as the rest of a sentence; None if they can.
+    """Return a fault (`has ...`) of rows that cannot be whole episodes, or None; the ring is on the CPU.
 
     The oldest episode may have lost its first steps.
     """
@@ -238,11 +238,11 @@ def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
 
 
 Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""From observations and their step to actions and their stored form; all but the step `[episodes, values]`."""
+"""Takes observations and their step; returns actions and their stored form. Arrays are `[episodes, values]`."""
 
 
 def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, Column]:
-    """An episode's last step has `ends`, and `terminal` too unless the limit of steps ended it."""
+    """Return the replay's columns. The last step of an episode has `ends`, and `terminal` unless it is truncated."""
     return {
         "observation": Column(torch.float32, (observation_values,)),
         "next_observation": Column(torch.float32, (observation_values,)),
@@ -255,14 +255,14 @@ def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, 
 
 @dataclass(frozen=True)
 class Episodes:
-    """Episodes of unequal length, `[episodes, most steps, ...]`; values behind an episode's end mean nothing.
+    """Episodes of unequal length, `[episodes, most steps, ...]`; values after an episode's end have no meaning.
 
     Attributes:
         observations: float32 `[episodes, most steps + 1, values]`, the last one included.
         actions: in their stored form, float32 `[episodes, most steps, values]`.
-        rewards: float64 `[episodes, most steps]`; zeros behind the end.
+        rewards: float64 `[episodes, most steps]`; zeros after the end.
         lengths: int64 `[episodes]`.
-        terminated: bool `[episodes]`, the episode ended before its limit of steps.
+        terminated: bool `[episodes]`, the episode was terminated, not truncated by the limit of steps.
     """
 
     observations: NDArray[np.float32]
@@ -287,7 +287,7 @@ class Episodes:
 
 
 class EnvironmentPool:
-    """Environments that are made once and reset with a seed for each episode, so that none remembers an earlier one."""
+    """Environments that are made once; a reset with a seed starts each episode, independent of earlier ones."""
 
     def __init__(self, opened: OpenedEnvironment) -> None:
         self._opened = opened
@@ -312,7 +312,7 @@ class EnvironmentPool:
         for step in range(most):
             if not playing:
                 break
-            # Of all episodes, also those that have ended: equal shapes, so equal bits.
+            # Ended episodes get actions too: equal shapes give equal bits.
             taken, actions[:, step] = act(observations[:, step], step)
             played = opened.environment_actions(taken)
             for index in tuple(playing):
@@ -332,4 +332,4 @@ def _not_finite(opened: OpenedEnvironment, seed: int, step: int, reward: float, 
     wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
     what = f"the observed value {values[wrong[0]]} (number {wrong[0]})" if len(wrong) else f"the reward {reward}"
     where = f"step {step} of the episode with seed {seed}" if step else f"reset(seed={seed})"
-    return f"Environment {opened.name} gave {what}, which is not finite, in {where}."
+    return f"Environment {opened.name} gave {what}, which is not finite, in {where}. Correct the environment."

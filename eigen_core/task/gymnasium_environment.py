@@ -1,4 +1,4 @@
-"""A Gymnasium environment by its name: its spaces, and whether agents can play it."""
+"""Make a Gymnasium environment by its name, and check that agents can play it."""
 
 import logging
 import sys
@@ -25,7 +25,7 @@ Environment = gymnasium.Env[Any, Any]
 
 @dataclass(frozen=True)
 class EnvironmentFacts:
-    """Lengths of a flattened observation and action (the choices, if it is discrete), and most steps of an episode."""
+    """Values of a flattened observation and of an action (choices, if discrete), and most steps of an episode."""
 
     observation_values: int
     action_values: int
@@ -46,8 +46,8 @@ class OpenedEnvironment:
     """An environment whose observations are vectors and whose actions are vectors with bounds, or choices.
 
     Attributes:
-        name: as the configuration has it, without `gym:`.
-        low, high: bounds of a flattened action, float32 `[values]`; of a discrete action, of each choice.
+        name: `task` of the configuration, without `gym:`.
+        low, high: bounds of a flattened action, float32 `[values]`; 0 and 1 for each choice of a discrete one.
     """
 
     name: str
@@ -59,7 +59,7 @@ class OpenedEnvironment:
     first_choice: int = 0
 
     def environment_actions(self, actions: NDArray[np.float32]) -> NDArray[np.generic]:
-        """Return the environment's own actions for float32 `[count, values]`."""
+        """Convert actions of a policy, float32 `[count, values]`, to the environment's action space."""
         if self.facts.discrete:
             numbers: NDArray[np.int64] = self.first_choice + actions.argmax(axis=1)
             return numbers
@@ -68,13 +68,13 @@ class OpenedEnvironment:
 
 
 def open_environment(config: Config) -> OpenedEnvironment:
-    """Open the environment of a task and look at its spaces.
+    """Make the environment that a task names, check its spaces, and play one step.
 
     The task names an id of Gymnasium's registry (`gym:Pendulum-v1`), one that a module registers when it is imported
     (`gym:module:Name-v0`), or a class (`gym:module:Class`).
 
     Raises:
-        InputError: there is no such environment, it cannot be made, or agents cannot play it.
+        InputError: there is no such environment, making it fails, or agents cannot play it.
     """
     name, settings = config.task.removeprefix("gym:"), config.environment
     make, known_limit = _maker(name, settings)
@@ -82,7 +82,10 @@ def open_environment(config: Config) -> OpenedEnvironment:
     try:
         environment = make()
     except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise InputError(f"task gym:{name}: it cannot be made: {_one_line(error)}") from error
+        raise InputError(
+            f"task gym:{name}: making the environment failed with {type(error).__name__}: {_one_line(error)} Install "
+            "what it needs, or correct it."
+        ) from error
     try:
         opened = _with_spaces(name, make, environment, settings.episode_steps or known_limit)
         _require_played(opened, environment)
@@ -97,7 +100,7 @@ def _with_spaces(
     observations, actions = environment.observation_space, environment.action_space
     if not isinstance(observations, spaces.Box):
         raise InputError(
-            f"task gym:{name}: its observations are {type(observations).__name__}, and agents observe vectors (Box): "
+            f"task gym:{name}: its observations are {type(observations).__name__}, but agents observe vectors (Box): "
             "wrap it in gymnasium.wrappers.FlattenObservation."
         )
     first_choice = 0
@@ -108,18 +111,18 @@ def _with_spaces(
         low, high = actions.low.astype(np.float32).ravel(), actions.high.astype(np.float32).ravel()
     else:
         raise InputError(
-            f"task gym:{name}: its actions are {type(actions).__name__}, and agents act by vectors of real numbers "
+            f"task gym:{name}: its actions are {type(actions).__name__}, but agents act by vectors of real numbers "
             "(Box) or by choices (Discrete): choose an environment with such actions."
         )
     if not (np.isfinite(low).all() and np.isfinite(high).all() and (low < high).all()):
         raise InputError(
-            f"task gym:{name}: its actions have no finite bounds, and agents need them: wrap it in "
+            f"task gym:{name}: its actions have no finite bounds, which agents need: wrap it in "
             "gymnasium.wrappers.RescaleAction."
         )
     if episode_steps is None:
         raise InputError(
-            f"task gym:{name}: no limit of its episodes is registered: give environment.episode_steps, the most steps "
-            "of an episode."
+            f"task gym:{name}: it is registered without max_episode_steps: give environment.episode_steps, the most "
+            "steps of an episode."
         )
     discrete = isinstance(actions, spaces.Discrete)
     facts = EnvironmentFacts(int(np.prod(observations.shape)), len(low), episode_steps, discrete)
@@ -175,7 +178,7 @@ def _maker(name: str, settings: EnvironmentConfig) -> tuple[Callable[[], Environ
         ) from error
     if ".mujoco." in str(spec.entry_point) and find_spec("mujoco"):
         import_module("mujoco")
-    # The checker of spaces and types would double the time of a step.
+    # Gymnasium's checker of spaces and types would double the time of a step.
     return partial(
         gymnasium.make, spec, max_episode_steps=settings.episode_steps, disable_env_checker=True
     ), spec.max_episode_steps
@@ -189,7 +192,7 @@ def _log_physics_warnings() -> None:
 
 @lru_cache(maxsize=1_000)
 def _log_once(text: str) -> None:
-    # Every environment that is made repeats what is wrong with its model.
+    # Each environment that is made repeats the warnings about its model.
     logger.warning("MuJoCo: %s", text)
 
 

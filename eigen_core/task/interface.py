@@ -26,10 +26,10 @@ class TaskData:
     """Opened data of a task.
 
     Attributes:
-        content: argument `data` of the task; None: it needs no data.
-        size, facts: its size in words and, if there are any, in numbers, a dataclass.
-        lines: findings in the data, sentences for users.
-        parts: the parts for training, validation and holdout: rows of a table.
+        content: argument `data` of the task; None: the task needs no data.
+        size, facts: size of the data in words, and as a dataclass of numbers (None without data).
+        lines: findings in the data, as sentences for users.
+        parts: days of training, validation and holdout, as rows of a table.
     """
 
     content: Any = None
@@ -41,13 +41,13 @@ class TaskData:
 
 @dataclass(frozen=True)
 class Rollout:
-    """Results of the episodes of a group of agents; an episode is (agent, start), agents first.
+    """Results of the episodes of a group of agents, ordered by agent and then by start.
 
     Attributes:
         rewards: sum of each episode's rewards, float64 `[agents, episodes of an agent]`, on the host.
         counts: the task's own counts of each episode, float64 `[agents * episodes of an agent, ...]`, on the host.
-        transitions: the rows to store, in the order of episodes and steps: each of the task's columns, on the device;
-            None unless recorded.
+        transitions: the rows to store, ordered by episode and step: all of the task's columns, on the device; None if
+            they were not recorded.
     """
 
     rewards: NDArray[np.float64]
@@ -115,7 +115,7 @@ class Transitions(Generic[Observed]):
 
 
 class BatchSampler(Protocol):
-    """Draws batches of stored transitions. Each batch is from one block, which a task may encode as a whole."""
+    """Draws batches of stored transitions. A batch is from one block (of days), which a task may encode as a whole."""
 
     def draw_blocks(self, generator: np.random.Generator, shape: tuple[int, ...]) -> NDArray[np.int64]:
         """Draw the block of each batch: int64 of this shape."""
@@ -127,21 +127,21 @@ class BatchSampler(Protocol):
 class Task(Protocol[Observed, Encoded]):
     """A task on a device. Parameters of networks are views into rows of a population, `[agents, ...]`.
 
-    A subclass inherits the methods of a task without data, prices and normalisation.
+    By default a task has no data, no prices and no normalisation.
 
     Attributes:
         critic_layout, actor_layout: parameters of an agent; in a row of the population the critic's come first.
         box: the actions.
         columns: the values of a stored transition.
         episode_steps, min_episode_steps: most and fewest steps of an episode.
-        episode_end: the column, bool, of an episode's last step; whether the step is terminal or not.
+        episode_end: name of the bool column that marks the last step of an episode, terminated or truncated.
         fingerprint: hash of the data.
         block_bytes: size of the largest array that learning from a batch makes for one agent; it decides how many
             agents learn together.
         play_bytes: memory of one agent while it plays the episodes of a generation; it decides how many play together.
-        state: running moments that normalise observations; tensors that are never written to. Phases set it from the
-            training state. A generation learns by the state that it has played by; the first one, which plays without,
-            learns by the state after its own episodes.
+        state: running moments that normalise observations, never changed in place. Phases set it from the training
+            state. A generation learns with the moments with which it played; the first one, which plays without any,
+            learns with those of its own episodes.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ class Task(Protocol[Observed, Encoded]):
         """Open the data that the configuration names; by default a task needs none.
 
         Raises:
-            InputError: they cannot be used, or do not fit the configuration.
+            InputError: the data cannot be used, or do not fit the configuration.
         """
         return TaskData()
 
@@ -200,7 +200,7 @@ class Task(Protocol[Observed, Encoded]):
         return None
 
     def noise_shape(self, episodes: int) -> tuple[int, ...]:
-        """Return the shape of the exploration noise of one agent."""
+        """Return the shape of the exploration noise of one agent in this number of episodes."""
 
     def roll_out(
         self,
@@ -215,7 +215,7 @@ class Task(Protocol[Observed, Encoded]):
         Args:
             weights: float32 `[agents, parameters]`.
             starts: int64 `[agents, episodes]`.
-            noise: float32 `[agents, *noise_shape]` (`Policy.play`); None: none.
+            noise: float32 `[agents, *noise_shape]` (`Policy.play`); None: no noise.
             record: return the transitions.
             fixed: number of each agent's last episodes that are played without noise and not recorded.
         """
@@ -244,35 +244,34 @@ class Task(Protocol[Observed, Encoded]):
         """Return the actor's policy for observations; its actions are float32 `[agents, batch, ...]`."""
 
     def values(self, critic: Parameters, encoding: Encoded, actions: Tensor | None) -> Tensor:
-        """Return each critic's value of actions in natural units, None: of observations alone.
+        """Return the values of each critic, float32 `[critics, agents, batch]`.
 
-        float32 `[critics, agents, batch]`.
+        They are of `actions` in natural units; if `actions` is None, of observations alone.
         """
 
     def check_rows(self, ring: Ring) -> str | None:  # noqa: ARG002
-        """Return why the rows of a ring cannot be whole episodes, as the rest of a sentence; None if they can."""
+        """Return a fault (`has ...`) of a ring whose rows cannot be whole episodes, or None."""
         return None
 
     def facts(self) -> dict[str, JsonValue]:
-        """Return the facts that a user of an agent needs beside weights and configuration."""
+        """Return the facts that a user of an agent needs besides weights and configuration."""
         return {}
 
 
 @runtime_checkable
 class DifferentiableGrowth(Protocol):
-    """A task whose rewards over a stretch of days are a differentiable function of an agent's weights."""
+    """A task whose rewards over consecutive days are a differentiable function of an agent's weights."""
 
     @property
     def growth_days(self) -> range:
-        """The training days whose rewards are known before the training days end."""
+        """The training days whose rewards do not depend on days after the training days."""
 
     def growth(self, weights: Tensor, first_day: int, days: int) -> tuple[Tensor, Tensor]:
-        """Return the rewards of agents without noise in a stretch of days that begins as an episode does.
+        """Return the rewards of agents without noise on consecutive days, which begin like an episode.
 
         Args:
-            weights: float32 `[agents, parameters]`; rewards have a gradient by them.
-            first_day: the first day.
-            days: number of days.
+            weights: float32 `[agents, parameters]`; the rewards are differentiable by them.
+            first_day, days: the first day, and the number of days.
 
         Returns:
             Rewards, and turnover as a share of the equity, without a gradient: float32 `[agents, days]` each.
@@ -281,7 +280,7 @@ class DifferentiableGrowth(Protocol):
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Outcomes of each alternative of a moment, taken or not: `[agents, batch, candidates, settings]`.
+    """Outcomes of all alternatives at some moments, played or not: `[agents, batch, candidates, settings]`.
 
     Attributes:
         rewards: float32, in the units of the task's rewards.
@@ -298,8 +297,8 @@ class Outcomes:
 class KnownOutcomes(Protocol):
     """A task whose alternatives all have known outcomes.
 
-    At each step an agent may take one of several candidates, with one of `Heads.outcomes` settings, and the candidate
-    is blocked until it ends. Nothing else depends on that, so the outcome of each is known without being played.
+    At each step an agent may take one of several candidates (assets) with one of `Heads.outcomes` settings (sale
+    targets), and the candidate is blocked until its end. This changes nothing else, so all outcomes are known unplayed.
     """
 
     def outcome_sampler(self, batch_size: int) -> BatchSampler | None:
@@ -309,4 +308,4 @@ class KnownOutcomes(Protocol):
         """Return observations at moments of a block, int64 `[agents, batch]`, and the outcomes."""
 
     def expected_outcomes(self, actor: Parameters, encoding: Any) -> ExpectedOutcomes:  # noqa: ANN401 - the task's own
-        """Return the actor's expectations of the alternatives."""
+        """Return the outcomes that the actor predicts for the alternatives."""

@@ -37,7 +37,7 @@ from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
 
 @dataclass(frozen=True)
 class MarketRollout:
-    """Results of episodes: their rewards, float64 `[agents, slices]` on the host, counts, and recorded transitions."""
+    """Rewards of episodes, float64 `[agents, slices]` on the host, their results, and the episodes to store."""
 
     rewards: NDArray[np.float64]
     summary: EpisodeSummary
@@ -48,10 +48,10 @@ class _Day(NamedTuple):
     """Inputs that differ from one day of a group's episodes to the next.
 
     Attributes:
-        rows, time: of `EncodedEpisodes.of_step`.
+        rows, time: results of `EncodedEpisodes.of_step`.
         portfolio: float16 `[agents, slices, assets, values]`.
-        noise: of the policy, float32 `[agents, slices, assets, values]`; None: none.
-        decision: of the environment; None: nothing is bought any more.
+        noise: argument of `Policy.play`.
+        decision: result of `TradingEnvironment.decision_inputs`.
     """
 
     rows: Tensor
@@ -67,10 +67,10 @@ _CELLS_AT_A_TIME = 1 << 20
 
 @dataclass(frozen=True)
 class OutcomeTable:
-    """Reward and duration of the purchase of each asset on each day at each sale target, of size 1.
+    """Reward and duration of buying each asset on each day with each sale target, and with coefficient 1.
 
     Attributes:
-        first_day: of the table.
+        first_day: day of the first row.
         rewards: float32 `[days, assets, targets]`; NaN where nothing can be bought.
         shares: float16 `[days, assets, targets]`, days from the decision to the exit / `trading.holding_days`; above 1
             where a sale waits.
@@ -172,7 +172,7 @@ class MarketTask(PanelTask):
         record: bool = False,
         fixed: int = 0,
     ) -> MarketRollout:
-        """Play as `roll_out` does."""
+        """Play episodes; the arguments are those of `roll_out`."""
         recorded = starts.shape[1] - fixed if record else 0
         encoded = EncodedEpisodes(self.network, weights, starts, self._episode_times[: self.episode_steps])
         if self.network.portfolio_values:
@@ -206,7 +206,7 @@ class MarketTask(PanelTask):
                 portfolios[:, :, step] = portfolio[:, :recorded]
                 stored[:, :, step] = chosen[:, :recorded]
             environment.end_day(decision)
-        # Its inputs are views that would keep all positions in memory while the account is made.
+        # Its inputs are views that would keep all positions in memory while the results are computed.
         del day
         nothing = torch.zeros((starts.size, assets), device=self._device)
         while not environment.done:

@@ -1,4 +1,4 @@
-"""Running moments that normalise observations and rewards; host sums, whose bits do not depend on threads."""
+"""Running moments that normalise observations and rewards; the host sums, so that bits do not depend on threads."""
 
 from collections.abc import Mapping
 
@@ -20,7 +20,7 @@ class RunningMoments:
         self._device = device
 
     def initial(self) -> dict[str, Tensor]:
-        """Return the state before any vector: count, sum and sum of squares, float64."""
+        """Return the state before any vector is added: count, sum and sum of squares, float64."""
         sums = torch.zeros(self._values, dtype=torch.float64, device=self._device)
         count = torch.zeros(1, dtype=torch.float64, device=self._device)
         return self._named(count, sums, sums.clone())
@@ -35,7 +35,7 @@ class RunningMoments:
         )
 
     def mean_and_scale(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Return mean and one over the standard deviation, float32 `[values]`; 0 and 1 before anything was added."""
+        """Return the mean and the inverse of the standard deviation, float32 `[values]`; 0 and 1 before any vector."""
         count, sums, squares = self._of(state)
         # Reading the count would wait for a GPU, and a CUDA graph could not capture it.
         rows = count.clamp_min(1.0)
@@ -51,7 +51,7 @@ class RunningMoments:
 
 
 def normalise(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
-    """Return float32 `[..., values]` less their mean, in standard deviations, clipped to 10."""
+    """Subtract the mean, multiply by `scale`, and clip to [-10, 10]: float32 `[..., values]`."""
     return ((values - mean) * scale).clamp_(-_LIMIT, _LIMIT)
 
 

@@ -1,4 +1,4 @@
-"""Base of the tasks on a panel of prices: its days, its networks, and transitions that name days."""
+"""Base of the tasks on a panel of prices: days, networks, and transitions that store a day, not its features."""
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
@@ -42,13 +42,13 @@ from eigen_core.trading.matched_traders import fewest_days
 
 @dataclass(frozen=True)
 class MarketObservation:
-    """Observations of days; `[agents, batch, ...]`.
+    """Observations of agents after the close of some days; the encoder finds the features by `days`.
 
     Attributes:
-        days: int64, the last day of each window.
-        portfolio: float32 `[agents, batch, assets, values]`; None if it is not observed.
-        episode_time: float32 `[agents, batch, 2]`.
-        block: first day of the block that holds all days.
+        days: int64 `[agents, batch]`, the last day of each window of features.
+        portfolio: float32 `[agents, batch, assets, values]`; None if agents do not observe it.
+        episode_time: float32 `[agents, batch, 2]`, see `episode_times`.
+        block: first day of the block of `PanelTask.block_days` days that contains all `days`.
     """
 
     days: Tensor
@@ -111,7 +111,7 @@ def random_panel(market: MarketConfig, size: PanelFacts) -> Panel:
 
 
 class PanelTask(Task[MarketObservation, MarketEncoding]):
-    """The part of `Task` that all tasks on a panel share; `actions` are those of an agent for each asset."""
+    """The part of `Task` that all tasks on a panel share; `actions` describe an agent's action for each asset."""
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads, actions: AssetActions) -> None:
         require_scale(config, panel.days, self.steps(config))
@@ -152,7 +152,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         network, evaluation, assets = config.network, config.evaluation, self.panel.assets
         episodes, steps = evaluation.slices + evaluation.fixed_episodes, self.steps(config)
         days = len(self.panel.splits.train) + len(self.panel.splits.validation)
-        # Where those before a day are computed with it, days between episodes are encoded too.
+        # An encoder that computes the days before a day with it encodes days between episodes too.
         if not self.network.block_bound:
             days = min(days, episodes * steps)
         encoded = assets * (SINGLE * network.embedding + 1) + SINGLE * network.embedding * network.queries
@@ -164,7 +164,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     @staticmethod
     @abstractmethod
     def steps(config: Config) -> int:
-        """Return the days of an episode that are stored."""
+        """Return how many days of an episode the replay stores."""
 
     @abstractmethod
     def decisions(self, weights: Tensor, starts: NDArray[np.int64]) -> tuple[Tensor, Excess | None]:
@@ -175,7 +175,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @abstractmethod
     def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
-        """Return the excess of episodes with these `Rollout.counts`."""
+        """Return the excess over the market of episodes with these `Rollout.counts`."""
 
     def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
         return self._excess_of(joined_counts(rollouts))
@@ -186,7 +186,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         require_scale(config, panel.days, cls.steps(config))
         facts = PanelFacts.of(panel)
         year = periods_per_year(panel.dates, config.account)
-        calendar = f"A year has {year} of these days: figures are annualised by it (account.periods_per_year)."
+        calendar = f"A year has {year} of these days: metrics are annualised by it (account.periods_per_year)."
         lines = (*report.lines(config.trading), calendar, *cls.cautions(config, facts))
         return TaskData(panel, str(facts), lines, facts, days_of(panel))
 
@@ -234,7 +234,7 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     @property
     def block_days(self) -> int:
-        """Days of the blocks that batches are from."""
+        """Length of the blocks of consecutive days from which batches are drawn."""
         last_day = self.panel.splits.train.stop
         block_days = block_days_of(self._config.learner)
         return min(block_days or last_day, last_day) if self.network.block_bound else last_day
@@ -341,8 +341,8 @@ def require_scale(config: Config, days: int, steps: int) -> None:
 def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[range]:
     """Return the runs of consecutive days to encode for episodes.
 
-    Days between two episodes are encoded too where they are at most `days_before`, the days that are computed with each
-    run before it. The starts are the first days of the episodes, int64 `[episodes]`.
+    Days between two episodes are encoded too if they are at most `days_before`: as many days before each run are
+    computed anyway. `starts` are the first days of the episodes, int64 `[episodes]`.
     """
     runs: list[range] = []
     for start in np.unique(starts).tolist():
@@ -354,7 +354,7 @@ def day_runs(starts: NDArray[np.int64], steps: int, days_before: int) -> list[ra
 
 
 class EncodedEpisodes:
-    """The market in the episodes of agents; each day is encoded once, however many episodes have it.
+    """The encoded days of the episodes of agents; a day of several episodes is encoded once.
 
     Args:
         network: forward passes.
@@ -391,14 +391,14 @@ class EncodedEpisodes:
             done += len(run)
 
     def of_step(self, step: int) -> tuple[Tensor, Tensor]:
-        """Return the arguments of `prepared` for a step: numbers of encoded days, and the time in the episode."""
+        """Return the arguments of `prepared` for a step: indices of encoded days, and the time in the episode."""
         return self._rows[:, :, step], self._times[step]
 
     def of_all_steps(self) -> Tensor:
         """Return `prepared` for all steps, float32 `[agents, episodes, steps, assets, width]`."""
         shape = (*self._rows.shape, self._network.assets, self._network.prepared_width)
         prepared = torch.empty(shape, device=self._rows.device)
-        # An episode at a time, so that the picked days take little memory.
+        # One episode at a time, so that its selected days take little memory.
         for episode, rows in enumerate(self._rows.unbind(1)):
             prepared[:, episode] = self.prepared(rows, self._times)
         return prepared
@@ -407,7 +407,7 @@ class EncodedEpisodes:
         """Return `AgentNetwork.prepare_actor` of encoded days, float32 `[agents, days, assets, width]`.
 
         Args:
-            rows: numbers of the days, int64 `[agents, days]`.
+            rows: indices of the encoded days, int64 `[agents, days]`.
             times: time in the episode, float32 `[..., days, values]`.
         """
         return self._network.prepare_actor(self.actor, self._days.picked(rows), times)

@@ -30,7 +30,7 @@ class DecidedScores:
 
     Attributes:
         scores: float32 `[agents, ..., assets]`, after the decision.
-        observed: float16 `[agents, ..., assets, portfolio values]`, the scores before it as they were observed.
+        observed: float16 `[agents, ..., assets, portfolio values]`, the scores before it, as the agents observed them.
         stored: float32 `[agents, ..., assets, values]`, the actions as the policy stores them.
     """
 
@@ -53,10 +53,10 @@ def decide_scores(
     Args:
         network, actor: forward passes, and parameters of the agents.
         prepared: result of `AgentNetwork.prepare_actor` for the day, float32 `[agents, ..., assets, width]`.
-        scores: float32 `[agents, ..., assets]`, before the decision; None on the first day: 0, and the decision moves
-            them all the way.
+        scores: float32 `[agents, ..., assets]`, before the decision. None on the first day: they are 0, and the
+            decision sets them at once.
         noise: see `Policy.play`.
-        ensemble: the agents decide together, by the means of their actions, on scores that they share.
+        ensemble: average the actions of the agents, which share one portfolio of scores.
     """
     before = prepared.new_zeros(prepared.shape[:-1]) if scores is None else scores.expand(prepared.shape[:-1])
     observed = (before / network.box.high[0]).half()[..., None][..., : network.portfolio_values]
@@ -73,7 +73,7 @@ def decide_scores(
 def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, noise: Tensor | None) -> DecidedScores:
     """Let agents decide on all days of episodes; differentiable.
 
-    `prepared` is float32 `[agents, episodes, days, assets, width]`; noise and result differ in the last dimension.
+    `prepared` is float32 `[agents, episodes, days, assets, width]`; noise and result have another last dimension.
     """
     if not network.portfolio_values:
         policy = network.policy(actor, prepared.flatten(1, 2), None)
@@ -100,7 +100,8 @@ class PortfolioTask(PanelTask):
     of the growth of its account in percent, from the fill of the decision to that of the next (`Rebalancing`).
 
     Raises:
-        InputError: some asset does not trade on some day, and the rules are those of a run from before.
+        InputError: `trading.delisting_loss` is None, portfolios may sell short, and some asset does not trade on some
+        day.
     """
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads) -> None:
@@ -109,9 +110,11 @@ class PortfolioTask(PanelTask):
         self._tradable = prices.tradable
         self._rebalancing = Rebalancing.of(prices, config.trading)
         if config.trading.delisting_loss is None and config.portfolio.short > 0.0 and not self._tradable.all():
+            day, asset = (~self._tradable).nonzero()[0].tolist()
             raise InputError(
-                "This run began under older rules for portfolios that sell short, and in these data some symbol begins "
-                "late or does not trade on some day: results would be wrong. Train a new run."
+                "trading.delisting_loss is empty, as in runs of earlier versions, whose portfolios can sell short "
+                f"(portfolio.short) only if all symbols trade every day. {panel.symbols[asset]} does not trade on "
+                f"{panel.dates[day]}: results would be wrong. Train a new run."
             )
 
     @staticmethod
@@ -172,7 +175,7 @@ class PortfolioTask(PanelTask):
         return {name: float(counts[name].mean()) for name in _COUNTED}
 
     def _excess_counts(self, rewards: Tensor, targets: Tensor, days: Tensor) -> dict[str, Tensor]:
-        """Return the counts of `excess` for each episode; returns are those from fill to fill."""
+        """Return each episode's first day, and its returns from fill to fill in excess of equal weights."""
         equal = equal_weights_like(targets, self._tradable[days])
         returns, market = (
             torch.exp(growth / PERCENT) for growth in (rewards, self._rebalancing.on(days).growth(equal)[0])
@@ -180,7 +183,7 @@ class PortfolioTask(PanelTask):
         return {"first_day": days[..., 0].double(), "excess_of_days": returns - market}
 
     def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
-        """Return the excess over equal weight of the same exposure, a year."""
+        """Return the annual excess over equal weights of the same exposure."""
         first, gained = counts["first_day"].astype(np.int64), counts["excess_of_days"]
         year = periods_per_year(self.panel.dates, self._config.account)
         return mean_excess(gained, np.ones_like(gained), first, newey_west_lags(self.episode_steps), year)
@@ -188,7 +191,7 @@ class PortfolioTask(PanelTask):
     @property
     def growth_days(self) -> range:
         train = self.panel.splits.train
-        # The fill of the last decision, and the one after it.
+        # The last decision needs its own fill and the fill a day later.
         return range(
             max(train.start, self._config.market.window - 1), train.stop - fill_offset(self._config.trading) - 1
         )

@@ -14,7 +14,7 @@ from eigen_core.machine import SharedTensor, shared_zeros, unwritten_zeros
 
 @dataclass(frozen=True)
 class Column:
-    """One value, or array of values, of each stored transition; `on_host`: with a copy on the host for samplers."""
+    """Type and shape of one field of a transition; `on_host`: keep a copy on the host, for samplers."""
 
     dtype: torch.dtype
     shape: tuple[int, ...] = ()
@@ -23,11 +23,11 @@ class Column:
 
 @dataclass(frozen=True)
 class Stretches:
-    """Consecutive transitions of one episode from each of some slots on; `[*slots, steps]`.
+    """Consecutive transitions of an episode that start at each of some slots; `[*slots, steps]`.
 
     Attributes:
         slots: int64; where `taken` is false, they have no meaning.
-        taken: bool, the transition is of the episode of the first, and was stored after it.
+        taken: bool, the transition is of the same episode as the first one, and was stored after it.
     """
 
     slots: Tensor
@@ -45,7 +45,7 @@ class Stretches:
 
 
 class Replay:
-    """A ring of transitions on the device. On the CPU, slots that were never written take addresses and no memory.
+    """A ring of transitions on the device. On the CPU, slots that were never written take no memory.
 
     Attributes:
         written: transitions ever appended; number n (from 0) is in slot n % capacity.
@@ -75,7 +75,7 @@ class Replay:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the ring at capacity."""
+        """Bytes of the full ring."""
         return sum(column.nbytes for column in self._columns.values())
 
     @property
@@ -99,10 +99,10 @@ class Replay:
         self.written += total
 
     def appended(self, rows: Mapping[str, Tensor]) -> "Replay":
-        """Return this buffer with `rows` stored. Memory is shared; the position of this object stays.
+        """Return a buffer with `rows` stored, which shares this one's memory; the position of this one stays.
 
-        Storing can so be committed together with other things: until the returned object replaces this one, the same
-        rows can be stored again, with the same result.
+        The caller can so commit the rows together with other changes: until the returned object replaces this one, the
+        same rows can be stored again, with the same result.
         """
         further = copy(self)
         further.append(rows)
@@ -111,7 +111,8 @@ class Replay:
     def follow(self, other: "Replay") -> None:
         """Copy the new transitions of another buffer, or all of them if this one is too far behind.
 
-        The other buffer, on any device, has the same capacity and columns, and began with the same transitions.
+        The other buffer, on any device, must have the same capacity and columns, and have started with the same
+        transitions.
         """
         if not other.written - other.size <= self.written <= other.written:
             self.written = other.written - other.size
@@ -126,14 +127,14 @@ class Replay:
         return {name: self._columns[name][slots] for name in names or self._columns}
 
     def newest(self, count: int) -> dict[str, Tensor]:
-        """Return the newest transitions, the last of them last: `[count, ...]` of each column."""
+        """Return the newest transitions, oldest first: `[count, ...]` of each column."""
         first = next(iter(self._columns.values()))
         return self.pick((torch.arange(self.written - count, self.written, device=first.device)) % self.capacity)
 
     def stretches(self, slots: Tensor, steps: int, end: str) -> Stretches:
-        """Return up to `steps` transitions from each of `slots` on, int64 of any shape.
+        """Return up to `steps` transitions, starting at each of `slots`, int64 of any shape.
 
-        They end with the episode, which the bool column `end` marks, and with the newest stored transition.
+        They end with the episode, whose last step the bool column `end` marks, or with the newest transition.
         """
         ahead = torch.arange(steps, device=slots.device)
         following = (slots[..., None] + ahead) % self.capacity
@@ -162,7 +163,7 @@ class Replay:
         wanted = {name: (column.dtype, column.shape) for name, column in columns.items()}
         found = {name: (column.dtype, tuple(column.shape[1:])) for name, column in ring.columns.items()}
         if found != wanted:
-            raise ValueError(f"{found} are not the columns of this replay, {wanted}")
+            raise ValueError(f"The ring's columns {found} are not the columns of this replay: {wanted}.")
         replay = cls(0, columns, device)
         replay._columns = {name: column.to(device) for name, column in ring.columns.items()}
         replay.written = ring.written
@@ -172,7 +173,7 @@ class Replay:
     def share(self) -> Mapping[str, SharedTensor]:
         """Return the shared memory of the columns for other processes; the first call moves them there.
 
-        Transitions that are appended later are there at once. Only on the CPU (`shares_memory`).
+        They see later transitions at once. Only on the CPU (`shares_memory`).
 
         Raises:
             OSError: the system refuses such memory.
@@ -192,7 +193,7 @@ class Replay:
 
 
 def _unwritten(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:
-    """Return zeros; on the CPU memory is taken by writing to them."""
+    """Return zeros; on the CPU they take memory only when they are written."""
     return unwritten_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 
 

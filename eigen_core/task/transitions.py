@@ -1,7 +1,7 @@
 """Transitions of a panel in the replay: their columns, and samplers.
 
-A transition has its day instead of its window. Its next observation is the portfolio of the slot after it and the day
-after its day; the last transition of an episode is terminal.
+A transition stores its day, not the window of features. Its next observation is of the day after, with the portfolio in
+the next slot; the last transition of an episode is terminal.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from eigen_core.config import Config
 from eigen_core.task.replay import Column, Replay
 
 EPISODE_END = "terminal"
-"""The column of an episode's last step."""
+"""Name of the column that marks the last step of an episode."""
 _ROWS_AT_A_TIME = 1 << 18
 """Rows that are checked at a time, in a few megabytes."""
 
@@ -36,7 +36,7 @@ def market_columns(
 
 @dataclass(frozen=True)
 class EpisodeBatch:
-    """The stored days of whole episodes, `[episodes, days, ...]`.
+    """The days of whole episodes that the replay stores, `[episodes, days, ...]`.
 
     Attributes:
         first_days: int64 `[episodes]`, day of each episode's first step.
@@ -52,21 +52,21 @@ class EpisodeBatch:
 
 
 def stored_steps(config: Config) -> int:
-    """Return the days of an episode of the task `market` that are stored: those of decisions, or all."""
+    """Return the days of a `market` episode that are stored: all with `replay.settlement_days`, else those of decisions."""
     return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
 
 
 def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
     """Return the rewards of the first steps, float32 `[episodes, steps]`; the last includes those of all later days."""
     stored = rewards[:, :steps].clone()
-    # One after the other: the order of a sum over days would depend on the number of episodes.
+    # Added one by one: the order in which `sum` adds days would depend on the number of episodes.
     for later in rewards[:, steps:].unbind(1):
         stored[:, -1] += later
     return stored.float()
 
 
 def rows_of(episodes: EpisodeBatch, actions: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """Return the transitions of episodes in their order, as columns `[episodes * days, ...]`; actions of this dtype."""
+    """Return the transitions of episodes in order, as columns `[episodes * days, ...]`; `actions` is their dtype."""
     count, days = episodes.rewards.shape
     steps = torch.arange(days, device=episodes.rewards.device)
     return {
@@ -86,10 +86,9 @@ def stored_days(replay: Replay) -> NDArray[np.int32]:
 
 
 def check_rows(ring: Ring, starts: range, episode_days: int) -> str | None:
-    """Return why the rows of a ring cannot be whole episodes, as the rest of a sentence; None if they can.
+    """Return a fault (`has ...`) of a ring whose rows cannot be whole episodes, or None; the ring is on the CPU.
 
-    Episodes begin with row 0: a row's number determines its step. They may begin on the days `starts`. The ring's
-    columns are on the CPU.
+    The first episode begins with row 0, so a row's number determines its step. `starts` are the possible first days.
     """
     began_before: Tensor | None = None
     oldest = ring.written - ring.size
@@ -119,7 +118,7 @@ class BlockSampler:
         row_days: day of each row, int32 `[rows]`.
         block_days: days of a block.
         stop: the day after the last training day; no transition leads beyond it.
-        most_steps: most days of a transition.
+        most_steps: most days that a transition spans.
         batch_size: rows of a batch.
 
     Attributes:
@@ -137,7 +136,7 @@ class BlockSampler:
         self.block_starts: NDArray[np.int64] = starts[high - low >= batch_size]
 
     def _places(self, block: NDArray[np.int64]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Return the places of the days to draw from, of blocks that begin on days."""
+        """Return the bounds, in the sorted days, of the days to draw from, for blocks that begin on these days."""
         end = block + self._block_days
         last = end - np.where(end >= self._stop, 1, self._most_steps)
         return np.searchsorted(self._days, block), np.searchsorted(self._days, last, side="right")
