@@ -3,14 +3,14 @@
 Pourchot & Sigaud 2019 (arXiv:1810.01222), section 4 and algorithm 1. There, actors are drawn, half of them learn, all
 are evaluated, and the fittest half moves the distribution. Here, learning follows evaluation. So an agent that is drawn
 is evaluated as drawn; those that then learn are evaluated once more in the next generation, and then make way. Each
-generation so evaluates as many agents that have learned, and as many that were drawn, as in the paper; what has learned
-began with a draw from the distribution of one generation before. Fitness always belongs to the weights that played.
+generation so evaluates as many agents that have learned, and as many that were drawn, as in the paper; agents that have
+learned were drawn from the distribution of one generation before. Fitness always belongs to the weights that played.
 
 All agents that are drawn have one critic, as in the paper: that of the fittest agent that has learned. With its
 optimizer and its target it lives on through all generations; actors and their optimizers begin anew. Unlike there, each
-of those that learn in a generation trains a copy of it, so that none depends on which agents are computed beside it. As
+of those that learn in a generation trains a copy of it, so that none depends on which agents are in its group. As
 in the authors' code (github.com/apourchot/CEM-RL), agents are drawn in pairs on opposite sides of the mean. The mean
-itself is played and can become the champion; its fitness does not move the distribution. Without importance mixing.
+itself is played and can become the champion; its fitness does not move the distribution. There is no importance mixing.
 """
 
 import math
@@ -37,7 +37,7 @@ from eigen_core.machine.gpu import on_device
 from eigen_core.networks.population import Population
 
 _MEAN = 0
-"""The agent that is the mean of the distribution."""
+"""Index of the agent that is the mean of the distribution."""
 
 
 def shares(parents: int) -> list[float]:
@@ -88,7 +88,7 @@ class CemMethod(PopulationMethod):
             weights[agent, self._actor] = self._draw(generation, agent, state)
 
     def _draw(self, generation: int, agent: int, state: MethodState) -> Tensor:
-        """Return the actor that an agent of a generation begins with, given the state at the generation's start.
+        """Return the initial actor of an agent in a generation, given the state at the generation's start.
 
         From the last agent on, every two lie on opposite sides of the mean.
         """
@@ -103,7 +103,7 @@ class CemMethod(PopulationMethod):
     def breed(self, ended: GenerationResult) -> NextPopulation:
         """Move the distribution; play its mean, the agents that have learned, and new ones drawn from it.
 
-        Where half of the agents learn, there is no place left for the weakest of them beside the mean.
+        If half of the agents learn, the weakest of those that have learned makes way for the mean.
         """
         size = ended.population.size
         candidates = [agent for agent in ended.ranking if agent != _MEAN]
@@ -129,8 +129,8 @@ class CemMethod(PopulationMethod):
     def _next_distribution(self, ended: GenerationResult, parents: Sequence[int]) -> MethodState:
         """Return the distribution after a generation (equations 1 and 2).
 
-        The variance has a factor of one over the number of parents, which the paper leaves out and its authors' code
-        has: without it the way that agents have learned is added to the variance, which then grows without end.
+        The variance is divided by the number of parents, as in the authors' code but not in the paper: otherwise the
+        distance that agents have learned would add to it, and it would grow without bound.
         """
         old = ended.state.tensors["mean"]
         mean, variance = torch.zeros_like(old), torch.zeros_like(old)

@@ -24,12 +24,12 @@ from eigen_core.task.replay import Replay
 
 
 class CounterfactualLearner(BatchLearner[Observed, Encoded]):
-    """Implements `Learner`, of tasks that implement `KnownOutcomes`; it reads nothing of the replay."""
+    """Implements `Learner` for tasks that implement `KnownOutcomes`; it does not read the replay."""
 
     curves: ClassVar[tuple[Curve, ...]] = (
-        Curve("reward_loss", "Mean squared error of the rewards that are expected, in scaled rewards."),
-        Curve("time_loss", "Mean squared error of the times, as shares of the longest."),
-        Curve("spread", "Standard deviation of the best rewards that are expected, in scaled rewards."),
+        Curve("reward_loss", "Mean squared error of the predicted rewards, in scaled rewards."),
+        Curve("time_loss", "Mean squared error of the predicted times until the exit, as shares of the longest."),
+        Curve("spread", "Standard deviation of the best predicted rewards, in scaled rewards."),
         Curve("gradient_norm", "Norm of an agent's gradient before clipping."),
     )
 
@@ -44,12 +44,12 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     def heads(config: Config) -> Heads:
         if not issubclass(task_class(config), KnownOutcomes):
             raise InputError(
-                f"learner.algorithm {config.learner.algorithm} learns from outcomes of what was not played, "
-                f"which task {config.task} does not offer: use another learner, or task market."
+                f"learner.algorithm {config.learner.algorithm} learns from the outcomes of actions that were "
+                f"not played, and task {config.task} has none: use task market, or another learner.algorithm."
             )
         return Heads(critics=0, outcomes=learner_settings(config, CounterfactualConfig).target_bins)
 
-    def _sampler(self, replay: Replay) -> BatchSampler | None:  # noqa: ARG002 - of what was never played
+    def _sampler(self, replay: Replay) -> BatchSampler | None:  # noqa: ARG002 - outcomes are not stored there
         return self._known.outcome_sampler(self._learner.batch_size)
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:  # noqa: ARG002

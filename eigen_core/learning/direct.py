@@ -2,7 +2,7 @@
 
 Moody and Saffell 2001, "Learning to trade via direct reinforcement", IEEE Transactions on Neural Networks 12, section
 II: an agent's trades do not move prices, so that the account, costs included, is a differentiable function of its
-weights. There is no critic and nothing of the replay is read; the task offers the gradient (`DifferentiableGrowth`).
+weights. There is no critic, and the replay is not read; the task provides the gradient (`DifferentiableGrowth`).
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ from eigen_core.task.replay import Replay
 
 @dataclass(frozen=True)
 class StretchPlan:
-    """The stretches of days that all agents learn from. Implements `LearningPlan`.
+    """The stretches of consecutive days that all agents learn from. Implements `LearningPlan`.
 
     Attributes:
-        starts: first day of each, int64 `[gradient steps, stretches of a step]`.
-        days: of a stretch.
+        starts: first day of each stretch, int64 `[gradient steps, stretches of a step]`.
+        days: length of a stretch.
     """
 
     starts: NDArray[np.int64]
@@ -49,12 +49,8 @@ class StretchPlan:
 class DirectLearner(BaseLearner[Any, Any]):
     """Implements `Learner`.
 
-    Args:
-        config: learner settings.
-        task: the environment.
-
     Raises:
-        InputError: the task does not offer `DifferentiableGrowth`.
+        InputError: the task does not implement `DifferentiableGrowth`.
     """
 
     curves: ClassVar[tuple[Curve, ...]] = (
@@ -68,15 +64,15 @@ class DirectLearner(BaseLearner[Any, Any]):
     def __init__(self, config: Config, task: Task[Any, Any]) -> None:
         if not isinstance(task, DifferentiableGrowth):
             raise InputError(
-                f"learner.algorithm {config.learner.algorithm} needs the gradient of an account's growth, which task "
-                f"{config.task} does not offer: use task portfolio, or another algorithm."
+                f"learner.algorithm {config.learner.algorithm} needs the gradient of an account's growth, and task "
+                f"{config.task} has none: use task portfolio, or another algorithm."
             )
         self._learner = learner_settings(config, DirectConfig)
         super().__init__(config, task, self._learner.gradient_steps)
         self._account = task
 
     @staticmethod
-    def heads(config: Config) -> Heads:  # noqa: ARG004 - it has no choice
+    def heads(config: Config) -> Heads:  # noqa: ARG004 - for any settings
         return Heads(critics=0)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> StretchPlan | None:  # noqa: ARG002
@@ -93,7 +89,7 @@ class DirectLearner(BaseLearner[Any, Any]):
         self,
         group: Population,
         plan: StretchPlan,
-        replay: Replay,  # noqa: ARG002 - nothing of it is read
+        replay: Replay,  # noqa: ARG002 - it is not read
         between_steps: Callable[[], None],
     ) -> LearningResult:
         every_step = [True] * plan.gradient_steps
@@ -105,7 +101,7 @@ class DirectLearner(BaseLearner[Any, Any]):
         return LearningResult.of(group, self.curves, rows)
 
     def _step(self, group: Population, starts: list[int], days: int, corrections: Tensor) -> list[Tensor]:
-        """Take one optimizer step up the mean growth less the risk aversion times its variance; return `curves`."""
+        """Take one optimizer step that raises mean growth less risk aversion times its variance; return `curves`."""
         learner = self._learner
         aversion = setting(group, learner, "risk_aversion")
         parts = [group.weights[:, columns].clone().requires_grad_() for columns in (self._critic, self._actor)]

@@ -1,8 +1,8 @@
-"""Evolutionary reinforcement learning: a population that evolves beside agents that learn.
+"""Evolutionary reinforcement learning: some agents evolve, others learn by gradients.
 
-Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1: the population does not learn by gradients. From its episodes the
-learning agent learns, whose weights are copied into the population every few generations. Unlike there, the agents that
-evolve explore as those that learn do, and mutation adds noise of an absolute size.
+Khadka & Tumer 2018 (arXiv:1805.07917), algorithm 1: the population does not learn by gradients. The learning agent
+learns from its episodes, and its weights are copied into the population every few generations. Unlike there, the agents
+that evolve explore as those that learn do, and mutation adds noise of an absolute size.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ from eigen_core.networks.population import Population
 
 
 class ErlMethod(GeneticMethod):
-    """The genetic algorithm over the first agents; the last ones learn. Implements `PopulationMethod`."""
+    """Implements `PopulationMethod`: the genetic algorithm over the first agents; the last ones learn."""
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:
         super().__init__(config, critic, new_agents)
@@ -37,10 +37,10 @@ class ErlMethod(GeneticMethod):
         return slice(size - learning, size)
 
     def breed(self, ended: GenerationResult) -> NextPopulation:
-        """Breed from the agents that evolve, keep those that learn.
+        """Breed from the agents that evolve, and keep the agents that learn.
 
-        Every `evolution.sync_generations` generations the fittest of these takes the place of the agent that was bred
-        last: no elite, unless all are elites, and then the weakest.
+        Every `evolution.sync_generations` generations the fittest learning agent replaces the agent that was bred last:
+        not an elite, unless all are elites, and then the weakest.
         """
         first, old = self._evolving.stop, ended.population
         evolving = Population(old.weights[:first], {name: tensor[:first] for name, tensor in old.state.items()})

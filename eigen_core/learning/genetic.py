@@ -23,13 +23,13 @@ from eigen_core.networks.population import Population
 
 
 class MutationState(Record):
-    """How strongly mutants are changed, and how long nothing has improved.
+    """Strength of mutation, and generations without progress.
 
     Attributes:
         rate: share of a mutant's weights that are changed.
         std: standard deviation of the change.
-        reference: the score that the next progress is measured against; None before the first generation.
-        generations_without_progress: since the reference was set, or since mutation last grew.
+        reference: the score that the next scores are compared with; None before the first generation.
+        generations_without_progress: generations since the reference was set, or since mutation last grew.
     """
 
     rate: float
@@ -42,10 +42,11 @@ class MutationState(Record):
         return cls(rate=config.mutation_rate, std=config.mutation_std)
 
     def after(self, score: float, config: BreedingConfig) -> "MutationState":
-        """Return the state after a generation, given its score: the champion's, or what stands for it.
+        """Return the state after a generation, given its score (`GeneticMethod._score`).
 
         Progress, an improvement of at least `plateau_improvement` of the reference's size, resets the strength;
-        `plateau_generations` generations without it let rate and deviation grow up to their limits, and count anew.
+        `plateau_generations` generations without it let rate and deviation grow up to their limits, and restart the
+        count.
         """
         if self.reference is None:
             return self.model_copy(update={"reference": score})
@@ -62,9 +63,9 @@ class MutationState(Record):
 
 
 class GeneticMethod(PopulationMethod):
-    """The genetic algorithm over all agents; all learn. Implements `PopulationMethod`.
+    """Implements `PopulationMethod`: the genetic algorithm over all agents; all learn.
 
-    With `evolution.enabled` off, all agents stay.
+    If `evolution.enabled` is false, all agents stay.
     """
 
     def __init__(self, config: Config, critic: int, new_agents: NewAgents) -> None:  # noqa: ARG002
@@ -88,7 +89,7 @@ class GeneticMethod(PopulationMethod):
         """Return the score by which progress is measured: the champion's.
 
         An agent of the first generation that does nothing can be the champion for long, while others still learn to
-        trade; meanwhile it is the agents' median fitness.
+        trade; meanwhile the score is the agents' median fitness.
         """
         if champion_generation > 1 or self._evolution.first_champion_plateau:
             return champion_score

@@ -20,7 +20,7 @@ class LearningPlan(Protocol):
 
     @property
     def gradient_steps(self) -> int:
-        """Optimizer steps of an agent, at most."""
+        """Largest number of optimizer steps of an agent."""
 
     def rows(self, agents: slice) -> Self:
         """Return the plan of consecutive agents."""
@@ -39,13 +39,13 @@ class LearningResult:
     @classmethod
     def of(cls, group: Population, curves: Sequence[Curve], steps: Sequence[Sequence[Tensor]]) -> "LearningResult":
         """Return the result of steps, each with one value `[agents]` on the device for every curve."""
-        # All of them at once: each copy to the host is one that a GPU waits for.
+        # All at once: each copy to the host makes a GPU wait.
         stacked = torch.stack([torch.stack(list(curve), dim=1) for curve in zip(*steps, strict=True)]).double().cpu()
         return cls(group, dict(zip((curve.name for curve in curves), stacked, strict=True)))
 
 
 class Learner(Protocol):
-    """Lets agents learn, a group at a time; an agent's result does not depend on its group."""
+    """Trains agents, a group at a time; an agent's result does not depend on its group."""
 
     curves: ClassVar[tuple[Curve, ...]]
     """Curves that describe a generation's learning."""
@@ -61,12 +61,12 @@ class Learner(Protocol):
 
         Args:
             weights: float32 `[agents, parameters]`; not copied.
-            teacher: one agent, whose critic theirs continue, with its optimizer and target; a learner with one
+            teacher: one agent whose critic, with its optimizer and target, the new agents continue; a learner with one
                 optimizer for critic and actor continues both.
         """
 
     def bounds(self, generation: int) -> dict[str, tuple[float, float]]:
-        """Return bounds of the values of an agent's state after a number of generations, by name; all are finite."""
+        """Return bounds of the tensors in `Population.state` after `generation` generations, by name."""
 
     def plan(self, replay: Replay, agents: int, generation: int) -> LearningPlan | None:
         """Draw the plan of a generation for this number of agents; None if too little is stored."""
@@ -78,8 +78,8 @@ class Learner(Protocol):
 
         Args:
             group: agents; the learner may write to their tensors.
-            plan: of exactly these agents.
-            replay: the transitions that the plan names.
+            plan: the plan of exactly these agents, see `LearningPlan.rows`.
+            replay: the buffer with the transitions of the plan.
             between_steps: called after each optimizer step.
         """
 
@@ -95,7 +95,7 @@ def learner_settings(config: Config, kind: type[C]) -> C:
 
 
 def setting(group: Population, config: LearnerConfig, name: str) -> float | Tensor:
-    """Return a setting of the learner: of each agent, float32 `[agents, 1]`, if it is a gene, else a number."""
+    """Return a setting of the learner: if it is a gene, that of each agent, float32 `[agents, 1]`; else a number."""
     gene = group.genes.get(name)
     if gene is not None:
         return gene[:, None]

@@ -14,7 +14,7 @@ from eigen_core.networks.population import Population
 
 Number = float | int | None
 NOISE_FACTOR = "noise_factor"
-"""Gene by which an agent's exploration noise is multiplied."""
+"""Name of the gene by which an agent's exploration noise is multiplied."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Champion:
 
     Attributes:
         weights: float32 `[parameters]`, as validated.
-        validation: its validation fitness.
+        validation: fitness in the validation episodes.
         score: see `EvaluationConfig.champion_validation_share`.
-        generation, agent: the generation in which it was found, and its index there.
+        generation, agent: the generation that found it, and its index there.
         task_state: the task's state in that generation (`Task.state`).
     """
 
@@ -39,7 +39,7 @@ class Champion:
 
 @dataclass(frozen=True)
 class MethodState:
-    """State of a method beside the agents: numbers, which follow from the history of a run, and tensors."""
+    """State of a method besides the agents: numbers, which follow from the history of a run, and tensors."""
 
     numbers: Mapping[str, Number] = field(default_factory=dict)
     tensors: Mapping[str, Tensor] = field(default_factory=dict)
@@ -47,14 +47,14 @@ class MethodState:
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """A generation at its end.
+    """A generation after evaluation and learning, from which a method breeds the next.
 
     Attributes:
         population: the agents after learning; not changed.
-        fitness: of their weights before learning, float64 `[agents]`.
+        fitness: fitness of their weights before learning, float64 `[agents]`.
         learned: whether any agent has learned.
         champion: the best agent so far.
-        state: the method's state before.
+        state: the method's state in this generation.
     """
 
     generation: int
@@ -91,7 +91,7 @@ def method_settings(config: Config, kind: type[M]) -> M:
 
 
 class NewAgents(Protocol):
-    """Returns agents that have not learned yet; see `Learner.new_agents`."""
+    """The type of `Learner.new_agents`."""
 
     def __call__(self, weights: Tensor, teacher: Population | None = None) -> Population: ...
 
@@ -153,7 +153,7 @@ def standard_errors(rewards: NDArray[np.float64], starts: NDArray[np.int64], epi
         episode_steps: T.
 
     Returns:
-        float64 `[agents]`; 0 where all episodes are the same one, which says nothing of its error.
+        float64 `[agents]`; 0 if all episodes are the same one, from which no error can be estimated.
     """
     correlations = np.clip(1.0 - np.abs(starts[:, None] - starts) / episode_steps, 0.0, None)
     shared = float(correlations.mean())

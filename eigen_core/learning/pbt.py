@@ -27,13 +27,13 @@ from eigen_core.learning.method import (
 from eigen_core.networks.population import Population
 
 GENES = ("actor_learning_rate", "critic_learning_rate", "gamma", "reward_scale", NOISE_FACTOR)
-"""Settings of the learner of which each agent has its own, and a factor on the scale of its exploration noise."""
+"""Settings of the learner that each agent has by itself, and a factor of its exploration noise."""
 _LONGEST_HORIZON = 0.9999
 """Gamma is never perturbed beyond this."""
 
 
 def perturbed(name: str, value: float, factor: float) -> float:
-    """Return a gene times a factor. Of gamma it is 1 - gamma, which keeps it below 1."""
+    """Return a gene times a factor; the factor of gamma applies to 1 - gamma, which keeps gamma below 1."""
     return value * factor if name != "gamma" else min(max(1.0 - (1.0 - value) * factor, 0.0), _LONGEST_HORIZON)
 
 

@@ -39,9 +39,9 @@ class EpisodePlan:
 
     Attributes:
         starts: slot in the replay of each episode's first step, int64 `[agents, episodes]`.
-        lengths: steps of each, int64 `[agents, episodes]`.
+        lengths: steps of each episode, int64 `[agents, episodes]`.
         epochs: passes over the episodes.
-        minibatches: of an epoch.
+        minibatches: minibatches of an epoch.
         generation: the generation that learns.
         first_agent: index of the first agent in the population.
     """
@@ -68,7 +68,7 @@ class EpisodePlan:
 
 @dataclass(frozen=True)
 class _Minibatch(Generic[Observed]):
-    """Steps to learn from, `[agents, batch]`; those that are not counted only fill the batch up."""
+    """Steps to learn from, `[agents, batch]`; steps that are not `counted` are padding."""
 
     observations: Observed
     actions: Tensor
@@ -114,7 +114,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         return Heads(action_values=False, spread="free", initial_log_std=initial_log_std, whole_episodes=True)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> EpisodePlan | None:
-        """Find the newest episodes, which this generation played: those of the first agent come first."""
+        """Find the newest episodes, which this generation played, in the order of the agents."""
         if self._learner.epochs == 0:
             return None
         episodes, column = agents * self._episodes, self._task.episode_end
@@ -134,7 +134,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     def learn(
         self, group: Population, plan: EpisodePlan, replay: Replay, between_steps: Callable[[], None]
     ) -> LearningResult:
-        """An agent whose policy has moved too far, by `kl_limit`, takes no further step in this generation."""
+        """Train a group; an agent whose policy has diverged by more than `kl_limit` stops for this generation."""
         buffer = self._filled(group, plan, replay)
         agents = range(plan.agents.start, plan.agents.stop)
         generators = [
@@ -165,7 +165,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
             )
         buffer = self._buffer
         buffer.finish(plan.lengths.flatten(), plan.agents)
-        # Beyond an episode's end, its last step again.
+        # Slots beyond an episode's end repeat its last step.
         steps = np.minimum(np.arange(task.episode_steps), plan.lengths[..., None] - 1)
         slots = torch.tensor((plan.starts[..., None] + steps) % replay.capacity, device=device)
         columns = {name: buffer.by_agent(name, plan.agents) for name in (*_BROUGHT, *_COMPUTED, "value")}
@@ -209,7 +209,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     ) -> list[Tensor]:
         """Take one optimizer step of the agents that are still learning; return `curves`.
 
-        `counts` and `learning` are updated; `left` is the share of the learning rates that is left.
+        `counts` and `learning` are updated in place; `left` is the factor of the learning rates after annealing.
         """
         task, learner = self._task, self._learner
         critic_rows = group.weights[:, self._critic].clone().requires_grad_()
@@ -252,7 +252,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         return [curve.masked_fill(idle, torch.nan) for curve in curves]
 
     def _value_loss(self, batch: _Minibatch[Observed], values: Tensor) -> Tensor:
-        """Mean squared error, or with `value_clip` the larger of it and that of values near the old ones."""
+        """Mean squared error; with `value_clip` of the larger error, with values clipped or not clipped."""
         error = (values - batch.returns).square()
         clip = self._learner.value_clip
         if clip is not None:

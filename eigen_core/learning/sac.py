@@ -44,8 +44,8 @@ class SacLearner(BatchLearner[Observed, Encoded]):
         Curve("critic_loss", "Mean squared soft temporal-difference error, in scaled rewards."),
         Curve("actor_loss", "Weighted log-density minus value of the actor's actions, in scaled rewards."),
         Curve("value", "Mean value of the stored actions, in scaled rewards."),
-        Curve("entropy", "Of the actor's actions, their ranges scaled to [-1, 1], in nats."),
-        Curve("temperature", "Weight of the entropy beside scaled rewards."),
+        Curve("entropy", "Entropy of the actor's actions, scaled to [-1, 1], in nats."),
+        Curve("temperature", "Weight of the entropy relative to scaled rewards."),
         Curve("critic_gradient_norm", "Norm of an agent's critic gradient before clipping."),
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
     )
@@ -104,7 +104,7 @@ class SacLearner(BatchLearner[Observed, Encoded]):
     def _td_target(self, group: Population, batch: Transitions[Observed], temperature: Tensor, noise: Tensor) -> Tensor:
         """Reward plus the discounted soft value of the next observation (equations 2 and 3): `[agents, batch]`.
 
-        The actor reads it by its own encoder, the target critics by theirs.
+        The actor reads the observation by its own encoder, the target critics by theirs.
         """
         task = self._task
         own = task.critic_layout.views(group.weights[:, self._critic])
@@ -127,7 +127,7 @@ class SacLearner(BatchLearner[Observed, Encoded]):
         noise: Sequence[Tensor],
         corrections: Tensor,
     ) -> _ActorStep:
-        """Descend the weighted log-density minus the lower value (equation 9), by the encodings of the critic step."""
+        """Descend the weighted log-density minus the lower value (equation 9), by encodings of the critic step."""
         task = self._task
         rows = group.weights[:, self._actor].clone().requires_grad_()
         critic = task.critic_layout.views(group.weights[:, self._critic])

@@ -1,7 +1,7 @@
 """Gradient steps of stacked agents, shared by learners: batches, Adam, fitting of critics.
 
 Every operation of Adam is one rounding per value, and norms are summed in fixed pieces, so that the bits of an agent do
-not depend on which agents are computed beside it or on how many threads compute.
+not depend on the other agents in its group or on the number of threads.
 """
 
 import math
@@ -65,7 +65,7 @@ class BatchPlan:
 
     Attributes:
         slots: slots in the replay, int64 `[agents, gradient steps, accumulation steps, batch]`.
-        blocks: block of each batch, `[gradient steps][accumulation steps]`.
+        blocks: first day of each batch's block, `[gradient steps][accumulation steps]`.
         earlier_steps: gradient steps of all generations before this one.
         generation: the generation that learns.
         first_agent: index of the first agent in the population.
@@ -87,8 +87,8 @@ class BatchPlan:
     def noise(self, seed: int, purpose: str, shape: Sequence[int], device: torch.device) -> Callable[[int], Tensor]:
         """Return a function that draws standard normal noise for each action of the next gradient steps.
 
-        It is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`. What an agent draws depends on the
-        seed, the generation, its index, the purpose and the batches before.
+        The noise is float32 `[gradient steps, accumulation steps, agents, batch, *shape]`. An agent's noise depends on
+        the seed, the generation, its index, the purpose and the batches before.
         """
         agents, _, accumulation_steps, batch = self.slots.shape
         generators = [
@@ -110,10 +110,10 @@ class Step(NamedTuple):
     """Inputs that differ from one gradient step of a group to the next.
 
     Attributes:
-        slots: of each agent's batches, int64 `[agents, accumulation steps, batch]`.
+        slots: slots of each agent's batches, int64 `[agents, accumulation steps, batch]`.
         blocks: first day of each batch's block.
-        corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None: it takes no step.
-        noise: of each purpose and batch, float32 `[agents, batch, ...]`.
+        corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None if it takes no step.
+        noise: noise of each purpose and batch, float32 `[agents, batch, ...]`.
     """
 
     slots: Tensor
@@ -128,10 +128,10 @@ class Step(NamedTuple):
 
 
 class BatchLearner(BaseLearner[Observed, Encoded]):
-    """Takes a gradient step for each sampled batch; subclasses implement a step."""
+    """Takes gradient steps on sampled batches; subclasses implement one step."""
 
     noises: ClassVar[tuple[str, ...]] = ()
-    """Purposes of the noise that a step gets."""
+    """Purposes of the noise that a step needs."""
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         self._batches = learner_settings(config, BatchSamplingConfig)
@@ -140,7 +140,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
     def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
         """Draw the batches of a generation; all agents' batches of a step are from the same block.
 
-        None without gradient steps, and while too little is stored.
+        Returns None if `learner.gradient_steps` is 0, or while too few transitions are stored.
         """
         learner, seed = self._batches, self._config.seed
         sampler = self._sampler(replay) if learner.gradient_steps else None
@@ -167,7 +167,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         slots = plan.slots.to(device)
         blocks: Sequence[Sequence[FirstDay]] = plan.blocks
         if device.type != "cpu":
-            # So that a step is the same work for any block.
+            # As tensors, so that a captured step computes any block.
             blocks = [list(first_days) for first_days in on_device(np.array(plan.blocks), device)]
         shape = self._task.noise_shape(1)[2:]
         draws = [plan.noise(config.seed, purpose, shape, device) for purpose in self.noises]
@@ -189,13 +189,13 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         return LearningResult.of(group, self.curves, steps)
 
     def _sampler(self, replay: Replay) -> BatchSampler | None:
-        """Return None while fewer transitions are stored than a batch or `replay.minimum`."""
+        """Return the sampler of batches; None while fewer transitions are stored than a batch or `replay.minimum`."""
         if replay.size < self._config.replay.minimum:
             return None
         return self._task.sampler(replay, self._batches.batch_size)
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
-        """Return in which steps each optimizer takes one, by the name of its count in the agents' state."""
+        """Return in which gradient steps each optimizer steps, by the name of its step count in the agents' state."""
         return {"steps": [True] * plan.gradient_steps}
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
@@ -204,15 +204,15 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
 
 
 def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Tensor | None]:
-    """Count the steps of an optimizer beforehand, in the state of this name.
+    """Add the coming steps of an optimizer to its step counts.
 
     Args:
         group: agents.
-        name: of the steps that each has taken, int64 `[agents]`.
-        moves: in which steps it takes one.
+        name: name of the counts in the agents' state, int64 `[agents]`.
+        moves: in which gradient steps the optimizer steps.
 
     Returns:
-        `bias_corrections` in each step, float32 `[agents, 2]`; None where it takes none.
+        `bias_corrections` of each gradient step, float32 `[agents, 2]`; None if the optimizer does not step.
     """
     counts = group.state[name]
     numbers = counts.cpu().numpy() + np.cumsum(moves)[:, None]
@@ -222,7 +222,7 @@ def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Ten
 
 
 def bias_corrections(counts: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Return the factors of both moments at the steps of these numbers, `[...]`, from 1 on: float32 `[..., 2]`."""
+    """Return Adam's bias corrections of both moments for step counts `[...]`, from 1 on: float32 `[..., 2]`."""
     # Plain Python powers: a vectorised power rounds differently at the end of a row.
     factors = [[1.0 / (1.0 - beta**count) for beta in (_BETA1, _BETA2)] for count in counts.flatten().tolist()]
     return on_device(np.array(factors, dtype=np.float32).reshape(*counts.shape, 2), device)
@@ -253,7 +253,7 @@ def clipped_step(
 ) -> Tensor:
     """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping.
 
-    With `agents`, only these step: the others keep weights and moments. `corrections` are of those that step.
+    With `agents`, only these step, and `corrections` are theirs; the others keep weights and moments.
     """
     assert rows.grad is not None
     norms = clip_rows(rows.grad, config.gradient_clip)
@@ -322,14 +322,14 @@ def discounted_rewards(
     """Return the discounted rewards of each transition's steps, and the discount of the observation after them.
 
     Their sum with the discounted value of that observation is the n-step return: Watkins 1989, "Learning from delayed
-    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The later steps are those that were played,
-    whatever the actor would play now: nothing corrects for that, as in Hessel et al. 2018 (arXiv:1710.02298).
+    rewards"; Sutton & Barto 2018, "Reinforcement learning", equation 7.1. The later actions are those that were
+    played, not those of the current actor; nothing corrects for that, as in Hessel et al. 2018 (arXiv:1710.02298).
 
     Returns:
         float32 `[agents, batch]` each; the discount is 0 where the episode has ended.
     """
     given = setting(group, config, "gamma")
-    # A number of the host in `where` is copied to the device, which a GPU waits for and cannot capture.
+    # `where` would copy a number from the host, for which a GPU waits, and which a CUDA graph cannot capture.
     gamma = given if isinstance(given, Tensor) else torch.full((), given, device=batch.rewards.device)
     total, discount = scaled(batch.rewards[..., 0], group, config), gamma
     power = gamma
@@ -376,9 +376,9 @@ def fit_critics(
     Args:
         task: the task.
         group: agents; their critics' weights and moments are changed in place.
-        batches: whose gradients are averaged.
+        batches: batches whose gradients are averaged.
         td_target: returns the targets of the values of a batch, float32 `[agents, batch]`, without a gradient.
-        played: returns the actions in natural units of those that are stored.
+        played: converts stored actions to natural units.
         corrections: `bias_corrections` of each agent's critic steps, float32 `[agents, 2]`.
         config: learning rate, weight decay, bound of the gradient.
     """

@@ -1,4 +1,4 @@
-"""Trajectories of on-policy learners, in memory that is allocated once: advantages, minibatches, copies in pieces.
+"""Trajectory buffer of on-policy learners, allocated once: advantages, minibatches, copies in pieces.
 
 The tensors of a buffer are `[steps, agents * trajectories, ...]`, agents first: consecutive agents are a slice of the
 second dimension. A slot is a step of a trajectory: number step * (agents * trajectories) + trajectory.
@@ -28,7 +28,7 @@ _STEPS = 128
 _LEAST_DEVIATION = 1e-8
 
 Trajectory = Mapping[str, Tensor]
-"""The columns of one trajectory, each `[steps of it, ...]`; those with a final value have one row more."""
+"""The columns of one trajectory, each `[steps, ...]`; columns with a final value have one row more."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Minibatches:
 
     Attributes:
         slots: int64 `[agents, minibatches, batch]`.
-        counted: bool `[agents, minibatches, batch]`; the other slots only fill the batch up.
+        counted: bool `[agents, minibatches, batch]`; the other slots are padding.
     """
 
     slots: Tensor
@@ -47,12 +47,12 @@ class Minibatches:
 class TrajectoryBuffer:
     """Trajectories of all agents, each an episode, or the part of one up to a time limit.
 
-    Memory is allocated once; on the CPU, steps that were never written take addresses alone. Fill it step by step
+    Memory is allocated once; on the CPU, steps that were never written take no memory. Fill it step by step
     (`write`, then `finish`), or copy whole trajectories in pieces of bounded size (`update`).
 
     Args:
         steps, trajectories: most steps of a trajectory, and trajectories of an agent.
-        columns: of a step: `reward`, float32; `terminal`, bool; and any others.
+        columns: columns of a step: `reward`, float32; `terminal`, bool; and any others.
         final: columns with a value after the last step too: the observations, if a trajectory can be truncated.
         computed: columns that a learner writes, beside `value`, `advantage` and `return`.
 
@@ -261,9 +261,9 @@ class TrajectoryBuffer:
 
 
 class HostToDevice:
-    """Copies tensors of the host to a device while it computes, through memory of bounded size.
+    """Copies tensors from the host to a device while the device computes, through memory of bounded size.
 
-    Of two pinned pieces of `piece_bytes` one is filled, and converted, while the other is sent.
+    Of two pinned pieces of `piece_bytes`, one is filled (with conversion) while the other is sent.
     """
 
     def __init__(self, device: torch.device, piece_bytes: int = _PIECE_BYTES) -> None:
@@ -278,7 +278,7 @@ class HostToDevice:
         self._turn = 0
 
     def copy(self, source: Tensor, target: Tensor) -> None:
-        """Copy `[rows, ...]` of the host to the device; the source may change once this returns."""
+        """Copy `[rows, ...]` from the host to the device; the source may change after the return."""
         for part, there in _pieces_of(source, target, self._size):
             self._turn = 1 - self._turn
             sent = self._sent[self._turn]
@@ -317,7 +317,7 @@ def _centred(values: Tensor, lengths: Tensor, mean: Tensor) -> Iterator[tuple[sl
 
 
 def _folded(rows: Tensor) -> Tensor:
-    """Add up rows, which are overwritten, by halves; return the sum as the first of them."""
+    """Return the sum of rows, added by halves; the rows are overwritten."""
     while len(rows) > 1:
         half = (len(rows) + 1) // 2
         rows[: len(rows) - half].add_(rows[half:])
@@ -326,7 +326,7 @@ def _folded(rows: Tensor) -> Tensor:
 
 
 def _sum_by_agent(totals: Tensor, trajectories: int) -> Tensor:
-    """Return for each trajectory the sum over those of its agent: float64 `[agents * trajectories]`."""
+    """Return for each trajectory the sum over its agent's trajectories: float64 `[agents * trajectories]`."""
     first, *others = totals.view(-1, trajectories).unbind(1)
     return sum(others, start=first).repeat_interleave(trajectories)
 

@@ -52,7 +52,7 @@ class EpisodeBatch:
 
 
 def stored_steps(config: Config) -> int:
-    """Return the days of a `market` episode that are stored: all with `replay.settlement_days`, else those of decisions."""
+    """Return the days of a `market` episode that are stored: all with `replay.settlement_days`, else the decisions."""
     return config.trading.episode_days if config.replay.settlement_days else config.trading.trading_days
 
 
