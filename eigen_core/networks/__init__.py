@@ -1,4 +1,4 @@
-"""Stacked networks: encoder, pooling, actor and critic for a group of agents."""
+"""Networks of a group of agents, computed together: encoder, pooling, actor and critic."""
 
 from eigen_core.networks.actions import AssetActions, market_actions, portfolio_actions
 from eigen_core.networks.agent import AgentNetwork, MarketEmbedding

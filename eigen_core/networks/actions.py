@@ -15,7 +15,7 @@ from eigen_core.trading import EPISODE_TIME_VALUES, PORTFOLIO_VALUES
 _SELECTION_SHARPNESS = 30.0
 _SMALLEST_RANGE = 1e-6
 _UP_TO_FULL_SIZE = 5.0
-"""Any purchase is of nearly its full size."""
+"""Added to the raw coefficient of a purchase, so that it has nearly its full size."""
 _MARGIN_OF_HELD_ASSETS = -9.0
 _WITHIN_THE_BOUNDS = 0.999
 _SATURATED = 20.0
@@ -23,18 +23,18 @@ _SATURATED = 20.0
 
 @dataclass(frozen=True)
 class AssetActions:
-    """The values of an asset's action and of its portfolio state.
+    """Layout of an asset's action and of its observed portfolio state.
 
     Attributes:
         box: bounds of an action's values.
-        portfolio_values: observed values of an asset's portfolio state; 0: none.
-        time_values: observed values of the time in the episode.
+        portfolio_values: length of an asset's observed portfolio state; 0 if agents do not observe it.
+        time_values: length of the observed time in the episode.
         preference: returns the logits of a softmax over assets, float32 `[..., assets]`, from actions scaled to their
             range, float32 `[..., assets, values]`, and the portfolio state, float32 `[..., assets, portfolio values]`,
             or None if it is not observed.
         taken: returns actions before squashing, float32 `[..., assets, values]`, that buy the assets not held with the
-            highest positive margins. From margins, float32 `[..., assets]`, settings as shares of their range, of the
-            same shape, and the portfolio state. None: the actions have no such choice.
+            highest positive margins; from margins and from settings as shares of their range, float32 `[..., assets]`
+            each, and the portfolio state. None if the actions do not buy assets.
     """
 
     box: Box
@@ -54,8 +54,8 @@ class AssetActions:
 
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return coefficient, sale target and, if `trading.rank` is `separate`, rank."""
-    # Here, because it must come before the first computation, which is that of the box.
+    """Return the actions coefficient, sale target and, if `trading.rank` is `separate`, rank."""
+    # Must come before the first computation, which is that of the box.
     compute_reproducibly(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
@@ -75,8 +75,8 @@ def market_actions(config: Config, device: torch.device) -> AssetActions:
         box,
         PORTFOLIO_VALUES if observes else 0,
         EPISODE_TIME_VALUES if observes else 0,
-        # The highest rank is what will be bought first. If several are bought, a selection of all of them alike would
-        # have no slope by which one is preferred to another.
+        # The asset of the highest rank is bought first. If several are bought, equal shares of them would have no
+        # gradient by which one is preferred to another.
         lambda scaled, portfolio: _SELECTION_SHARPNESS * scaled[..., ranked_by],  # noqa: ARG005 - of the portfolio task
         taken,
     )
@@ -92,8 +92,8 @@ def _raw_coefficient(coefficient: float, highest: float) -> float:
 
 
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
-    """Return score and speed of a portfolio of weights: the share of the way to the new score, from 0 to 1."""
-    # Here, because it must come before the first computation, which is that of the box.
+    """Return the actions score and speed of a portfolio of weights; speed is the share of the way to the new score."""
+    # Must come before the first computation, which is that of the box.
     compute_reproducibly(config.instructions, device)
     most = config.portfolio.max_score
 

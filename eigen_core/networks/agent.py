@@ -40,7 +40,7 @@ class MarketEmbedding:
     Attributes:
         assets: embeddings of the tradable columns, float32 `[agents, days, assets, embedding]`.
         context: all columns pooled by the learned queries, float32 `[agents, days, queries * embedding]`.
-        tradable: bool `[agents or 1, days, assets]`, the asset has a price on the day.
+        tradable: bool `[agents or 1, days, assets]`, whether the asset has a price on the day.
     """
 
     assets: Tensor
@@ -54,25 +54,25 @@ class MarketEmbedding:
         return self.assets, self.context, self.tradable
 
     def split(self, rows: slice, agents: int) -> "MarketEmbedding":
-        """Return a view of some days of one agent as the days of several."""
+        """View the days `rows` of an embedding of one agent as equally many days of each of `agents` agents."""
         return MarketEmbedding(*(part[0, rows].view(agents, -1, *part.shape[2:]) for part in self._parts()))
 
     def put(self, agents: slice, first: int, days: "MarketEmbedding") -> None:
-        """Overwrite days of some agents, from the number `first` on."""
+        """Overwrite days of some agents, from index `first` on."""
         for part, new in zip(self._parts(), days._parts(), strict=True):
             part[agents, first : first + new.shape[1]] = new
 
     def picked(self, days: Tensor) -> "MarketEmbedding":
-        """Return some days of a single agent in the shape of their numbers, int64 `[agents, days]`."""
+        """Select days of an embedding of one agent by their indices, int64 `[agents, days]`, in this shape."""
         return MarketEmbedding(
             *(part[0].index_select(0, days.flatten()).view(*days.shape, *part.shape[2:]) for part in self._parts())
         )
 
 
 class AgentNetwork:
-    """Forward passes for a group of agents whose weights are rows of the bank.
+    """Forward passes for a group of agents, whose weights are rows `[agents, parameters]`.
 
-    Without `actions` they are those of the task `market`.
+    `actions` default to those of the task `market`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class AgentNetwork:
         heads: Heads,
         actions: AssetActions | None = None,
     ) -> None:
-        # Here, because it must come before the first computation, which is that of the encoder's filters.
+        # Must come before the first computation, which is that of the encoder's filters.
         compute_reproducibly(config.instructions, device)
         features = torch.tensor(panel.features, device=device)
         training_days = len(panel.splits.train)
@@ -165,7 +165,7 @@ class AgentNetwork:
         return self._embedding(parameters, embeddings, self._valid[first_day : first_day + days][None])
 
     def empty_embedding(self, days: int) -> MarketEmbedding:
-        """Return an uninitialised embedding of one agent."""
+        """Return an uninitialised embedding of `days` days."""
         network, device = self._network, self._valid.device
         return MarketEmbedding(
             torch.empty((1, days, self.assets, network.embedding), device=device),
@@ -195,7 +195,7 @@ class AgentNetwork:
         return self._network.head_width
 
     def prepare_actor(self, parameters: Parameters, market: MarketEmbedding, episode_time: Tensor) -> Tensor:
-        """Compute the actor's part that depends on the market and the time, float32 `[..., days, 2]`, alone.
+        """Compute the part of the actor that depends only on the market and the time, float32 `[..., days, 2]`.
 
         Returns float32 `[agents, days, assets, width]`, for all days of an episode at once.
         """
@@ -203,7 +203,7 @@ class AgentNetwork:
         return linear(parameters, "actor.asset", market.assets) + shared[:, :, None]
 
     def policy(self, parameters: Parameters, prepared: Tensor, portfolio: Tensor | None) -> SquashedGaussian:
-        """Policy for portfolios, float32 `[agents, days, assets, portfolio values]` (None where they are not observed).
+        """Policy for portfolios, float32 `[agents, days, assets, portfolio values]`, or None if they are not observed.
 
         Actions are float32 `[agents, days, assets, values]` in natural units.
         """
@@ -232,8 +232,8 @@ class AgentNetwork:
     ) -> Tensor:
         """Values of actions, float32 `[agents, batch, assets, values]`, by each critic: `[critics, agents, batch]`.
 
-        The assets are pooled twice: by their mean, and by a soft selection of those that the actions prefer.
-        Without actions they are pooled by their mean alone.
+        The assets are pooled twice: by their mean, and by a soft selection of the assets that the actions
+        prefer. Without actions they are pooled by their mean alone.
         """
         parts, tradable = [market.assets], market.tradable
         even = tradable.to(market.assets.dtype).expand(*market.assets.shape[:-1])
@@ -259,6 +259,6 @@ class AgentNetwork:
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    """Softmax over the last dimension, by hand: the library's backward pass rounds by the number of threads."""
+    """Softmax over the last dimension, by hand: the rounding of torch's backward pass depends on threads."""
     powers = (scores - scores.detach().amax(-1, keepdim=True)).exp_()
     return powers / powers.sum(-1, keepdim=True)

@@ -13,7 +13,7 @@ from eigen_core.config.registry import ENCODERS, load_class
 from eigen_core.networks.layout import Parameters, ParameterShape, linear, linear_shapes
 
 FirstDay = int | Tensor
-"""First day of a block: a number, or int64 `[]` on a device that finds the days itself, without the host."""
+"""First day of a block: a number, or int64 `[]` on a device, which then selects the days without the host."""
 
 
 class Encoder(Protocol):
@@ -21,13 +21,13 @@ class Encoder(Protocol):
 
     Args:
         features: float32 `[days, columns, features]` on the device.
-        training_days: number of first days, which alone may normalise features.
+        training_days: number of training days, the first ones; only they may normalise features.
         window: days that an embedding may depend on, its own included.
         config: settings of the network.
     """
 
     block_bound: ClassVar[bool]
-    """A batch of days must come from one block that is encoded as a whole."""
+    """Whether the days of a batch must come from one block, which is encoded as a whole."""
 
     def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None: ...
 
@@ -39,7 +39,7 @@ class Encoder(Protocol):
         """Return the embeddings of consecutive days: float32 `[agents, days, columns, embedding]`."""
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:
-        """Return those of each agent's days, int64 `[agents, batch]` inside the block that starts at `first_day`."""
+        """Return the embeddings of each agent's days, int64 `[agents, batch]`, all in the block from `first_day` on."""
 
 
 def encoder_class(config: NetworkConfig) -> type[Encoder]:
@@ -78,7 +78,7 @@ class FilterBankEncoder:
 
     block_bound: ClassVar[bool] = False
 
-    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - the configuration bounds its scales
+    def __init__(self, features: Tensor, training_days: int, window: int, config: NetworkConfig) -> None:  # noqa: ARG002 - the window limits network.scales
         self._config = config
         self.bank = torch.empty((*features.shape[:2], features.shape[2] * len(config.scales)), device=features.device)
         for index, scale in enumerate(config.scales):
@@ -104,6 +104,6 @@ class FilterBankEncoder:
         return self._embed(parameters, filtered.expand(agents, *filtered.shape))
 
     def encode_days(self, parameters: Parameters, days: Tensor, first_day: FirstDay, block_days: int) -> Tensor:  # noqa: ARG002 - any day can be encoded by itself
-        # Copies whole days, which an index by a tensor of several dimensions does value by value.
+        # Copies whole days; indexing by a tensor of several dimensions would copy value by value.
         rows = self.bank.index_select(0, days.flatten())
         return self._embed(parameters, rows.view(*days.shape, *self.bank.shape[1:]))

@@ -23,7 +23,7 @@ class ParameterShape:
     Attributes:
         name: unique in a layout.
         shape: of a single agent.
-        fan_in: inputs of its unit; initial values are uniform in +-1/sqrt(fan_in) around `start`. 0: all are `start`.
+        fan_in: inputs of the unit; initial values are uniform in +-1/sqrt(fan_in) around `start`. 0: all are `start`.
         start: middle of the initial values.
     """
 
@@ -38,7 +38,7 @@ class ParameterShape:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether it is a factor of matrix products; a single output is a product and a sum."""
+        """Whether it is used in matrix products; a layer of one output is a product and a sum (`linear`)."""
         return len(self.shape) == 2 and self.shape[1] > 1
 
     def initial_values(self, generator: np.random.Generator) -> NDArray[np.float64]:
@@ -61,7 +61,7 @@ class ParameterLayout:
 
     Attributes:
         shapes: the parameters.
-        precision: type of the matrices among the views, and of products with them; None: that of the rows.
+        precision: dtype of the matrices in `views`, and of products with them; None: the dtype of the rows.
     """
 
     shapes: tuple[ParameterShape, ...]
@@ -103,7 +103,7 @@ def linear(parameters: Parameters, name: str, inputs: Tensor, *, rectified: bool
         outputs = (rows * weight.transpose(1, 2)).sum(-1, keepdim=True)
     else:
         outputs = _stacked_product(rows, weight)
-    # In place: a new block of values would have to be fetched into the cache.
+    # In place: a new tensor would have to be fetched into the cache.
     outputs = outputs + bias[:, None] if outputs._is_view() else outputs.add_(bias[:, None])
     if rectified:
         outputs = outputs.relu_()
@@ -116,12 +116,12 @@ def project(weight: Tensor, inputs: Tensor) -> Tensor:
 
 
 FEWEST_ROWS = 16
-"""Rows of an agent that a product has at least, filled up with zeros."""
+"""Fewest rows of an agent in a product; fewer are padded with zeros."""
 _FEW_ROWS, _MANY_ROWS = 64, 256
 # Eight outputs take more than twice the time of sixteen.
 _FEWEST_OUTPUTS, _OUTPUTS_AT_A_TIME = 16, 8
 _INPUTS_OF_ONE = 4
-# Of the gradient of a weight on a GPU. More matrices than that occupy it without pieces.
+# For the gradient of a weight on a GPU; more matrices than this occupy the GPU without pieces.
 _ROWS_OF_A_PIECE, _MATRICES_IN_PIECES = 256, 64
 
 
@@ -138,9 +138,9 @@ def filled_inputs(inputs: int) -> int:
 def _stacked_product(rows: Tensor, weight: Tensor) -> Tensor:
     """Multiply each agent's rows `[agents, rows, in]` by its matrix `[agents, in, out]`, in its type; return float32.
 
-    The bits of a row must not depend on the rows, agents or threads beside it. With fewer than a dozen rows, or with
-    outputs that do not fill a vector of eight, the library's kernels round by these, so both are filled up with zeros.
-    So is a single input: the gradient of its weights is a product with a single row.
+    The bits of a row must not depend on other rows or agents, or on the number of threads. With fewer than a dozen
+    rows, or with outputs that do not fill a vector of eight, the library's kernels round by these, so both are filled
+    up with zeros. So is a single input: the gradient of its weights is a product with a single row.
     """
     count, inputs, outputs = rows.shape[1], rows.shape[2], weight.shape[2]
     if more := filled_inputs(inputs) - inputs:
@@ -160,13 +160,13 @@ def pooled(shares: Tensor, values: Tensor) -> Tensor:
 
 
 def split_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the factors of a product whose bits depend on no usual number of threads; `join_product` puts it together.
+    """Return factors of a product whose bits do not depend on the number of threads; `join_product` joins the result.
 
     MKL divides the rows of a single product among threads, and rounds otherwise where one has few of them: those of 31
     from three threads on, of 63 from 16, of 127 from 32. It does not divide a product of a batch, unless there are
-    three threads for each and a row or two more than 96 or 256. Rows that are few are therefore made in two halves, or,
-    where that leaves less than 16, twice. All are views: a copy may lie otherwise in memory, by which products round
-    too.
+    three threads for each and a row or two more than 96 or 256. Few rows are therefore computed in two halves,
+    or, where a half has less than 16, twice. All factors are views: a copy may lie otherwise in memory, on which the
+    rounding depends too.
     """
     rows = left.shape[1]
     if len(left) > 1 or rows >= _MANY_ROWS:
@@ -235,8 +235,8 @@ def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
     """Add the float32 product `[agents, inputs, rows] x [agents, rows, outputs]`, whose rows are added up in pieces.
 
     The gradient of a small weight is a sum over very many rows. cuBLAS gives each agent one block of threads for it, so
-    that 16 of the 132 multiprocessors of an H200 compute. Pieces occupy all of them. Each agent has a product of its
-    own, since the rows of all agents are one batch only where they lie together in memory.
+    that only 16 of the 132 multiprocessors of an H200 compute. Pieces occupy all of them. Each agent has a product of
+    its own, since the rows of all agents are one batch only where they lie together in memory.
     """
     pieces, last = divmod(left.shape[2], _ROWS_OF_A_PIECE)
     whole = pieces * _ROWS_OF_A_PIECE

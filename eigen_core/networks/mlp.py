@@ -1,4 +1,4 @@
-"""Actor and critics over vectors of observations: multilayer perceptrons, apart from each other."""
+"""Actor and critics over vectors of observations: multilayer perceptrons without shared layers."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from eigen_core.networks.policies import Box, Categorical, Choices, Heads, Polic
 
 
 class MlpNetwork:
-    """Forward passes for a group of agents whose weights are rows of the bank; a ReLU follows each hidden layer."""
+    """Forward passes for a group of agents, whose weights are rows; a ReLU follows each hidden layer."""
 
     def __init__(self, observation_values: int, box: Box, network: NetworkConfig, heads: Heads) -> None:
         self._layers, width = network.head_layers, network.head_width

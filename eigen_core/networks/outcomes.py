@@ -1,8 +1,8 @@
 """An actor that predicts the gain of each asset at each sale target, and takes the best.
 
-An asset that is bought is blocked until it is sold, so a predicted gain is compared with the reserve price of the time.
-It lies `selectivity` standard deviations above the mean of the predictions. Evolution moves the selectivity; the two
-moments follow the predictions while the actor learns.
+An asset that is bought is blocked until it is sold, so a predicted gain is compared with the reserve price of that
+time. The price is `selectivity` standard deviations above the mean of the predictions. Evolution moves the selectivity;
+the two moments follow the predictions while the actor learns.
 """
 
 import math
@@ -15,7 +15,7 @@ from eigen_core.networks.layout import Parameters, ParameterShape, linear
 
 _START_OF_SELECTIVITY = 0.6
 _FAN_IN_OF_SELECTIVITY = 16
-"""Agents start with a selectivity of up to a quarter of a standard deviation around the middle."""
+"""Agents start with a selectivity within a quarter of a standard deviation of `_START_OF_SELECTIVITY`."""
 _START_OF_SPREAD = 0.1
 _FOLLOWED = 0.1
 _SMALLEST_SPREAD = 1e-4
@@ -26,8 +26,8 @@ class ExpectedOutcomes:
     """Predicted outcomes of each alternative, float32 `[agents, batch, assets, targets]`.
 
     Attributes:
-        rewards: of a trade, scaled.
-        shares: of the longest holding time, for which it blocks its asset.
+        rewards: predicted reward of the trade, scaled.
+        shares: predicted time for which the trade blocks its asset, as a share of the longest holding time.
     """
 
     rewards: Tensor
@@ -35,7 +35,7 @@ class ExpectedOutcomes:
 
 
 RESERVE_VALUES = 3
-"""The last values of such an actor, for its reserve price: no gradient moves them."""
+"""Number of the last parameters of such an actor, which give its reserve price and have no gradient."""
 
 
 def outcome_shapes(width: int, targets: int) -> list[ParameterShape]:
@@ -70,7 +70,7 @@ def follow_expected(parameters: Parameters, expected: ExpectedOutcomes, known: T
     Args:
         parameters: views into the agents' weights.
         expected: predictions of a batch.
-        known: bool `[agents, batch, assets]`, which of them count.
+        known: bool `[agents, batch, assets]`; other predictions are ignored.
     """
     best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)
     mean = best.sum(-1).sum(-1) / count

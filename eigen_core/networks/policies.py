@@ -1,6 +1,6 @@
 """Policies: the actions of an actor, given its outputs and noise, and their probability densities.
 
-Every operation rounds each value by itself, so that the bits of an action do not depend on what is computed beside it.
+Every operation rounds each value by itself, so that the bits of an action do not depend on what is computed with it.
 """
 
 import math
@@ -16,7 +16,7 @@ from eigen_core.networks.layout import Parameters, ParameterShape, linear, linea
 
 @dataclass(frozen=True)
 class Heads:
-    """Networks that a learner needs; a task builds them.
+    """Description of the networks that a learner needs; a task builds them.
 
     Attributes:
         critics: number of critics.
@@ -24,8 +24,8 @@ class Heads:
         spread: where the logarithm of the actor's standard deviation comes from. `none`: the actor is deterministic;
             `free`: one parameter for each value of an action; `observed`: outputs of the actor.
         initial_log_std: initial value of the parameters of `free`.
-        whole_episodes: batches are of any steps of whole episodes, not of one block that a task's sampler draws.
-        outcomes: settings of each alternative whose outcome the actor predicts, to take the best; 0: none.
+        whole_episodes: batches have any steps of whole episodes, not those of one block from a task's sampler.
+        outcomes: settings of each candidate whose outcomes the actor predicts, see `KnownOutcomes`; 0: none.
         return_steps: most steps of an episode that a transition spans.
     """
 
@@ -42,7 +42,7 @@ _LOWEST_LOG_STD, _HIGHEST_LOG_STD = -20.0, 2.0
 
 
 class SampledActions(NamedTuple):
-    """Actions in natural units, float32 `[agents, ..., *action]`, and as `Policy.log_prob` reads them."""
+    """Actions in natural units, float32 `[agents, ..., *action]`, and in the form that `Policy.log_prob` reads."""
 
     actions: Tensor
     stored: Tensor
@@ -56,7 +56,7 @@ class Policy(Protocol):
         """Actions without noise, in natural units."""
 
     def play(self, noise: Tensor | None) -> SampledActions:
-        """Return actions with noise, `[agents, at most batch, *action]`; the mode for observations without.
+        """Return actions with noise, `[agents, at most batch, *action]`; the mode for the observations without noise.
 
         The noise is standard normal for a stochastic policy, and in fractions of an action's range for a deterministic
         one.
@@ -81,8 +81,8 @@ class Box:
 
     Args:
         low: lower bound of each value of an action.
-        high: upper bounds; infinite: there is none.
-        device: where actions are computed.
+        high: upper bound of each value; may be infinite.
+        device: device on which actions are computed.
         steepness: 0.5 gives the logistic function, 1 gives tanh.
         initial: action of zero weights, as a fraction of each value's range; None: the middle.
 
@@ -140,7 +140,7 @@ class Box:
         return torch.where(self._unbounded, logistic, slope)
 
     def explore(self, actions: Tensor, noise: Tensor) -> Tensor:
-        """Add noise, in fractions of an action's range (of 1 without one), and keep the actions in their bounds."""
+        """Add noise, in fractions of an action's range (of 1 if unbounded), and keep the actions in their bounds."""
         return torch.clamp(actions + noise * self._range, self.low, self.high)
 
 
@@ -189,7 +189,7 @@ class SquashedGaussian:
         return self.mean + torch.exp(self._spread) * noise
 
     def log_prob(self, stored: Tensor) -> Tensor:
-        """Log-density of the actions of numbers before squashing, summed over the values of an action."""
+        """Log-density of actions, given before squashing, summed over the values of an action."""
         spread = self._spread
         score = (stored - self.mean) * torch.exp(-spread)
         normal = -0.5 * score * score - spread - 0.5 * math.log(2.0 * math.pi)
@@ -203,7 +203,7 @@ class SquashedGaussian:
     @property
     def _spread(self) -> Tensor:
         if self.log_std is None:
-            raise ValueError("a deterministic policy has no density: its learner declares heads without a spread.")
+            raise ValueError("A deterministic policy (Heads.spread none) has no density and draws no samples.")
         return self.log_std
 
 
@@ -247,13 +247,13 @@ class Categorical:
 
     @property
     def _log_probabilities(self) -> Tensor:
-        # By hand: the library's backward pass rounds by the number of threads.
+        # By hand: the rounding of torch's backward pass depends on the number of threads.
         shifted = self.logits - self.logits.detach().amax(-1, keepdim=True)
         return shifted - torch.log(torch.exp(shifted).sum(-1, keepdim=True))
 
 
 def _continued(first: Tensor, whole: Tensor) -> Tensor:
-    """Return `first`, and after it the rest of `whole`; `[agents, batch, ...]` each."""
+    """Return `whole` with its beginning replaced by `first`; `[agents, batch, ...]` each."""
     count = first.shape[1]
     return torch.cat([first, whole[:, count:]], dim=1) if count < whole.shape[1] else first
 

@@ -60,7 +60,7 @@ class Population:
         return cls(torch.cat([part.weights for part in parts]), state)
 
     def heirs(self, weights: Tensor) -> "Population":
-        """Return agents with these weights, float32 `[agents, parameters]`, and the state of this one agent each."""
+        """Return agents with these weights, float32 `[agents, parameters]`, each with the state of this one agent."""
         repeated = {name: held.repeat(len(weights), *[1] * (held.dim() - 1)) for name, held in self.state.items()}
         return Population(weights, repeated)
 

@@ -1,7 +1,7 @@
 """The encoder `tcn`: dilated causal convolutions of width 2 with residual connections.
 
-The backward pass is written by hand: it computes the forward pass again and then needs no block of memory that is not
-there already, and the products themselves add up in place.
+The backward pass is written by hand: it computes the forward pass again, reuses its memory, and adds up products in
+place.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ class Schedule:
     Attributes:
         window: days seen, the last included.
         days: of the block.
-        wanted: number of wanted days of each agent; None: all.
+        wanted: number of wanted days of each agent; None: all days.
     """
 
     window: int
@@ -82,7 +82,7 @@ class Schedule:
 
     @cached_property
     def sparse(self) -> tuple[int, ...]:
-        """Days that are gathered from the last layer that computes all days, then of each layer's output above it."""
+        """Days gathered from the last layer that computes all days, then the days of each output above it."""
         layers = len(self.dilations)
         return () if self.wanted is None else tuple(self.wanted << left for left in range(layers - self.whole, -1, -1))
 
@@ -97,7 +97,7 @@ class Schedule:
             the layer above reads.
         """
         places = wanted[None]
-        # The second half is what it reads as the later day.
+        # The second half holds the later days that the layer reads.
         for dilation in reversed(self.dilations[self.whole :]):
             places = torch.cat([places, places + dilation])
         return places
@@ -106,7 +106,7 @@ class Schedule:
         return columns_at_once(chosen, columns, SINGLE * self.full[0] * filled_outputs(channels), device)
 
     def filled(self, columns: int) -> int:
-        """Return the columns to compute: products of few rows round by the number of rows."""
+        """Return the columns to compute: the rounding of products of few rows depends on their number."""
         return max(columns, -(-FEWEST_ROWS // min(self.days, self.wanted or self.days)))
 
     @cached_property
@@ -117,13 +117,13 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Block:
-    """Consecutive days that are encoded as a whole, some columns at a time.
+    """Consecutive days that are encoded as a whole, in chunks of columns.
 
     Attributes:
         features: float32 `[days, columns, features]` of the panel; days before the first count as zeros.
         first_day: the first day of the block.
         schedule: the days of each layer.
-        chunk: columns at a time.
+        chunk: number of columns of a chunk.
     """
 
     features: Tensor
@@ -159,7 +159,7 @@ class Layer(NamedTuple):
 
 
 class Convolutions(torch.autograd.Function):
-    """Embeddings of a block of days, of which only the weights have a gradient."""
+    """Encodes a block of days; only the weights have a gradient."""
 
     @staticmethod
     def forward(
@@ -173,7 +173,7 @@ class Convolutions(torch.autograd.Function):
         Args:
             ctx: torch's context.
             block: the days to encode.
-            places: of `Schedule.gathered`; None: all days are wanted.
+            places: result of `Schedule.gathered`; None: all days are wanted.
             weights: weight and bias of the input layer, of each convolution and of the output layer.
         """
         ctx.save_for_backward(places, *weights)
@@ -185,13 +185,13 @@ class Convolutions(torch.autograd.Function):
         for columns in block.chunks:
             found = _products(layers[-1], _hidden(block, columns, places, layers))
             embeddings[:, :, columns] = found[:, :, : columns.stop - columns.start, :width]
-            # Not while the next chunk is computed.
+            # Its memory must be free while the next chunk is computed.
             del found
         return embeddings
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401 - torch's context
-        """Compute the forward pass of one chunk after the other again; return the gradients of the weights."""
+        """Compute the forward pass again, chunk by chunk; return the gradients of the weights."""
         places, *weights = ctx.saved_tensors
         block: Block = ctx.block
         layers = _layers(weights)
@@ -208,7 +208,7 @@ class Convolutions(torch.autograd.Function):
 
 
 def _layers(weights: Sequence[Tensor]) -> list[Layer]:
-    """Return the layers, filled up with zeros to widths at which products round by nothing else."""
+    """Return the layers, padded with zeros to widths at which the rounding of products depends on nothing else."""
     layers, last = [], len(weights) // 2 - 1
     for index, (weight, bias) in enumerate(zip(weights[::2], weights[1::2], strict=True)):
         agents, inputs, outputs = weight.shape
@@ -224,9 +224,9 @@ def _layers(weights: Sequence[Tensor]) -> list[Layer]:
 
 
 def _zeros(layer: Layer) -> Layer:
-    """Return zeros to add the gradients of a layer to: those of a day that is read lie together for all agents.
+    """Return zeros to add a layer's gradients to; for each day read, those of all agents lie together in memory.
 
-    Else each agent's product would be made by itself, and its bits depend on threads; see `split_product`.
+    Otherwise each agent's product would be computed alone, with bits that depend on threads; see `split_product`.
     """
     agents, read, *matrix = layer.weight.shape
     weight = torch.zeros((read, agents, *matrix), device=layer.bias.device)
@@ -284,7 +284,7 @@ def _hidden(
     for index, (layer, step) in enumerate(zip(layers[1:-1], schedule.steps, strict=True)):
         if places is not None and index == schedule.whole:
             hidden = _gathered(hidden, places)
-        # Nothing that is not kept has a name: what a layer read is freed before the next one computes.
+        # Without names the input of a layer is freed before the next layer computes.
         if kept is None:
             hidden = _products(layer, hidden[:, :-step], hidden[:, step:]).relu_().add_(hidden[:, step:])
         else:
@@ -349,7 +349,7 @@ def _gathered(hidden: Tensor, places: Tensor) -> Tensor:
 def _scattered(gradient: Tensor, places: Tensor, days: int) -> Tensor:
     """Return the gradient of the input of `_gathered`, given that of its result.
 
-    The days of a set differ, and one set is added after the other: no order is left open.
+    The days of a set differ, and sets are added one after the other, so the order of sums is fixed.
     """
     agents, shape = len(gradient), gradient.shape[2:]
     whole = gradient.new_zeros((agents * days, shape.numel()))
