@@ -207,7 +207,6 @@ def count_steps(group: Population, name: str, moves: Sequence[bool]) -> list[Ten
     """Add the coming steps of an optimizer to its step counts.
 
     Args:
-        group: agents.
         name: name of the counts in the agents' state, int64 `[agents]`.
         moves: in which gradient steps the optimizer steps.
 
@@ -374,7 +373,6 @@ def fit_critics(
     """Take one optimizer step of all critics towards the temporal-difference targets of batches.
 
     Args:
-        task: the task.
         group: agents; their critics' weights and moments are changed in place.
         batches: batches whose gradients are averaged.
         td_target: returns the targets of the values of a batch, float32 `[agents, batch]`, without a gradient.

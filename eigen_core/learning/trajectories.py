@@ -153,7 +153,6 @@ class TrajectoryBuffer:
         Args:
             discount: gamma, or one for each trajectory, float64 `[agents * trajectories]`.
             trace_decay: lambda.
-            agents: whose trajectories.
         """
         part = self._trajectories_of(agents)
         rewards, terminal, values, advantages, returns = (
@@ -200,7 +199,6 @@ class TrajectoryBuffer:
         Args:
             count: minibatches of each agent.
             generators: one for each agent.
-            agents: whose steps.
         """
         batch = -(-self.steps * self.trajectories // count)
         slots = [self._slots_of(agent) for agent in range(self.agents)[agents]]

@@ -68,8 +68,6 @@ def follow_expected(parameters: Parameters, expected: ExpectedOutcomes, known: T
     """Move mean and spread, in place, towards those of the best predicted reward of each asset.
 
     Args:
-        parameters: views into the agents' weights.
-        expected: predictions of a batch.
         known: bool `[agents, batch, assets]`; other predictions are ignored.
     """
     best, count = expected.rewards.amax(-1) * known, known.sum((1, 2)).clamp_min(1)

@@ -172,7 +172,6 @@ class SquashedGaussian:
         return self.box.actions(self.mean)
 
     def play(self, noise: Tensor | None) -> SampledActions:
-        """See `Policy.play`."""
         if self.log_std is None:
             actions = self.mode
             if noise is not None:
@@ -222,7 +221,6 @@ class Categorical:
         return _one_hot(self.logits)
 
     def play(self, noise: Tensor | None) -> SampledActions:
-        """See `Policy.play`."""
         chosen = self.mode
         if noise is not None:
             chosen = _continued(Categorical(self.logits[:, : noise.shape[1]]).sample(noise), chosen)

@@ -171,7 +171,6 @@ class Convolutions(torch.autograd.Function):
         """Return float32 `[agents, days, columns, embedding]`.
 
         Args:
-            ctx: torch's context.
             block: the days to encode.
             places: result of `Schedule.gathered`; None: all days are wanted.
             weights: weight and bias of the input layer, of each convolution and of the output layer.

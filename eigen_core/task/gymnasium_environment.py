@@ -82,10 +82,7 @@ def open_environment(config: Config) -> OpenedEnvironment:
     try:
         environment = make()
     except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise InputError(
-            f"task gym:{name}: making the environment failed with {type(error).__name__}: {_one_line(error)} Install "
-            "what it needs, or correct it."
-        ) from error
+        raise InputError(f"task gym:{name}: making the environment failed: {_one_line(error)}") from error
     try:
         opened = _with_spaces(name, make, environment, settings.episode_steps or known_limit)
         _require_played(opened, environment)

@@ -357,7 +357,6 @@ class EncodedEpisodes:
     """The encoded days of the episodes of agents; a day of several episodes is encoded once.
 
     Args:
-        network: forward passes.
         weights: float32 `[agents, parameters]`.
         starts: first day of each episode, int64 `[agents, episodes]`.
         times: time in the episode of each of its steps, float32 `[steps, values]`.

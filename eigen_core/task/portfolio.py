@@ -51,7 +51,6 @@ def decide_scores(
     """Let agents decide after a day.
 
     Args:
-        network, actor: forward passes, and parameters of the agents.
         prepared: result of `AgentNetwork.prepare_actor` for the day, float32 `[agents, ..., assets, width]`.
         scores: float32 `[agents, ..., assets]`, before the decision. None on the first day: they are 0, and the
             decision sets them at once.

@@ -298,7 +298,6 @@ def trade_whole_episodes(
     assets are held is computed step by step.
 
     Args:
-        prices, trading: prices of all days, and the rules.
         first_days: int64 `[E]`, on any device; see `check_first_days`.
         coefficients: any float dtype `[E, D, A]`, D at least `trading.trading_days`; later days are ignored.
         targets, ranks: of the same shape, as in `TradingEnvironment.step`.

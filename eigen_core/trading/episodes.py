@@ -46,7 +46,6 @@ def book_episodes(
     """Return the rewards of whole episodes, float64 `[episodes, steps]`, and their results.
 
     Args:
-        prices, trading: prices of all days, and the rules.
         days: int64 `[episodes, decisions]`, days of decisions, consecutive from the first day of the episode.
         orders: `[episodes, decisions, K]`.
         bought: bool `[episodes, decisions, K]`, orders that became trades.

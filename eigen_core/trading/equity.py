@@ -144,7 +144,6 @@ def periods_per_year(dates: NDArray[np.datetime64], account: AccountConfig, span
 
     Args:
         dates: datetime64[D] `[days]`, increasing; fewer than two raise ValueError.
-        account: settings of the account.
         span: the days to annualise; None: the last five years.
     """
     if account.periods_per_year is not None:

@@ -137,7 +137,7 @@ def _against(
         return None, None, None
     if not np.array_equal(curve.dates, benchmark.dates):
         raise ValueError(
-            f"The benchmark has {len(benchmark.dates)} days, which are not the {len(curve.dates)} days of the account."
+            f"The benchmark's {len(benchmark.dates)} days are not the {len(curve.dates)} days of the account."
         )
     returns, market = curve.returns, benchmark.returns
     difference = returns - market

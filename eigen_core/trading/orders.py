@@ -89,7 +89,6 @@ def choose_assets(
     chosen.
 
     Args:
-        prices, trading: prices of all days, and the rules.
         days: int64 `[...]`, day of the decision, made after its close.
         coefficients: any float dtype `[..., assets]`, clipped to [0, `trading.max_coefficient`].
         ranks: any float dtype `[..., assets]`, clipped to [0, 1]; None, and with classic bookkeeping: the
@@ -164,7 +163,6 @@ def resolve_orders(prices: Prices, trading: TradingConfig, days: Tensor, assets:
     """Resolve orders from fill to exit; orders do not move prices, so the prices determine both.
 
     Args:
-        prices, trading: prices of all days, and the rules.
         days: int64, day t of the decision; `t + trading.holding_days` must lie inside the prices.
         assets: int64 `[...]`, asset ordered, with a close on day t; `days` has the same shape or is broadcast to it.
         targets: float64 `[...]`, sale target as a fraction of the entry price, clipped to

@@ -57,7 +57,6 @@ def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
 
 
 def prices_fingerprint(prices: CleanPrices) -> str:
-    """Return SHA-256 of the symbols, days and values of prices."""
     digest = hashlib.sha256(repr((prices.symbols, prices.assets, tuple(prices.own))).encode())
     grids = (prices.open, prices.high, prices.low, prices.close, prices.volume, *prices.own.values())
     for values in (prices.days, *grids):
