@@ -54,7 +54,7 @@ class TrajectoryBuffer:
         steps, trajectories: most steps of a trajectory, and trajectories of an agent.
         columns: columns of a step: `reward`, float32; `terminal`, bool; and any others.
         final: columns with a value after the last step too: the observations, if a trajectory can be truncated.
-        computed: columns that a learner writes, beside `value`, `advantage` and `return`.
+        computed: columns that a learner writes, besides `value`, `advantage` and `return`.
 
     Attributes:
         lengths: steps of each trajectory that are stored, int64 `[agents * trajectories]`, on the host.
@@ -148,7 +148,7 @@ class TrajectoryBuffer:
 
         Schulman et al. 2016 (arXiv:1506.02438), equation 16, summed backwards in double precision. After a last step
         that is not terminal, the final value is what follows. Both are 0 beyond a trajectory's length. The bits of a
-        trajectory depend neither on the others nor on the number of threads.
+        trajectory depend neither on other trajectories nor on the number of threads.
 
         Args:
             discount: gamma, or one for each trajectory, float64 `[agents * trajectories]`.

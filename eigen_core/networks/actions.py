@@ -55,7 +55,7 @@ class AssetActions:
 
 def market_actions(config: Config, device: torch.device) -> AssetActions:
     """Return the actions coefficient, sale target and, if `trading.rank` is `separate`, rank."""
-    # Must come before the first computation, which is that of the box.
+    # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     trading, observes = config.trading, config.trading.observe_portfolio
     highest = math.inf if trading.max_coefficient is None else trading.max_coefficient
@@ -93,7 +93,7 @@ def _raw_coefficient(coefficient: float, highest: float) -> float:
 
 def portfolio_actions(config: Config, device: torch.device) -> AssetActions:
     """Return the actions score and speed of a portfolio of weights; speed is the share of the way to the new score."""
-    # Must come before the first computation, which is that of the box.
+    # Must precede the first computation, in `Box`.
     compute_reproducibly(config.instructions, device)
     most = config.portfolio.max_score
 

@@ -83,7 +83,7 @@ class AgentNetwork:
         heads: Heads,
         actions: AssetActions | None = None,
     ) -> None:
-        # Must come before the first computation, which is that of the encoder's filters.
+        # Must precede the first computation, in the encoder.
         compute_reproducibly(config.instructions, device)
         features = torch.tensor(panel.features, device=device)
         training_days = len(panel.splits.train)
@@ -150,7 +150,7 @@ class AgentNetwork:
     def _attention(self, parameters: Parameters, embeddings: Tensor, valid: Tensor) -> Tensor:
         agents, days, columns, _ = embeddings.shape
         queries = parameters["pool.queries"].transpose(1, 2)[:, None].expand(-1, days, -1, -1).flatten(0, 1)
-        # A day's scores lie together, as the softmax reads them.
+        # The scores of a day are contiguous, as the softmax reads them.
         scores = product(queries, embeddings.flatten(0, 1).transpose(1, 2).to(queries.dtype))
         missing = ~valid.expand(agents, -1, -1).flatten(0, 1)
         return _softmax(scores.masked_fill_(missing[:, None], _MASKED)).view(agents, days, -1, columns)

@@ -22,7 +22,7 @@ class ParameterShape:
 
     Attributes:
         name: unique in a layout.
-        shape: of a single agent.
+        shape: shape for a single agent.
         fan_in: inputs of the unit; initial values are uniform in +-1/sqrt(fan_in) around `start`. 0: all are `start`.
         start: middle of the initial values.
     """
@@ -162,8 +162,8 @@ def pooled(shares: Tensor, values: Tensor) -> Tensor:
 def split_product(left: Tensor, right: Tensor) -> tuple[Tensor, Tensor]:
     """Return factors of a product whose bits do not depend on the number of threads; `join_product` joins the result.
 
-    MKL divides the rows of a single product among threads, and rounds otherwise where one has few of them: those of 31
-    from three threads on, of 63 from 16, of 127 from 32. It does not divide a product of a batch, unless there are
+    MKL divides the rows of a single product among threads, and rounds otherwise where one has few of them: 31 rows
+    from three threads on, 63 from 16, 127 from 32. It does not divide a product of a batch, unless there are
     three threads for each and a row or two more than 96 or 256. Few rows are therefore computed in two halves,
     or, where a half has less than 16, twice. All factors are views: a copy may lie otherwise in memory, on which the
     rounding depends too.
@@ -251,7 +251,7 @@ def _add_product_in_pieces(total: Tensor, left: Tensor, right: Tensor) -> None:
 
 
 def add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add the float32 product of stacked matrices to `total` in place; its bits are those of `split_product`.
+    """Add the float32 product of stacked matrices to `total` in place, with the bits of `split_product`.
 
     A GPU adds up many rows in pieces.
     """

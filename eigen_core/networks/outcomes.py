@@ -65,7 +65,7 @@ def margins(parameters: Parameters, expected: ExpectedOutcomes) -> Tensor:
 
 @torch.no_grad()
 def follow_expected(parameters: Parameters, expected: ExpectedOutcomes, known: Tensor) -> None:
-    """Move mean and spread, in place, towards those of the best predicted reward of each asset.
+    """Move mean and spread, in place, towards the moments of each asset's best predicted reward.
 
     Args:
         known: bool `[agents, batch, assets]`; other predictions are ignored.

@@ -159,7 +159,7 @@ class SquashedGaussian:
 
     Attributes:
         mean: float32 `[agents, batch, ..., values]`, before squashing.
-        log_std: of the same shape; None: the policy is deterministic.
+        log_std: the same shape; None: the policy is deterministic.
         box: the actions.
     """
 
@@ -196,7 +196,7 @@ class SquashedGaussian:
 
     @property
     def entropy(self) -> Tensor:
-        """Entropy of the normal distribution before squashing, summed; that of the actions has no closed form."""
+        """Entropy of the normal distribution before squashing, summed; the actions' entropy has no closed form."""
         return (self._spread + 0.5 * math.log(2.0 * math.pi * math.e)).flatten(2).sum(-1)
 
     @property

@@ -51,7 +51,7 @@ class Schedule:
 
     Attributes:
         window: days seen, the last included.
-        days: of the block.
+        days: days of the block.
         wanted: number of wanted days of each agent; None: all days.
     """
 
@@ -223,7 +223,7 @@ def _layers(weights: Sequence[Tensor]) -> list[Layer]:
 
 
 def _zeros(layer: Layer) -> Layer:
-    """Return zeros to add a layer's gradients to; for each day read, those of all agents lie together in memory.
+    """Return zeros to add a layer's gradients to; for each day read, the agents' zeros are contiguous.
 
     Otherwise each agent's product would be computed alone, with bits that depend on threads; see `split_product`.
     """
@@ -295,7 +295,7 @@ def _hidden(
 def _add_gradients(
     sums: list[Layer], block: Block, columns: slice, places: Tensor | None, layers: list[Layer], above: Tensor
 ) -> None:
-    """Add the gradients of all weights to `sums`, given that of the embeddings of a chunk of columns."""
+    """Add the gradients of all weights to `sums`, given the gradient of a chunk of embeddings."""
     schedule, kept = block.schedule, list[tuple[Tensor, Tensor]]()
     hidden = _hidden(block, columns, places, layers, kept)
     first = kept[0][1]
@@ -346,7 +346,7 @@ def _gathered(hidden: Tensor, places: Tensor) -> Tensor:
 
 
 def _scattered(gradient: Tensor, places: Tensor, days: int) -> Tensor:
-    """Return the gradient of the input of `_gathered`, given that of its result.
+    """Return the gradient of the input of `_gathered`, given the gradient of its result.
 
     The days of a set differ, and sets are added one after the other, so the order of sums is fixed.
     """

@@ -96,7 +96,7 @@ class PortfolioTask(PanelTask):
 
     After the close of each of an episode's `trading.trading_days` days an agent decides on a score and a speed for each
     asset, which move the scores of its portfolio; it observes the market and these scores. The reward is the logarithm
-    of the growth of its account in percent, from the fill of the decision to that of the next (`Rebalancing`).
+    of the growth of its account in percent, from the fill of the decision to the next fill (`Rebalancing`).
 
     Raises:
         InputError: `trading.delisting_loss` is None, portfolios may sell short, and some asset does not trade on some

@@ -57,7 +57,7 @@ def stored_steps(config: Config) -> int:
 
 
 def stored_rewards(rewards: Tensor, steps: int) -> Tensor:
-    """Return the rewards of the first steps, float32 `[episodes, steps]`; the last includes those of all later days."""
+    """Return the rewards of the first steps, float32 `[episodes, steps]`; the last includes all later rewards."""
     stored = rewards[:, :steps].clone()
     # Added one by one: the order in which `sum` adds days would depend on the number of episodes.
     for later in rewards[:, steps:].unbind(1):

@@ -3,7 +3,7 @@
 A year has `periods_per_year` days (252 on stock exchanges), a month a twelfth of them.
 
 equal_weight: the same money in each asset that has a price by the first day, held to the end. Each is bought at its own
-    first fill: one that is filled later than the others gets its share of the equity of that day, at most the cash.
+    first fill: an asset that is filled later than others gets its share of the equity of that day, at most the cash.
 rebalanced: the same money in each tradable asset, again every day.
 momentum: every month the same money in the third of the assets with the highest return over the year before the last
     month (Jegadeesh and Titman 1993, "Returns to buying winners and selling losers", without its sold losers; the last

@@ -185,7 +185,7 @@ class TradingEnvironment:
         `step` calls this, `decide` and `end_day` in turn; a CUDA graph can capture `decide`.
         """
         if self._positions is None:
-            raise RuntimeError("The episodes are over: call reset before the next step.")
+            raise RuntimeError("The episodes are over or not started: call reset before the next step.")
         if self._step_index >= self.trading.trading_days:
             return None
         return DecisionInputs(self._first_days.unsqueeze(1) + self._step_index, *self._positions.at(self._step_index))

@@ -108,7 +108,7 @@ def excess_of_trades(
     and `alpha_of`.
 
     Args:
-        trades: of one or more agents, `[agents, days, K]`.
+        trades: trades of one or more agents, `[agents, days, K]`.
         known, trading: prices of the span, as `prices_of_span` returns them, and the rules.
         any_day: compare with buying on any day of the span, instead of on the same day.
     """
@@ -143,7 +143,7 @@ def alpha_of(
     1968). The error is that of `mean_excess`.
 
     Args:
-        excess, market: of each trade or day, as fractions, float64 `[observations]`.
+        excess, market: values of each trade or day, as fractions, float64 `[observations]`.
         day: of each observation, counted from the span's first, int64 `[observations]`.
         lags: see `mean_excess`.
         periods_per_year: annualises the intercept of daily returns; None: it is per trade.

@@ -91,7 +91,7 @@ def play_matched_traders(
     how long they are invested.
 
     Args:
-        trades: of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
+        trades: trades of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
         known, dates: prices of the span, as `prices_of_span` returns them, and its days, datetime64[D].
         config, draws, key: the configuration, the number of traders, and the agents' key of the random numbers.
     """
@@ -107,8 +107,8 @@ def matched_traders(
     For each trade of the agent a trader buys, on the day of its decision, a random one of the assets that are tradable
     that day, whose order is filled, and that the trader does not hold; without any, it buys nothing. Its sale is due at
     the close of the day on which the agent's sale was due (`DecidedTrades.due_day`). Agents that buy the same asset on
-    the same day have traders that buy the same asset, if both may: accounts of agents that trade alike vary as much
-    together as those of their traders.
+    the same day have traders that buy the same asset, if both may: accounts of agents that trade alike are as
+    correlated as the accounts of their traders.
     """
     for part in batch_slices(draws, trades.asset.size):
         generator = keyed_generator(seed, part.start, "backtest", key, "matched traders")
@@ -128,8 +128,8 @@ def _draw_traders(
     free_from = np.zeros((traders, agents, known.assets), dtype=np.int64)
     available = ~np.isnan(entries)
     for day in range(days):
-        # Assets lie on a circle in random order; one that bought an asset looks from a random point of it for the next
-        # one that is free. The point is that of the asset, so that agents that buy the same are matched by the same.
+        # Assets lie on a circle in random order; a trader takes the next free asset after a random point. The
+        # point belongs to the agent's asset, so that agents that buy the same asset are matched by the same asset.
         points, starts = generator.random((2, traders, known.assets))
         for purchase in range(purchases):
             bought = trades.asset[:, day, purchase]
@@ -194,7 +194,7 @@ def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, s
     a permutation, and as few weights as possible change their asset when an asset begins or ends.
 
     Args:
-        weights: of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
+        weights: weights of the agents, float64 `[agents, days, assets]`; 0 for assets that are not tradable.
         tradable: bool `[days, assets]`.
         draws, seed, key: number of draws, and seed and key of the random numbers.
     """
@@ -260,7 +260,7 @@ def play_shifted_trades(
     ones stay; whether they came at the right time is lost. This also judges an agent of one asset, which has
     nothing to choose among (a rotation test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo
     method for hypothesis testing", section 2). Sales are due at the close after as many days as the agent's; a trade
-    whose order is not filled at the other time is not made.
+    whose order is not filled at the other time is left out.
 
     The arguments are those of `play_matched_traders`, and of `shifts_of`.
     """

@@ -54,7 +54,7 @@ def target_weights(scores: Tensor, tradable: Tensor, short: float = 0.0) -> Tens
 
     Args:
         scores: `[..., assets]`.
-        tradable: bool `[..., assets]`; the others get no weight.
+        tradable: bool `[..., assets]`; other assets get no weight.
         short: see `PortfolioConfig.short`.
     """
     long = _shares(scores, tradable)
@@ -89,8 +89,8 @@ def worth_at_fills(prices: Prices, trading: TradingConfig) -> Tensor:
 def rebalance(held: Tensor, wanted: Tensor, stays: Tensor | None, costs: OrderCosts) -> tuple[Tensor, Tensor, Tensor]:
     """Bring positions to target weights at one fill: the rule of rewards, accounts and orders alike.
 
-    Weights are shares of the equity at the prices of the fill. Sales come first, and purchases shrink together where
-    they would take more than the cash; weights with a sum above 1, as `PortfolioConfig.short` allows, borrow the
+    Weights are shares of the equity at the prices of the fill. Sales come first, and purchases shrink in proportion
+    where they would take more than the cash; weights with a sum above 1, as `PortfolioConfig.short` allows, borrow the
     rest. Cash and the filled positions pay the costs of the change in proportion, so that a position that is not filled
     keeps its shares.
 

@@ -35,8 +35,8 @@ def unpredictable_prices(prices: CleanPrices, seed: int) -> CleanPrices:
 
     A day's open, high and low keep their distances to the close, mirrored where the sign is negative; volume and the
     data's own columns come from the drawn day as they are. Each column keeps its own days: where it begins late or has
-    a gap, so it does here. A column without a price on the drawn day takes the day of its own that has the drawn day's
-    number modulo the number of them: blocks stay whole, and only its correlation with others is lost there.
+    a gap, so it does here. A column without a price on the drawn day takes, of its n days with a return, number (drawn
+    day modulo n): blocks stay whole, and only its correlation with other columns is lost there.
     """
     days = len(prices.days)
     generator = keyed_generator(seed, 0, "market", "resampled", "days")

@@ -148,14 +148,14 @@ def trade_accounts(
     """Simulate the accounts of traders day by day, all traders at once.
 
     A day: cash earns interest, orders at the open are filled, positions are sold, orders at the close are filled.
-    The size of a position is that of `account.sizing`, from the equity after the sales of the decision's day, or the
-    cash at the fill if that is less. Orders of a day that are filled together are paid in their order.
+    `account.sizing` sets the size of a position from the equity after the sales of the decision's day; the cash at the
+    fill limits it. Orders of a day that are filled together are paid in their order.
 
     Args:
         trades: what the traders decided on.
         last_close: float64 `[days, assets]`, the last known close at the end of each day.
         dates: datetime64[D] `[days]`.
-        trading, settings: the rules, and those of the account.
+        trading, settings: trading rules, and settings of the account.
     """
     shape = trades.asset.shape
     accounts = TradedAccounts(

@@ -80,7 +80,7 @@ def weights_accounts(
             rest to 1 is cash. NaN: the position stays as it is.
         known: prices of the span, as `prices_of_span` returns them.
         dates: datetime64[D] `[days]`.
-        trading, settings: the rules, and those of the account, whose `sizing` does not apply.
+        trading, settings: trading rules, and settings of the account, whose `sizing` does not apply.
 
     Orders are filled as `rebalance` says, so that with fractional shares and without interest an account grows as the
     rewards of training say. An asset that counts as ended is paid out at the next fill. An account whose equity is not
@@ -156,7 +156,7 @@ def changes_to_weights(
         cash: float64 `[traders]`.
         price: float64 `[assets]` or `[traders, assets]`, of one share at the fill, without slippage.
         stays: bool `[traders, assets]`, the position stays as it is; all do where the equity is not above 0.
-        trading, settings: the rules, and those of the account.
+        trading, settings: trading rules, and settings of the account.
 
     Returns:
         Both float64 `[traders, assets]`; costs are money.
