@@ -100,23 +100,23 @@ class CemMethod(PopulationMethod):
         noise.mul_(variance.sqrt())
         return mean - noise if mirrored else mean + noise
 
-    def breed(self, ended: GenerationResult) -> NextPopulation:
+    def breed(self, result: GenerationResult) -> NextPopulation:
         """Move the distribution; play its mean, the agents that have learned, and new ones drawn from it.
 
         If half of the agents learn, the weakest of those that have learned makes way for the mean.
         """
-        size = ended.population.size
-        candidates = [agent for agent in ended.ranking if agent != _MEAN]
+        size = result.population.size
+        candidates = [agent for agent in result.ranking if agent != _MEAN]
         parents = candidates[: max(1, round(len(candidates) * self._evolution.elite_share))]
-        state = self._next_distribution(ended, parents)
-        learned = [agent for agent in candidates if ended.learned and agent in self._learning]
+        state = self._next_distribution(result, parents)
+        learned = [agent for agent in candidates if result.learned and agent in self._learning]
         kept = sorted(learned[: size - 1 - len(self._learning)])
         teacher = learned[0] if learned else _MEAN
         drawn = range(1 + len(kept), size)
-        weights = ended.population.weights[[teacher, *kept, *[teacher] * len(drawn)]]
+        weights = result.population.weights[[teacher, *kept, *[teacher] * len(drawn)]]
         weights[_MEAN, self._actor] = state.tensors["mean"]
-        self._draw_into(weights, drawn, ended.generation + 1, state)
-        bred = self._new_agents(weights, ended.population.rows(slice(teacher, teacher + 1)))
+        self._draw_into(weights, drawn, result.generation + 1, state)
+        bred = self._new_agents(weights, result.population.rows(slice(teacher, teacher + 1)))
         lineages = (
             Lineage(_MEAN, "mean", (parents[0],)),
             *(Lineage(agent, "learner", (parent,)) for agent, parent in enumerate(kept, 1)),
@@ -126,26 +126,26 @@ class CemMethod(PopulationMethod):
         facts = {"distribution_std": float(np.sqrt(variance.mean(dtype=np.float64)))}
         return NextPopulation(bred, lineages, state, facts)
 
-    def _next_distribution(self, ended: GenerationResult, parents: Sequence[int]) -> MethodState:
+    def _next_distribution(self, result: GenerationResult, parents: Sequence[int]) -> MethodState:
         """Return the distribution after a generation (equations 1 and 2).
 
         The variance is divided by the number of parents, as in the authors' code but not in the paper: otherwise the
         distance that agents have learned would add to it, and it would grow without bound.
         """
-        old = ended.state.tensors["mean"]
+        old = result.state.tensors["mean"]
         mean, variance = torch.zeros_like(old), torch.zeros_like(old)
         for agent, share in zip(parents, shares(len(parents)), strict=True):
-            actor = self._as_evaluated(ended, agent)
+            actor = self._as_evaluated(result, agent)
             mean.add_(actor * share)
             variance.add_((actor - old).square_().mul_(share / len(parents)))
-        variance.add_(self._noise(ended.generation))
-        return replace(ended.state, tensors={"mean": mean, "variance": variance})
+        variance.add_(self._noise(result.generation))
+        return replace(result.state, tensors={"mean": mean, "variance": variance})
 
-    def _as_evaluated(self, ended: GenerationResult, agent: int) -> Tensor:
+    def _as_evaluated(self, result: GenerationResult, agent: int) -> Tensor:
         """Return the actor to which an agent's fitness belongs: an agent that has learned had just been drawn."""
         if agent in self._learning:
-            return self._draw(ended.generation, agent, ended.state)
-        return ended.population.weights[agent, self._actor]
+            return self._draw(result.generation, agent, result.state)
+        return result.population.weights[agent, self._actor]
 
     def _noise(self, generation: int) -> float:
         limit = self._evolution.distribution_variance_limit

@@ -36,21 +36,21 @@ class ErlMethod(GeneticMethod):
             )
         return slice(size - learning, size)
 
-    def breed(self, ended: GenerationResult) -> NextPopulation:
+    def breed(self, result: GenerationResult) -> NextPopulation:
         """Breed from the agents that evolve, and keep the agents that learn.
 
         Every `evolution.sync_generations` generations the fittest learning agent replaces the agent that was bred last:
         not an elite, unless all are elites, and then the weakest.
         """
-        first, old = self._evolving.stop, ended.population
+        first, old = self._evolving.stop, result.population
         evolving = Population(old.weights[:first], {name: tensor[:first] for name, tensor in old.state.items()})
-        bred = super().breed(replace(ended, population=evolving, fitness=ended.fitness[:first]))
+        bred = super().breed(replace(result, population=evolving, fitness=result.fitness[:first]))
         kept = old.tensors()
         tensors = {name: torch.cat([tensor, kept[name][first:]]) for name, tensor in bred.population.tensors().items()}
         agents = range(first, old.size)
         lineages = [*bred.lineages, *(Lineage(agent, "learner", (agent,)) for agent in agents)]
-        if ended.generation % self._sync_generations == 0:
-            replaced, learner = first - 1, min(agents, key=ended.ranking.index)
+        if result.generation % self._sync_generations == 0:
+            replaced, learner = first - 1, min(agents, key=result.ranking.index)
             for tensor in tensors.values():
                 tensor[replaced] = tensor[learner]
             lineages[replaced] = Lineage(replaced, "copy", (learner,))

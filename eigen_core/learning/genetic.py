@@ -95,38 +95,38 @@ class GeneticMethod(PopulationMethod):
             return champion_score
         return float(np.median(fitness))
 
-    def breed(self, ended: GenerationResult) -> NextPopulation:
+    def breed(self, result: GenerationResult) -> NextPopulation:
         """Breed from all agents: elites by falling fitness, then offspring, then mutants.
 
         Elites keep their learning state; all others start with a fresh one. Parents win tournaments over the whole
         population. Offspring blend two parents, alpha w1 + (1 - alpha) w2. The champion, with the weights that were
         validated, takes the weakest elite's place, unless it was found in this generation and is an elite.
         """
-        score = self._score(ended.champion.score, ended.champion.generation, ended.fitness)
-        mutation = MutationState.model_validate(ended.state.numbers).after(score, self._evolution)
+        score = self._score(result.champion.score, result.champion.generation, result.fitness)
+        mutation = MutationState.model_validate(result.state.numbers).after(score, self._evolution)
         if isinstance(self._evolution, GeneticConfig) and not self._evolution.enabled:
-            population = ended.population
+            population = result.population
             lineages = [Lineage(agent=agent, origin="elite", parents=(agent,)) for agent in range(population.size)]
         else:
-            population, lineages = self._bred(ended, mutation)
+            population, lineages = self._next_population(result, mutation)
         facts = {"mutation_rate": mutation.rate, "mutation_std": mutation.std}
         return NextPopulation(population, tuple(lineages), MethodState(mutation.model_dump()), facts)
 
-    def _bred(self, ended: GenerationResult, mutation: MutationState) -> tuple[Population, list[Lineage]]:
-        config, champion, old = self._evolution, ended.champion, ended.population.weights
-        generator = keyed_generator(self._config.seed, ended.generation, "evolve", "population", "breeding")
+    def _next_population(self, result: GenerationResult, mutation: MutationState) -> tuple[Population, list[Lineage]]:
+        config, champion, old = self._evolution, result.champion, result.population.weights
+        generator = keyed_generator(self._config.seed, result.generation, "evolve", "population", "breeding")
 
         def win_tournament() -> int:
             drawn = generator.integers(0, len(old), config.tournament_size)
-            return int(min(drawn, key=lambda agent: (-ended.fitness[agent], agent)))
+            return int(min(drawn, key=lambda agent: (-result.fitness[agent], agent)))
 
-        size, ranking = ended.population.size, ended.ranking
+        size, ranking = result.population.size, result.ranking
         elites = ranking[: max(1, round(size * config.elite_share))]
         first_mutant = len(elites) + min(round(size * config.offspring_share), size - len(elites))
         lineages = [Lineage(agent=index, origin="elite", parents=(agent,)) for index, agent in enumerate(elites)]
         weights, kept = old[ranking], list(elites)
         changes = np.empty((size - first_mutant, weights.shape[1]), dtype=np.float32)
-        if config.reinject_champion and not (champion.generation == ended.generation and champion.agent in elites):
+        if config.reinject_champion and not (champion.generation == result.generation and champion.agent in elites):
             weights[len(elites) - 1] = champion.weights
             lineages[-1] = Lineage(agent=len(elites) - 1, origin="champion", parents=(champion.agent,))
             kept.pop()
@@ -145,5 +145,5 @@ class GeneticMethod(PopulationMethod):
         weights[first_mutant:] += on_device(changes, weights.device)
         population = self._new_agents(weights)
         for name, tensor in population.state.items():
-            tensor[: len(kept)] = ended.population.state[name][kept]
+            tensor[: len(kept)] = result.population.state[name][kept]
         return population, lineages

@@ -125,7 +125,7 @@ class PopulationMethod(Protocol):
         """Return `MethodState.numbers` after the generations of a history."""
         return {}
 
-    def breed(self, ended: GenerationResult) -> NextPopulation: ...
+    def breed(self, result: GenerationResult) -> NextPopulation: ...
 
 
 def mean_of_lowest(rewards: NDArray[np.float64], lowest: int) -> NDArray[np.float64]:

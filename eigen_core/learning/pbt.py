@@ -71,13 +71,13 @@ class PbtMethod(PopulationMethod):
         size = self._evolution.perturbation
         return {name: perturbed(name, value, 1.0 + size * generator.choice((-1, 1))) for name, value in genes.items()}
 
-    def breed(self, ended: GenerationResult) -> NextPopulation:
+    def breed(self, result: GenerationResult) -> NextPopulation:
         """Every `evolution.sync_generations` generations, let the weakest copy the fittest."""
-        population = ended.population
+        population = result.population
         parents = list(range(population.size))
-        if ended.generation % self._evolution.sync_generations == 0:
+        if result.generation % self._evolution.sync_generations == 0:
             population = population.clone()
-            parents = self._copied(ended, population)
+            parents = self._copy_fittest(result, population)
         genes = _genes(population)
         lineages = tuple(
             Lineage(
@@ -89,20 +89,20 @@ class PbtMethod(PopulationMethod):
             for agent, parent in enumerate(parents)
         )
         facts = {f"median_{name}": float(np.median(values)) for name, values in genes.items()}
-        return NextPopulation(population, lineages, ended.state, facts)
+        return NextPopulation(population, lineages, result.state, facts)
 
-    def _copied(self, ended: GenerationResult, population: Population) -> list[int]:
+    def _copy_fittest(self, result: GenerationResult, population: Population) -> list[int]:
         """Let the weakest of `population`, a copy, become perturbed copies of the fittest; return all parents."""
         size = population.size
         share = min(max(1, round(size * self._evolution.exploit_share)), size // 2)
-        generator = keyed_generator(self._config.seed, ended.generation, "evolve", "population", "exploit")
+        generator = keyed_generator(self._config.seed, result.generation, "evolve", "population", "exploit")
         parents = list(range(size))
         genes = _genes(population)
-        for agent in ended.ranking[-share:]:
-            parents[agent] = ended.ranking[int(generator.integers(share))]
+        for agent in result.ranking[-share:]:
+            parents[agent] = result.ranking[int(generator.integers(share))]
             for tensor in population.tensors().values():
                 tensor[agent] = tensor[parents[agent]]
             inherited = {name: values[parents[agent]] for name, values in genes.items()}
-            for name, value in self._explored(inherited, ended.generation, agent).items():
+            for name, value in self._explored(inherited, result.generation, agent).items():
                 population.genes[name][agent] = value
         return parents

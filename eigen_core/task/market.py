@@ -135,20 +135,20 @@ class MarketTask(PanelTask):
         return stored_steps(config)
 
     @staticmethod
-    def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
+    def warnings(config: Config, facts: PanelFacts) -> Sequence[str]:
         held, purchases = config.trading.holding_days, config.trading.purchases_per_day
-        judged = PanelTask.cautions(config, facts)
+        warnings = PanelTask.warnings(config, facts)
         if facts.assets == 1 or facts.assets > held * purchases:
-            return judged
+            return warnings
         if purchases == 1:
             often, hold = "one purchase a day", "Hold for fewer days than there are assets"
         else:
             often = f"{purchases:,} purchases a day (trading.purchases_per_day)"
             hold = "Buy fewer a day or hold for fewer days, so that these two multiplied are below the number of assets"
         return (
-            *judged,
+            *warnings,
             f"With {often} and positions of up to {held:,} days (trading.holding_days), any of {facts.assets:,} assets "
-            f"that is free is soon bought: agents can choose when to buy, hardly what. {hold}, or trade more assets.",
+            f"that is free is soon bought: agents choose when to buy, but hardly which. {hold}, or trade more assets.",
         )
 
     def roll_out(

@@ -187,18 +187,18 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
         facts = PanelFacts.of(panel)
         year = periods_per_year(panel.dates, config.account)
         calendar = f"A year has {year} of these days: metrics are annualised by it (account.periods_per_year)."
-        lines = (*report.lines(config.trading), calendar, *cls.cautions(config, facts))
-        return TaskData(panel, str(facts), lines, facts, days_of(panel))
+        lines = (*report.lines(config.trading), calendar, *cls.warnings(config, facts))
+        return TaskData(panel, str(facts), lines, facts, split_table(panel))
 
     @staticmethod
-    def cautions(config: Config, facts: PanelFacts) -> Sequence[str]:
+    def warnings(config: Config, facts: PanelFacts) -> Sequence[str]:
         """Return warnings about rules that do not suit the data."""
         needed, holdout = fewest_days(config.trading), config.market.holdout_days
         if facts.assets > 1 or not holdout:
             return ()
         only = "With one tradable symbol, timing is all that a verdict can judge"
         if holdout >= needed:
-            return (f"{only}: what the same decisions would have earned at other times.",)
+            return (f"{only}: it compares the agent with its own decisions at other times.",)
         return (
             f"{only}, and no verdict on it will be possible: decisions are shifted by more than the "
             f"{config.trading.holding_days:,} days of trading.holding_days, which needs {needed:,} holdout days, and "
@@ -301,7 +301,7 @@ def _require_encoder(config: Config, heads: Heads) -> None:
         )
 
 
-def days_of(panel: Panel) -> list[dict[str, str | int]]:
+def split_table(panel: Panel) -> list[dict[str, str | int]]:
     splits = {name: getattr(panel.splits, name) for name in ("train", "validation", "holdout")}
     return [
         {"days": name, "number": len(days), "first": str(panel.dates[days[0]]), "last": str(panel.dates[days[-1]])}

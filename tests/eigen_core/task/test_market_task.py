@@ -1,4 +1,4 @@
-"""The tasks of the market: counts, table of outcomes, weights of portfolios, cautions, encoded days."""
+"""The tasks of the market: counts, table of outcomes, weights of portfolios, warnings, encoded days."""
 
 from contextlib import nullcontext
 from dataclasses import replace
