@@ -1,4 +1,4 @@
-"""The orders of a run's champion for the next day, and the account that they have led to."""
+"""The orders of a run's champion for the next day, and the ledger of issued orders."""
 
 import hashlib
 import json
@@ -28,21 +28,21 @@ from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.training.runs import Run
 
 _UNCHECKED = "eigen act 1"
-"""The format of files from before they had a checksum."""
+"""Format of ledgers of earlier versions, without a checksum."""
 _ANOTHER_FILE = "give another file with --ledger"
 
 KnownPrices = tuple[float | None, float | None, float | None]
-"""Open, high and close of an asset on a day; None where there is none."""
+"""Open, high and close of an asset on a day; None if missing."""
 
 
 class ActLedger(BaseModel):
-    """Orders that were issued.
+    """The ledger of a champion's orders.
 
     Attributes:
         champion: SHA-256 of the weights.
         began: date of the first orders.
         days: orders issued after each day, by date.
-        prices: of each day from the first window on, by date and symbol, as first seen; empty in older files.
+        prices: by date (from the start of the first window on) and symbol, as first seen; empty in older files.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -62,10 +62,10 @@ class ActLedger(BaseModel):
 
 
 def read_ledger(path: Path) -> ActLedger | None:
-    """Return the content of a file; None if there is none.
+    """Return the ledger in a file; None if the file does not exist.
 
     Raises:
-        InputError: it cannot be read, is no such file, or was changed.
+        InputError: the file cannot be read, is no ledger, or was changed.
     """
     with explained("read", path, _ANOTHER_FILE):
         if not path.exists():
@@ -95,14 +95,14 @@ def write_ledger(ledger: ActLedger, path: Path) -> None:
 
 _NAMES = ("open", "high", "close")
 _CLOSE = 2
-# Prices and money as they are written may be rounded.
+# Relative tolerances: prices and money may be rounded when they are written.
 _SAME_PRICE, _SAME_MONEY = 1e-9, 1e-6
 _SAME_FACTOR = 1e-4
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A day with other orders than in the replay (`decision_of`). `missed`: no orders were asked for."""
+    """A day whose issued and replayed orders differ (`decision_of`). `missed`: `act` was not called for the day."""
 
     date: str
     issued: str | None
@@ -112,7 +112,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class SizeDifference:
-    """An order of another size than in the replay (money)."""
+    """An order whose issued and replayed sizes differ (money)."""
 
     date: str
     symbol: str
@@ -125,10 +125,10 @@ class Correction:
     """Prices of a symbol that changed since orders were issued.
 
     Attributes:
-        dates: of the changed days, in order.
-        price: open, high or close: which differs on the first of these days; the close where it does.
-        then, now: that price; None: there is none.
-        factor: of all closes of these days alike, as of a split; None: there is no such factor.
+        dates: the changed days, in order.
+        price: open, high or close: one that differs on the first of these days, preferably the close.
+        then, now: this price on that day, before and after the change; None if missing.
+        factor: common factor of the closes of these days, as after a split; None without one.
     """
 
     symbol: str
@@ -141,7 +141,7 @@ class Correction:
 
 @dataclass(frozen=True)
 class Reconciliation:
-    """Issued orders beside those of the replay, on all days before the last; on `agreeing` days sizes agree too."""
+    """Issued orders compared with the replay on all days before the last; `agreeing`: days with equal orders."""
 
     agreeing: int
     differences: tuple[Difference, ...]
@@ -166,7 +166,7 @@ def reconciled(kept: ActLedger, found: NextOrders, panel: Panel) -> Reconciliati
 
 def _other_sizes(kept: ActLedger, found: NextOrders, day: str) -> Iterator[SizeDifference]:
     for order, replayed in zip(decisions_among(kept.days[day]), found.money[day].values(), strict=True):
-        # The fill may be at another price than the close: by one share more or less.
+        # The fill price may differ from the close, which can change an order by one whole share.
         tolerance = _SAME_MONEY * order.money + (order.price if kept.account.shares == "whole" else 0.0)
         if abs(replayed - order.money) > tolerance:
             yield SizeDifference(day, order.symbol, order.money, replayed)
@@ -228,13 +228,13 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     """Return the orders of a run's champion after a day, and keep them in the ledger.
 
     Args:
-        store, run: URL of the runs, name.
+        store, run: URL of the store, name of the run.
         data: newer prices; None: the run's.
-        date: of the day; None: the last of the prices.
-        ledger: file; None: in the run's local folder.
+        date: the day; None: the last day of the prices.
+        ledger: file of the ledger; None: `act.json` in the run's local folder.
 
-    The account begins with the first day that a ledger is asked for, and is replayed from there. Orders issued before
-    are not written again.
+    The account begins on the ledger's first date and is replayed from there. Orders that the ledger has already stay
+    unchanged.
 
     Raises:
         InputError: there is no such run, it has no champion or plays no market; the prices do not fit; the ledger
@@ -268,7 +268,7 @@ def act(store: str, run: str, *, data: str | None = None, date: str | None = Non
     found = _orders(config, panel, weights, kept, path)
     reconciliation = reconciled(kept, found, panel)
     if today not in kept.days:
-        # Prices that agents observed or traded on stay as they were first seen.
+        # Prices that the agent observed or traded stay as first seen.
         first = max(0, int(np.searchsorted(panel.dates, np.datetime64(kept.began))) - config.market.window + 1)
         prices = {**prices_of(panel, first), **kept.prices}
         kept = kept.model_copy(update={"days": {**kept.days, today: found.orders}, "prices": prices})
@@ -286,8 +286,8 @@ def _require_date(text: str) -> None:
 def _require_ledger(kept: ActLedger, path: Path, champion: str, manifest: Manifest, date: str | None) -> None:
     if kept.champion != champion:
         raise InputError(
-            f"{path} was begun with the champion of run '{kept.run}' of generation {kept.champion_generation}, and "
-            f"this one is of generation {manifest.champion_generation}: begin anew with --ledger and another file."
+            f"{path} belongs to the champion of run '{kept.run}' from generation {kept.champion_generation}, and this "
+            f"champion is from generation {manifest.champion_generation}: name another file with --ledger."
         )
     last = kept.last_date
     if date is not None and date < last:
@@ -305,10 +305,10 @@ def _panel(run: Run, config: Config, contents: RunContents, manifest: Manifest, 
     except ValidationError as error:
         name = run.name
         raise InputError(
-            f"What run '{name}' says of its champion cannot be used: try `eigen verify {name}`."
+            f"The facts about the champion of run '{name}' are invalid: try `eigen verify {name}`."
         ) from error
     if training is None:
-        # Runs from before this was kept: the prices that they were trained on say it.
+        # Runs of earlier versions lack it: derive it from the prices that they were trained on.
         training = TrainingDays.of(agents_on_market(run, run.config_to_resume(), CHAMPION)[2])
     return inference_panel(config, training, symbols, features, date)
 

@@ -50,7 +50,7 @@ Decided = TypeVar("Decided")
 AnyAccounts = TypeVar("AnyAccounts", TradedAccounts, WeightsAccounts)
 
 DRAWS = 1_000
-"""Matched random traders, unless another number is given."""
+"""Default number of matched random traders."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,24 +58,24 @@ class SpanResult:
     """Earnings of agents over a span of days.
 
     Attributes:
-        curve: the account; that of several agents is the sum of their accounts.
-        trades: a row each: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and `agent`, its place.
+        curve: the account; for several agents, the sum of their accounts.
+        trades: one row each: columns of `TradedAccounts.table` or `WeightsAccounts.table`, and the index `agent`.
         interest: earned on cash (money).
-        one_portfolio: all agents trade it together.
-        baselines: other accounts on the same days, by name; `initial_population` is the mean of the first agents.
+        one_portfolio: all agents trade one common portfolio.
+        baselines: other accounts on the same days, by name; `initial_population` is the mean of untrained agents.
         matched: earnings of matched random traders.
-        excess: gain beyond the market; None with too little to tell.
-        alpha: part of the excess that the market's own gain does not explain; None with too little to tell.
-        holding_days: longest time from a decision to its exit; 1 where days are judged.
-        periods_per_year: days of trading a year; see `eigen_core.trading.equity`.
-        risk_free: rate a year.
-        timing: earnings of the same decisions at other times.
-        baskets: baselines that hold all assets; metrics and alpha are against the first.
+        excess: gain beyond the market; None with too few trades or days.
+        alpha: part of the excess that the market's own gain does not explain; None with too few trades or days.
+        holding_days: longest time from a decision to its exit; 1 for the task `portfolio`.
+        periods_per_year: trading days per year; see `eigen_core.trading.equity`.
+        risk_free: annual rate.
+        timing: earnings of the same decisions shifted to other times.
+        baskets: baselines that hold all assets; the first is the benchmark of metrics and alpha.
         weights: share of the equity in each asset at each close, a row a day, a column a symbol; the rest is cash. None
-            where agents make trades.
-        active_share: share of a portfolio that equal weight has in other assets; None where agents make trades.
-        by_timing: there is one asset, so that only timing can be judged: `matched`, `excess` and `alpha` are against
-            other times, not against other assets.
+            for the task `market`.
+        active_share: share of a portfolio that differs from equal weights; None for the task `market`, or `by_timing`.
+        by_timing: there is one asset, so that only timing can be judged: `matched`, `excess` and `alpha` compare with
+            other times, not with other assets.
     """
 
     curve: EquityCurve
@@ -97,7 +97,7 @@ class SpanResult:
 
     @property
     def benchmark(self) -> str:
-        """The baseline that beta, alpha and information ratio are against."""
+        """The baseline of beta, alpha and information ratio."""
         return self.baskets[0]
 
     @property
@@ -128,16 +128,16 @@ class SpanResult:
 
 @dataclass(frozen=True)
 class Order:
-    """An order; one that sells has a minus before its `name`.
+    """An order; the `name` of a sale begins with a minus.
 
     Attributes:
-        side: buy, at the next fill; or sell, at the target or else on the last day, without a target at the next fill.
+        side: `buy` at the next fill; `sell` at the target or on `latest_exit`, or without a target at the next fill.
         size: shares.
         money: paid or received at `price`, transaction costs included in a purchase.
-        price: the target of a sale; else the last close with slippage, as the fill is not known yet.
-        target: price of the sale of the position; None: none is decided yet.
-        latest_exit: date of that sale where the target is not reached; None of a position: its sale is due and waits
-            for the symbol's next fill.
+        price: the target of a sale; otherwise the last close with slippage, since the fill is unknown.
+        target: price at which the position is sold; None without one.
+        latest_exit: date of the sale if the target is not reached; None with a target: the sale is due and waits for
+            the symbol's next fill.
     """
 
     symbol: str
@@ -159,9 +159,9 @@ class Position:
 
     Attributes:
         size: shares; below 0: sold short.
-        entry: price of one share, slippage included; None where it was bought by many orders.
-        worth: at the last known close (money).
-        decided: date of the decision that bought it; None where these are many.
+        entry: price of one share, slippage included; None if many orders made the position.
+        worth: value at the last known close (money).
+        decided: date of the decision that bought it; None if many orders made the position.
     """
 
     symbol: str
@@ -178,8 +178,7 @@ class NextOrders:
     Attributes:
         equity, cash: money.
         orders: of the day's decision, then the standing sales of positions.
-        money: paid or received for each order that was decided on a day of the span, by date and name
-            (`Order.name`).
+        money: paid or received for each order decided on a day of the span, by date and `Order.name`.
     """
 
     date: str
@@ -201,7 +200,7 @@ def decisions_among(orders: Iterable[Order]) -> list[Order]:
 
 
 def decision_of(orders: Iterable[Order]) -> str | None:
-    """Name a day's decision: symbols bought, and with a minus sold at once; None: nothing."""
+    """Return the names of the orders decided on a day, separated by spaces; None without orders."""
     return " ".join(order.name for order in decisions_among(orders)) or None
 
 
@@ -214,15 +213,15 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         device: where networks are computed.
     """
 
-    # Functions of the task: actions of its agents, decisions of groups of agents as those of all, earnings of the same
-    # decisions at other times (decisions, prices, dates, config, draws), and of matched random traders (and a name).
+    # Functions of the task: the agents' actions; concatenation of the decisions of groups of agents; earnings of
+    # decisions shifted in time (decisions, prices, dates, config, draws) and of matched random traders (and a key).
     _actions: Callable[[Config, torch.device], AssetActions]
     _concatenated: Callable[..., Decided]
     _play_shifted: Callable[..., MatchedTraders]
     _play_matched: Callable[..., MatchedTraders]
 
     def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
-        # Here, because it must come before the first computation.
+        # Must precede the first computation.
         compute_reproducibly(config.instructions, device)
         self.config, self.panel, self.device = config, panel, device
         self._prices = Prices.of_panel(panel, device)
@@ -241,7 +240,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
     def next_orders(self, weights: Tensor, first: int) -> NextOrders:
         """Return the orders of an agent after the panel's last day, having traded since day `first`.
 
-        Sizes are those of a fill at the last close, which the next day's prices are taken to be.
+        Sizes assume a fill at the last close.
 
         Args:
             weights: float32 `[parameters]`.
@@ -250,17 +249,17 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
 
     @abstractmethod
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> Decided:
-        """Return the decisions of agents, computed at once; an ensemble is one agent, by the means of its actions."""
+        """Return the decisions of agents in one batch; an ensemble decides as one agent, by the mean actions."""
 
     @abstractmethod
     def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> AnyAccounts:
-        """Return the accounts of agents that decide so over a span; `settings` replaces those of the run."""
+        """Return the accounts that decisions over a span lead to; `settings` replaces the run's account settings."""
 
     @abstractmethod
     def _compared(
         self, decided: Decided, span: range, accounts: AnyAccounts, equal: EquityCurve, *, by_timing: bool
     ) -> dict[str, Any]:
-        """Return attributes of a `SpanResult`: excess, alpha, holding days, and those of portfolios."""
+        """Return the attributes of a `SpanResult` that depend on the task."""
 
     def _known(self, span: range) -> Prices:
         return prices_of_span(self._prices, span, self.outcome_days(self.config.trading))
@@ -281,9 +280,9 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         Args:
             weights: float32 `[agents, parameters]`.
             span: days of the panel; a whole window lies before the first decision.
-            key: name of the agents, by which matched traders are drawn.
+            key: of the random draws of matched traders.
             ensemble: the agents trade one portfolio, by the means of their actions.
-            draws: matched random traders.
+            draws: number of matched random traders.
         """
         size = self.config.population.size
         initial = initial_weights(self._network.layouts, size, self.config.seed, self.device)
@@ -303,7 +302,7 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         one_portfolio: bool = False,
         draws: int = DRAWS,
     ) -> SpanResult:
-        """Return earnings of `agents` that decide so; `initial`: the account of the baseline `initial_population`."""
+        """Return the earnings of `agents` decisions; `initial`: the account of the baseline `initial_population`."""
         config, panel, dates = self.config, self.panel, np.asarray(self.panel.dates)
         accounts = self.accounts(decided, span, share_of_capital(config.account, agents))
         tables = [accounts.table(agent, panel.symbols).assign(agent=agent) for agent in range(agents)]
@@ -336,9 +335,9 @@ _WEEK = 7
 def _prepared_days(
     network: AgentNetwork, weights: Tensor, span: range, times: Tensor, at_once: int
 ) -> Iterator[tuple[Parameters, Tensor]]:
-    """Yield the actors' parameters and `AgentNetwork.prepare_actor` of each day, which are computed `at_once`.
+    """Yield the actors' parameters and the result of `AgentNetwork.prepare_actor` for each day.
 
-    `times` are those of the first `at_once` days, which begin again after them, or of all days alike.
+    Results are computed for `at_once` days at a time. `times` has one value for each of these days, or one for all.
     """
     critic = network.critic_layout.views(weights[:, : network.critic_layout.size])
     actor = network.actor_layout.views(weights[:, network.critic_layout.size :])
@@ -435,7 +434,7 @@ def decide_trades(
 ) -> DecidedTrades:
     """Return the trades that agents decide on over a span of days.
 
-    The time in the episode that agents see begins again after every `trading.trading_days` days, as in training.
+    The observed time in the episode restarts after every `trading.trading_days` days, as in training.
 
     Args:
         network, config: of the run.
@@ -469,7 +468,7 @@ def _with_a_day_at_the_last_close(prices: Prices) -> Prices:
 
 
 def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset: int, holding_days: int) -> str | None:
-    """Return the date on which a sale is due, by the asset's weekdays; holidays count. None: it waits for a fill."""
+    """Return the date on which a sale is due, by the asset's weekdays without holidays; None if it is due already."""
     left = holding_days - int(sessions[decided + 1 :, asset].sum())
     if left <= 0:
         return None
@@ -483,8 +482,8 @@ def _latest_exit(panel: Panel, sessions: NDArray[np.bool_], decided: int, asset:
 class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
     """Agents decide on target weights, float64 `[agents, days, assets]`.
 
-    A position stays as it is while its orders are not filled, and is paid out once its asset has ended: see `Fills` and
-    `rebalance`.
+    A position stays unchanged while its orders are not filled, and is paid out once its asset is delisted: see `Fills`
+    and `rebalance`.
     """
 
     _actions = staticmethod(portfolio_actions)
@@ -540,7 +539,7 @@ def decide_weights(
         panel, config: of the run.
         weights: float32 `[agents, parameters]`.
         span: days of the panel; a whole window lies before the first decision.
-        ensemble: the agents decide together, by the means of their scores and speeds.
+        ensemble: the agents decide as one, by the means of their scores and speeds.
 
     Returns:
         float64 `[agents, days, assets]`, shares of the equity; the rest is cash. An ensemble is one agent.
@@ -561,12 +560,12 @@ def orders_of_days(
 ) -> NextOrders:
     """Return the orders of an agent after the last day of its account, and its decision after each day before.
 
-    Sizes are those of a fill at the day's close.
+    Sizes assume a fill at the day's close.
 
     Args:
-        weights: its target weights, float64 `[days, assets]`.
-        accounts: its account, alone.
-        closes: float64 `[days, assets]`, of each day; NaN: no order.
+        weights: target weights, float64 `[days, assets]`.
+        accounts: the account of this agent only.
+        closes: float64 `[days, assets]`; NaN: no order.
         symbols, config: of the run.
     """
     equity, costs = accounts.equity[0], OrderCosts.of(config.trading)
@@ -597,7 +596,7 @@ def orders_of_days(
 def _orders(
     changes: Values, closes: Values, equity: float, symbols: tuple[str, ...], costs: OrderCosts
 ) -> tuple[Order, ...]:
-    """Return the orders of a day, sales first; differences by rounding make no order."""
+    """Return the orders of a day, sales first; rounding differences make no order."""
     orders = []
     for asset in np.flatnonzero(np.abs(changes) * np.nan_to_num(closes) > ROUNDING * equity):
         size, buys = float(abs(changes[asset])), bool(changes[asset] > 0.0)

@@ -1,11 +1,11 @@
-"""The evaluation log: looks at days of prices with agents, kept in the store of the runs.
+"""The evaluation log in the store: each result of agents on days of prices is a look, which verdicts count.
 
-A look stays when its run is removed. It is a small object that is created once, so several machines can look at once.
+A look stays when its run is removed. It is a small object that is created once, so several machines can add looks.
 
-Each look is also in an entry of a chain: numbered objects that are created once, each with the SHA-256 of the entry
-before it. A changed or deleted look is found by its entry, which still counts; an entry is found by the number and the
-SHA-256 in the next one, the newest by those in the log's head (`Head`). The first entry names the looks from before
-there was a chain. Functions raise `InputError` and `StoreUnavailableError` as `Store` does.
+Each look is also in an entry of a chain: numbered objects that are created once, each with the SHA-256 of the previous
+entry. The entry reveals that its look was changed or deleted, and still counts. The next entry reveals a changed or
+deleted entry; for the newest entry, `Head` does. The first entry lists the looks from before the chain existed.
+Functions raise `InputError` and `StoreUnavailableError` as `Store` does.
 """
 
 import hashlib
@@ -42,10 +42,10 @@ logger = logging.getLogger(__name__)
 
 _NAME = re.compile(rf"{LOOKS}(\d{{4}}-\d{{2}}-\d{{2}})_(\d{{4}}-\d{{2}}-\d{{2}})_[0-9a-f]{{16}}\.json")
 _ENTRY = re.compile(rf"{LOOKS_CHAIN}\d{{8}}\.json")
-# The first entry, the largest object, names all looks from before it.
+# The first entry lists all earlier looks, so it is the largest object.
 _MOST_BYTES = 2**24
 _READERS = 16
-# Of several processes that add an entry at once, one succeeds each time.
+# If several processes add an entry at once, one succeeds and the others retry.
 _ATTEMPTS = 1_000
 LAST = 99_999_999
 """The greatest number of an entry."""
@@ -54,10 +54,10 @@ _Kind = TypeVar("_Kind", bound=Record)
 
 
 class Head(Record):
-    """The newest entry of a chain, when it was added; number 0 and an empty hash: there is none yet."""
+    """Number and SHA-256 of a chain's newest entry, stored separately; 0 and an empty hash before the first entry."""
 
     ledger: str
-    """Drawn when the ledger was begun: another store in the same place has another one."""
+    """Random identifier of the log, drawn when it was created: another store in the same place has another one."""
     number: Annotated[int, Field(ge=0, le=LAST)]
     sha256: str
 
@@ -79,16 +79,16 @@ def _opened_head(store: Store) -> Head:
         return found
     head = Head(ledger=uuid.uuid4().hex, number=0, sha256="")
     content = head.model_dump_json().encode()
-    # Of several processes that begin a ledger, one succeeds.
+    # If several processes create the head at once, one succeeds.
     if not store.create(LEDGER_HEAD, content):
         found = _stored_head(store)
-        if found is None:  # It is there and cannot be read.
+        if found is None:  # It exists and cannot be parsed.
             store.put(LEDGER_HEAD, content)
     return found or head
 
 
 def _keep_head(store: Store, head: Head) -> None:
-    """Write the head of a store, and this machine's copy; that a copy cannot be written is logged."""
+    """Write the head to the store and a copy to this machine; if only the copy fails, log it."""
     content, path = head.model_dump_json().encode(), _copy_of(store)
     store.put(LEDGER_HEAD, content)
     try:
@@ -96,7 +96,7 @@ def _keep_head(store: Store, head: Head) -> None:
             file.write(content)
     except OSError as error:
         logger.warning(
-            "This machine keeps no copy of the evaluation log's head: %s cannot be written (%s).", path, error
+            "Cannot copy the evaluation log's newest hash to %s (%s): deleted looks may go unnoticed.", path, error
         )
 
 
@@ -105,23 +105,23 @@ def _copy_of(store: Store) -> Path:
 
 
 class Look(Record):
-    """A look: the result of an agent on a span of days, from `first` to `last` (YYYY-MM-DD)."""
+    """A look: the result of agents on the days from `first` to `last` (YYYY-MM-DD)."""
 
     first: str
     last: str
     symbols: tuple[str, ...]
-    """Symbols that were traded: the same days of the same symbols are the same data, whatever file they came from."""
+    """Traded symbols: the same days of the same symbols are the same data, whatever file they came from."""
     agent: str
     """SHA-256 of the agents' weights."""
     settings: str
     """SHA-256 of the rules and settings that the result depends on."""
     run: str
     sharpe: float | None
-    """Sharpe ratio of a day."""
+    """Daily Sharpe ratio."""
 
     @property
     def name(self) -> str:
-        """Name in a store; the same agent with the same settings on the same days is the same look."""
+        """Object name in a store; the same agents, settings, days and symbols give the same name."""
         identity = json.dumps([self.first, self.last, sorted(self.symbols), self.agent, self.settings])
         return f"{LOOKS}{self.first}_{self.last}_{_sha256(identity.encode())[:16]}.json"
 
@@ -132,18 +132,18 @@ class _Entry(Record):
     """SHA-256 of the entry before this one; empty in the first."""
     look: Look
     before: Mapping[str, str] = {}
-    """SHA-256 of the looks that were kept before the first entry, by name."""
+    """In the first entry, SHA-256 of the looks from before the chain, by name."""
     ledger: str = ""
-    """See `Head`; empty in entries from before there was one."""
+    """See `Head`; empty in entries of earlier versions."""
 
 
 @dataclass(frozen=True)
 class Looks:
-    """Looks at some days.
+    """Looks at given days and symbols.
 
     Attributes:
-        known: one look of each agent with its settings, in the order of their names.
-        unreadable: number of looks that cannot be read any more.
+        known: readable looks, one for each agent and settings, in the order of their names.
+        unreadable: number of looks that were damaged or deleted.
     """
 
     known: tuple[Look, ...]
@@ -155,13 +155,13 @@ class Looks:
         if not self.damages:
             return ()
         return (
-            f"The evaluation log is damaged: {in_words([*self.damages])}. Missing entries count as looks, so that the "
-            "verdict is rather too strict; to end this, put the files back from a copy of the store.",
+            f"The evaluation log is damaged: {in_words([*self.damages])}. Missing entries count as looks, which may "
+            "make the verdict too strict: restore the files from a copy of the store.",
         )
 
     @property
     def count(self) -> int:
-        """Different agents or settings; each look that cannot be read counts."""
+        """Number of looks with different agents or settings, plus the unreadable ones."""
         return len(self.known) + self.unreadable
 
     @property
@@ -183,8 +183,8 @@ def record_look(store: Store, look: Look) -> None:
         last = _last(store, ledger)
         if last.number == LAST:
             raise InputError(
-                f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: put {LEDGER_HEAD} "
-                f"and {LOOKS_CHAIN} back from a copy of the store."
+                f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: restore {LEDGER_HEAD} "
+                f"and {LOOKS_CHAIN} from a copy of the store."
             )
         earlier = _contents(store, _names(store, LOOKS, _NAME)) if last.number == 0 else {}
         before = {name: _sha256(earlier[name]) for name in sorted(earlier) if name != look.name}
@@ -193,24 +193,26 @@ def record_look(store: Store, look: Look) -> None:
         if store.create(_entry_name(entry.number), written):
             _keep_head(store, Head(ledger=ledger, number=entry.number, sha256=_sha256(written)))
             return
-    raise StoreUnavailableError(f"{store.url}: other processes keep adding looks to its ledger.")
+    raise StoreUnavailableError(
+        f"{store.url}: other processes kept adding looks to the evaluation log: run the command again."
+    )
 
 
 def _last(store: Store, ledger: str) -> Head:
-    """Return the newest entry that the chain, the head or its copy knows; number 0: there is none."""
+    """Return number and hash of the newest entry in the chain, the head or its local copy; number 0 without entries."""
     heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
     newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)
     if newest is not None:
         sha256 = _sha256(_contents(store, [newest]).get(newest, b""))
         heads.append(Head(ledger=ledger, number=_number(newest), sha256=sha256))
-    # An entry that a head knows too counts as it was written.
+    # At equal numbers, `max` takes a head's hash, which is that of the entry as it was written.
     return max(heads, key=lambda head: head.number, default=Head(ledger=ledger, number=0, sha256=""))
 
 
 def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Looks:
-    """Return the looks at any day from `first` to `last` at any of the symbols, with the damages of the log.
+    """Return the looks that share a day from `first` to `last` and a symbol, with the damages of the log.
 
-    A changed or deleted look counts as the chain has it. A look of unknown days counts for all days.
+    The chain replaces changed or deleted looks. A look whose days are unknown counts for all days.
     """
     ledger = _Ledger.read(store)
     known: dict[tuple[str, str], Look] = {}
@@ -233,22 +235,22 @@ def ledger_damages(store: Store) -> tuple[Damage, ...]:
 
 class _Ledger(NamedTuple):
     looks: Mapping[str, Look]
-    """By name, as they were written."""
+    """Looks as they were written, by name."""
     unreadable: Sequence[str]
-    """Names of looks of which nothing else is known."""
+    """Names of looks whose content is lost."""
     unknown: int
-    """Number of looks of which not even the name is known."""
+    """Number of looks whose name is lost too."""
     damages: tuple[Damage, ...]
 
     @classmethod
     def read(cls, store: Store) -> Self:
-        # Before the entries: a head is kept after its own.
+        # Before the entries, since an entry is written before its head.
         stored, copied = _stored_head(store), _copied_head(store)
         heads = [head for head in (stored, copied) if stored and head and head.ledger == stored.ledger]
         entries, lost = _chain(_contents(store, _names(store, LOOKS_CHAIN, _ENTRY)), heads)
         chained = {entry.look.name: entry.look for entry in entries}
         before = {name: digest for entry in entries for name, digest in entry.before.items() if _NAME.fullmatch(name)}
-        # A look is kept before its entry: those of all entries that were listed are there by now.
+        # A look is written before its entry, so the looks of all listed entries exist by now.
         names = {*(found.name for found in store.objects(LOOKS)), *chained, *before}
         contents = _contents(store, sorted(names))
         looks, alone = dict(chained), 0
@@ -264,7 +266,7 @@ class _Ledger(NamedTuple):
                     continue
             if name not in chained:
                 unreadable.append(name)
-            changed = "was deleted" if content is None else "is not as it was written"
+            changed = "was deleted" if content is None else "was changed"
             damages.append(Damage(None, name, f"{changed} and counts as a look", name))
         for numbers in lost:
             first, last = _entry_name(numbers[0]), _entry_name(numbers[-1])
@@ -272,17 +274,17 @@ class _Ledger(NamedTuple):
             damages.append(Damage(None, name, "was changed or deleted", first))
         begun = {entry.ledger for entry in entries} - {""}
         if stored is None and begun:
-            stored = _stored_head(store)  # The ledger may have been begun since.
+            stored = _stored_head(store)  # Another process may have created it since.
         without_head = bool(begun) and (stored is None or begun != {stored.ledger})
         if without_head:
             damages.append(Damage(None, LEDGER_HEAD, "was changed or deleted and counts as a look", LEDGER_HEAD))
-        # The look of an entry that is lost is most likely one that no entry names.
+        # The look of a lost entry is most likely one that no other entry names.
         unknown = max(0, sum(map(len, lost)) - alone) + without_head
         return cls(looks, unreadable, unknown, tuple(damages))
 
 
 def _chain(contents: Mapping[str, bytes], heads: Sequence[Head]) -> tuple[list[_Entry], list[range]]:
-    """Return the intact entries, in order, and the numbers of the others."""
+    """Return the intact entries, in order, and the numbers of the lost ones."""
     entries: list[_Entry] = []
     lost: list[range] = []
     expected: dict[int, set[str]] = {}
@@ -294,7 +296,7 @@ def _chain(contents: Mapping[str, bytes], heads: Sequence[Head]) -> tuple[list[_
         number, before = numbers[place], numbers[place - 1] if place else 0
         content = contents.get(_entry_name(number), b"")
         entry = _parsed(_Entry, content)
-        # A foreign look names no file.
+        # A look from the store is not trusted: it must not name another file.
         if entry is not None and not _NAME.fullmatch(entry.look.name):
             entry = None
         if entry is not None and entry.number == number and expected.get(number, set()) <= {_sha256(content)}:
@@ -354,14 +356,14 @@ def keep_look(
     one_portfolio: bool = False,
     sharpe: float | None = None,
 ) -> None:
-    """Add a look of agents of a run to the log.
+    """Add a look with agents of a run to the log.
 
     Args:
-        store, run, config: of the run, with the account's settings.
+        store, run, config: of the run; the configuration has the account's settings.
         days: first and last (YYYY-MM-DD), and the symbols traded.
         weights: float32 `[agents, parameters]`.
-        one_portfolio: the agents traded one portfolio together.
-        sharpe: Sharpe ratio of a day; None: not known yet.
+        one_portfolio: the agents traded one common portfolio.
+        sharpe: daily Sharpe ratio; None: not known yet.
     """
     first, last, symbols = days
     rules = config.model_dump(mode="json", include={"trading", "account"})

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 INTERVAL = (5.0, 95.0)
 """Percentiles of the draws that bound an interval."""
 LOW_CHANGE = 0.01
-"""A column is hardly used if an agent decides otherwise without it on at most this share of the days."""
+"""A column is hardly used if moving it changes an agent's decisions on at most this share of the days."""
 _NEAREST = 0.1
 
 _Part = tuple[slice | int, slice | int]
@@ -40,12 +40,12 @@ _Played = tuple[NDArray[np.float64], float | None]
 
 @dataclass(frozen=True)
 class Importance:
-    """Effect of moving values to other days; intervals are over the draws (5 to 95 %).
+    """Effect of shifting a feature or column in time; intervals are over the draws (5 to 95 %).
 
     Attributes:
-        changed: share of the days on which something else is bought, or nothing instead of something; of a portfolio,
-            the mean share of it that is in other assets.
-        excess_lost: loss of excess over the market, a trade or, of a portfolio, a year (%); None without trades.
+        changed: share of the days with another purchase or none; for a portfolio, the mean share that moves to other
+            assets.
+        excess_lost: loss of excess over the market, per trade or, for a portfolio, per year (%); None without trades.
     """
 
     name: str
@@ -63,14 +63,13 @@ def importance(
     Args:
         config, panel: of the run.
         weights: of the agents, float32 `[agents, parameters]`, on the device that computes.
-        starts: first days of the episodes that each plays.
-        days: of these episodes and the windows before them.
-        draws: moves of each feature and column.
+        starts: first days of the episodes that each agent plays.
+        days: days of these episodes and of the windows before them.
+        draws: random shifts of each feature and column.
 
-    The values of a feature (of all columns), or of a column (all features), are moved by the same random number of
-    days, around the end of `days`: they keep their distribution, their course and their correlations, and say nothing
-    about their days (permutation importance, Breiman 2001, "Random forests", section 10, with whole courses instead of
-    single values, which are too similar to their neighbours to be exchanged one by one).
+    A draw shifts the values of a feature (in all columns) or of a column (all features) cyclically within `days`: they
+    keep their distribution, course and correlations, but lose their relation to the day (permutation importance,
+    Breiman 2001, "Random forests", section 10; single values are too similar to their neighbours to be permuted).
     """
     generator = keyed_generator(config.seed, 0, "importance")
     task = _task(config, panel, weights.device)
@@ -103,7 +102,7 @@ def _task(config: Config, panel: Panel, device: torch.device) -> PanelTask:
 
 
 def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
-    """Yield panels with the values of a part, (columns, features), moved in time within `days`."""
+    """Yield panels with the values of `part` (columns, features) shifted cyclically within `days`."""
     nearest = max(1, int(_NEAREST * len(days)))
     for shift in generator.integers(nearest, max(len(days) - nearest, nearest + 1), draws):
         features = np.array(panel.features)
@@ -148,11 +147,10 @@ class RunImportance:
         agent: champion, champions, elites, or an agent's number.
         generations: of the agents, the newest first; `generation` is the newest of them.
         first, last: validation days, as YYYY-MM-DD.
-        draws: moves of each feature and column.
+        draws: random shifts of each feature and column.
         features, columns: means over the agents, the most important first, with the widest bounds.
-        low_columns: columns that no agent uses much, by the upper bound of its changed decisions.
-        persistent_low_features, persistent_low_columns: those that are low (`persistently_low`) for most of several
-            agents; empty for one.
+        low_columns: columns that no agent uses much, by the upper bound of `changed` (`LOW_CHANGE`).
+        persistent_low_features, persistent_low_columns: see `persistently_low`.
     """
 
     run: str
@@ -176,14 +174,14 @@ def run_importance(
     """Return the importance of features and columns for agents of a run in its validation episodes.
 
     Args:
-        store, run: URL of the runs, name.
+        store, run: URL of the store, name of the run.
         agent: `champion`, `champions` (of the kept generations, each once), `elites`, or the number of an agent of the
             newest generation.
-        generations: number of the newest kept generations that `champions` are of; None: all.
-        draws: moves of each feature and column.
+        generations: number of newest kept generations from which `champions` come; None: all.
+        draws: random shifts of each feature and column.
 
     Raises:
-        InputError: as `backtest`.
+        InputError: as `backtest` does.
         StoreUnavailableError: the store does not answer.
     """
     opened = Run.open(store, run)
@@ -219,9 +217,9 @@ def run_importance(
 
 
 def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
-    """Return the features or columns that are low for most of several agents, in alphabetical order; for one none.
+    """Return the features or columns that are low for most agents, in alphabetical order; none for a single agent.
 
-    Low: the interval of the share of changed decisions reaches 0, or it is in the lowest tenth.
+    Low: the interval of `changed` reaches 0, or `changed` is in the lowest tenth.
     """
     lows: Counter[str] = Counter()
     for of_agent in found:
@@ -231,7 +229,7 @@ def persistently_low(found: Sequence[Sequence[Importance]]) -> tuple[str, ...]:
 
 
 def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ...]]:
-    """Return the different champions of the newest intact generations, float32 `[champions, parameters]`, and these."""
+    """Return the different champions, float32 `[champions, parameters]`, and their generations, newest first."""
     champions: dict[bytes, Tensor] = {}
     read: list[int] = []
     for contents, manifest in run.newest_first():
@@ -242,7 +240,9 @@ def _champions(run: Run, generations: int | None) -> tuple[Tensor, tuple[int, ..
         try:
             weights = stored_weights(contents, manifest, CHAMPION)
         except DamagedGenerationError as error:
-            logger.warning("Run '%s': generation %d is skipped (%s).", run.name, manifest.generation, error)
+            logger.warning(
+                "Run '%s': generation %d is left out of the means (%s).", run.name, manifest.generation, error
+            )
             continue
         champions.setdefault(weights.numpy().tobytes(), weights)
         read.append(manifest.generation)

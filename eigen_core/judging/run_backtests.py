@@ -34,7 +34,7 @@ from eigen_core.training.runs import Run, RunStatus
 _DATES = re.compile(r"(\d{4}-\d{2}-\d{2}):(\d{4}-\d{2}-\d{2})")
 _SURVIVORS = ("elite", "champion")
 _FEWEST_DAYS = 2
-_CHOSEN = "The champion was chosen on these days: its earnings on them are the best of many looks."
+_CHOSEN = "The champion was chosen on these days: its earnings on them are the best of many validations."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,8 +44,8 @@ class Backtest(SpanResult):
     Attributes:
         agent: champion, elites, population, ensemble, or an agent's number.
         span: holdout, validation, or two dates.
-        config: of the run, with the account's settings of this backtest.
-        looks: all looks at these days that the store knows, this one included.
+        config: of the run, with the account settings of this backtest.
+        looks: all looks at these days in the evaluation log, including this one.
         verdict: also counts the validations among which the agents were chosen.
         folder: local folder of its tables.
     """
@@ -74,15 +74,15 @@ def backtest(
     settings: Iterable[str] = (),
     draws: int = DRAWS,
 ) -> Backtest:
-    """Let agents of a run trade a span of days with an account in money, and count the look at them.
+    """Let agents of a run trade a span of days with an account in money, and add a look to the evaluation log.
 
     Args:
-        store, run: URL of the runs, name.
+        store, run: URL of the store, name of the run.
         span: `holdout`, `validation`, or two dates, FIRST:LAST; None: the holdout of a finished run.
         agent: `champion`; the number of an agent of the newest generation; `elites`, each with an equal share of the
             capital; `ensemble`, which trades one portfolio by the means of the elites' actions.
         settings: of the section `account`, as key=value.
-        draws: matched random traders.
+        draws: number of matched random traders.
 
     Raises:
         InputError: there is no such run, agent or span, the run plays no market, or its prices are not those that it
@@ -95,7 +95,7 @@ def backtest(
 def play(
     store: str, run: str, *, span: str | None, agent: str, settings: Iterable[str] = (), draws: int = DRAWS
 ) -> tuple[SpanResult, Callable[[], Backtest]]:
-    """Return earnings of agents, and a function that counts the look at these days and judges them; see `backtest`."""
+    """Return earnings of agents, and a function that adds the look to the log and judges them; see `backtest`."""
     opened = Run.open(store, run)
     status, config = opened.status(), _with_account(opened.config_to_resume(), settings)
     require_prices(config, run)
@@ -169,15 +169,15 @@ def _default_span(status: RunStatus) -> str:
         raise InputError(f"Run '{status.run}' has no holdout days: choose others, such as --slice validation.")
     if status.generation < status.config.generations:
         raise InputError(
-            f"Run '{status.run}' has {status.generation} of {status.config.generations} generations, and its holdout "
-            "judges no choice that a look at it has led to: look at --slice validation until the run is finished, or "
-            "give --slice holdout to look now."
+            f"Run '{status.run}' has {status.generation} of {status.config.generations} generations. Results on its "
+            "holdout that influence later choices are no test of these: give --slice validation until the run is "
+            "finished, or --slice holdout to use it now."
         )
     return "holdout"
 
 
 def newest_of_run(run: Run) -> tuple[RunContents, Manifest]:
-    """Return the newest generation of a run and its store; raise `InputError` if it has none."""
+    """Return contents and manifest of a run's newest generation; raise `InputError` if there is none."""
     if run.newest is None:
         raise InputError(f"Run '{run.name}' has no agents yet: it has not completed a generation.")
     return run.newest

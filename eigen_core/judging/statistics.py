@@ -20,7 +20,7 @@ _FEWEST = 10
 
 
 def sharpe_ratio(excess: Values) -> float | None:
-    """Return the Sharpe ratio of a day's excess returns, float64 `[days]`, not scaled to a year; None if undefined."""
+    """Return the Sharpe ratio of daily excess returns, float64 `[days]`, not annualised; None if undefined."""
     if len(excess) < _FEWEST:
         return None
     spread = float(excess.std(ddof=1))
@@ -28,10 +28,10 @@ def sharpe_ratio(excess: Values) -> float | None:
 
 
 def sharpe_interval(excess: Values, seed: int) -> tuple[float, float] | None:
-    """Return the 95 % interval of `sharpe_ratio`; None where that is undefined.
+    """Return the 95 % interval of `sharpe_ratio`; None if the ratio is undefined.
 
     Percentiles of a stationary bootstrap, whose blocks keep the correlation of neighbouring days (Politis and Romano
-    1994, "The stationary bootstrap"); their mean length is that of Patton, Politis and White 2009.
+    1994, "The stationary bootstrap"); the mean block length follows Patton, Politis and White 2009.
     """
     if sharpe_ratio(excess) is None:
         return None
@@ -50,16 +50,16 @@ def _block_length(values: Values) -> int:
 
 
 def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ()) -> float | None:
-    """Return the probability that the true Sharpe ratio is above 0 though it is the best of `looks`; None if undefined.
+    """Return the probability that the true Sharpe ratio of the best of `looks` results is above 0; None if undefined.
 
     The observed ratio is compared with the expected maximum of as many results without skill (Bailey and Lopez de Prado
     2014, "The deflated Sharpe ratio", equations 1 and 2).
 
     Args:
-        excess: a day's excess returns of the best, float64 `[days]`.
-        looks: results among which it is the best.
-        looked_at: known Sharpe ratios of a day among them. Their deviation is that of all, but at least that of the
-            Sharpe ratio of returns without skill, sqrt(1 / days) (Lo 2002): a few that are known may be alike.
+        excess: daily excess returns of the best result, float64 `[days]`.
+        looks: number of results.
+        looked_at: known daily Sharpe ratios among them. Their standard deviation is used for all results, but at least
+            sqrt(1 / days), that of returns without skill (Lo 2002): a few known ones may be alike.
     """
     if sharpe_ratio(excess) is None:
         return None
@@ -71,9 +71,9 @@ def deflated_sharpe(excess: Values, looks: int, looked_at: Sequence[float] = ())
 
 
 def daily_alpha(excess: Values, market: Values) -> float | None:
-    """Return the intercept of a day's excess returns on the market's, float64 `[days]` each (Jensen 1968).
+    """Return the intercept of a regression of daily excess returns on the market's, float64 `[days]` (Jensen 1968).
 
-    None where there are too few days, or the market does not move.
+    None if there are too few days, or the market does not move.
     """
     if len(excess) < _FEWEST or market.std() <= _ROUNDING:
         return None
@@ -81,7 +81,7 @@ def daily_alpha(excess: Values, market: Values) -> float | None:
 
 
 def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> float | None:
-    """Return the p-value of the lead over the best baseline: the greatest of all baselines.
+    """Return the p-value of the lead over the best baseline: the greatest p-value over all baselines.
 
     For each baseline, Hansen's test of the hypothesis that the returns are not greater in the mean (Hansen 2005, "A
     test for superior predictive ability", consistent p-value). None without a baseline that differs. `returns` and each
@@ -100,7 +100,7 @@ def superiority(returns: Values, baselines: Mapping[str, Values], seed: int) -> 
 
 
 def interquartile_mean(values: Values, seed: int) -> tuple[float, float, float]:
-    """Return the mean of the middle half of some seeds' values, with its 95 % interval.
+    """Return the interquartile mean of one value per seed, with its 95 % interval.
 
     Agarwal et al. 2021, "Deep reinforcement learning at the edge of the statistical precipice", section 4.3;
     percentiles of a bootstrap over the seeds.

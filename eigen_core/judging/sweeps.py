@@ -1,7 +1,7 @@
 """Sweeps over settings and seeds, as a study of Optuna that suggests and prunes trials.
 
-A trial is one set of settings, trained with each seed as an ordinary run of the store. The study is a SQLite file
-beside the runs; results of a trial are read from the history of its runs.
+A trial is one set of settings, trained with each seed as an ordinary run of the store. The study is a SQLite file next
+to the runs; the history of a trial's runs has its results.
 """
 
 import json
@@ -27,7 +27,7 @@ from eigen_core.training.runs import is_changeable, require_same_definition
 
 _DEFINITION = "definition"
 _REASON = "reason"
-# Draws of settings that were tried before are repeated so often.
+# Most draws for settings that were not tried before.
 _ATTEMPTS = 100
 
 Space = Mapping[str, Any]
@@ -41,8 +41,8 @@ class Definition:
     Attributes:
         config: of all trials, except for the varied settings.
         space: the varied settings.
-        seeds: runs of each trial: with the configuration's seed and those that follow.
-        prunes: trials that fall behind are ended early.
+        seeds: runs per trial, with consecutive seeds from the configuration's on.
+        prunes: stop trials early that fall behind.
     """
 
     config: Config
@@ -52,7 +52,7 @@ class Definition:
 
     @property
     def combinations(self) -> int | None:
-        """Number of sets of settings; None: a range of real numbers is varied."""
+        """Number of different trials; None if a range of real numbers is varied."""
         if any(isinstance(one, FloatDistribution) for one in self.space.values()):
             return None
         return prod(len(_values_of(one)) for one in self.space.values())
@@ -65,7 +65,7 @@ class Definition:
 def space_of(varied: Sequence[str], preset: str | None, given: Sequence[str]) -> Space:
     """Return the space of settings `varied` as `KEY=LOW:HIGH`, `KEY=LOW:HIGH:log` or `KEY=ONE,OTHER`.
 
-    `preset` and `given`, as `key=value`, are the other settings. Raises `InputError` if one cannot be varied so.
+    `preset` and `given`, as `key=value`, are the other settings. Raises `InputError` if a setting cannot be varied.
     """
     fixed = flatten(parse_assignments(given))
     space: dict[str, Any] = {}
@@ -117,16 +117,16 @@ class Study:
     """The trials of a sweep, numbered from 0. One process at a time may use it.
 
     Args:
-        path: its SQLite file, created if missing.
+        path: SQLite file, created if missing.
         definition: of the sweep.
 
     Raises:
-        InputError: the sweep was begun with another definition.
+        InputError: the file has another definition of the sweep.
     """
 
     def __init__(self, path: Path, definition: Definition) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        # Its defaults: no trial is pruned before five have finished.
+        # Optuna's defaults: no trial is pruned before five have finished.
         pruner = optuna.pruners.MedianPruner() if definition.prunes else optuna.pruners.NopPruner()
         self._study = optuna.create_study(
             storage=f"sqlite:///{path}", study_name=path.stem, direction="maximize", pruner=pruner, load_if_exists=True
@@ -147,10 +147,10 @@ class Study:
         return [trial.number for trial in self._study.trials if trial.state == TrialState.RUNNING]
 
     def suggest(self) -> int | None:
-        """Add a trial and return its number; None: all combinations were tried.
+        """Add a trial and return its number; None if all combinations were tried.
 
-        Its settings depend on the configuration's seed, its number and the results before it. A combination comes once,
-        as far as draws find a new one.
+        Its settings depend on the configuration's seed, its number and earlier results. They do not repeat, unless a
+        range of real numbers is varied and many draws find nothing new.
         """
         trials = self._study.trials
         number, space = len(trials), self._definition.space
@@ -181,7 +181,7 @@ class Study:
         return drawn
 
     def is_behind(self, number: int, reached: Sequence[float]) -> bool:
-        """Return whether a trial is pruned, by its values after each generation, which are reported one by one."""
+        """Report a trial's value after each generation to Optuna, and return whether the trial should be pruned."""
         frozen = self._study.trials[number]
         trial = optuna.Trial(self._study, frozen._trial_id)
         known = len(frozen.intermediate_values)

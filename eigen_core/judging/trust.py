@@ -1,7 +1,7 @@
 """Reliability of the verdict on a market's prices: false alarms on noise, and edges that it finds.
 
-A trial trains a small run in memory and judges its champion on the holdout, as `eigen backtest` does, with one look at
-the days. Its result is a small file, so that it is not made again.
+A trial trains a small run in memory and judges its champion on the holdout, as `eigen backtest` does after one look.
+Its result is a small file, so that the trial is not repeated.
 """
 
 import json
@@ -50,7 +50,7 @@ class Trial(Record):
     seed: int
     claim: Claim
     excess: float | None
-    """Mean excess (%), of a trade or of a year."""
+    """Mean excess (%), per trade or per year."""
     matched_pvalue: float
     excess_pvalue: float | None
     trades: int
@@ -112,7 +112,7 @@ class Trust:
 class TrustTrials:
     """The trials of a configuration on its prices, kept in a folder.
 
-    Trials have the configuration's seed and those that follow.
+    Their seeds are consecutive, from the configuration's on.
 
     Raises:
         InputError: the prices cannot be used, the task is no market, or the folder holds trials of another definition.
@@ -120,7 +120,7 @@ class TrustTrials:
 
     def __init__(self, config: Config, folder: Path) -> None:
         if not has_prices(config.task) or not config.market.holdout_days:
-            raise InputError("Trials need a market with holdout days: leave task and market.holdout_days as they are.")
+            raise InputError("Trials need a market with holdout days: leave out task and market.holdout_days.")
         self._config = config
         self._folder = folder
         self._prices: CleanPrices = read_market(config)
@@ -136,9 +136,9 @@ class TrustTrials:
         """Make the missing trials and return the result of all.
 
         Args:
-            trials: on noise, and as many for each edge.
+            trials: number of trials on noise, and for each edge.
             edges: information coefficients.
-            begun, made: called before and after each new trial, with its number and the number of all.
+            begun, made: called before and after each new trial, with its number and the total.
         """
         edges = sorted(set(edges))
         seeds = range(self._config.seed, self._config.seed + trials)
@@ -252,7 +252,7 @@ def _read(path: Path) -> Trial | None:
     try:
         return Trial.model_validate_json(content)
     except ValidationError:
-        raise InputError(f"{path} holds no trial: remove it, and the trial is made again.") from None
+        raise InputError(f"{path} holds no trial: remove it to repeat the trial.") from None
 
 
 def _write(path: Path, document: object) -> None:

@@ -27,27 +27,27 @@ Claim = Literal["skill", "none", "undecided"]
 SIGNIFICANCE = 0.05
 """Greatest probability of a claim of skill without skill."""
 POWER = 0.8
-"""Share of the trials in which an edge must show to count as one that could have been found."""
+"""Probability of being found from which an edge counts as one that could have been found."""
 BASKET = 0.9
-"""Correlation of daily returns with those of equal weight, or share of a portfolio that is equal weight, from which an
-agent is the basket of all assets."""
+"""From this correlation of daily returns with equal weights, or this share of its portfolio in equal weights, an agent
+counts as the basket of all assets."""
 _LOST = "it earned no more than its part in the market's moves explains; "
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Conclusion of the evidence. Undefined values are None. Probabilities are corrected for looks.
+    """Whether agents show skill. Undefined values are None. Probabilities are corrected for looks.
 
     Attributes:
         claim: `skill`, `none`, or `undecided` where the data are too few to tell.
         sentence: the claim with its reasons, for users.
         sharpe_interval: 95 % interval of the Sharpe ratio of a year.
         deflated_sharpe: probability that the true Sharpe ratio is above 0.
-        spa_pvalue: of the lead over the best baseline; not corrected for looks.
+        spa_pvalue: p-value of the lead over the best baseline; not corrected for looks.
         matched_pvalue: probability that a matched random trader earns as much.
-        excess_pvalue, alpha_pvalue: of the excess and its alpha.
-        smallest_edge: excess (%) that would have been claimed in 80 % of trials.
-        looks: results on these days.
+        excess_pvalue, alpha_pvalue: p-values of the excess and its alpha.
+        smallest_edge: excess (%) that would be claimed with a probability of 80 %.
+        looks: number of results on these days.
         timing_pvalue: probability that the same decisions at another time earn as much.
     """
 
@@ -73,9 +73,9 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
     """Return the verdict on agents that played a span of days.
 
     Args:
-        config: of the run; its seed is that of the bootstraps.
-        looks: results on these days among which this one was chosen, itself included.
-        looked_at: known Sharpe ratios of a day among them.
+        config: of the run; its seed also seeds the bootstraps.
+        looks: number of results on these days among which this one was chosen, itself included.
+        looked_at: known daily Sharpe ratios among them.
 
     Skill is claimed if, after the correction for looks, all of these hold: the agent's return lies in the upper 5 % of
     the matched random traders'; its excess is positive at 5 % (one-sided, by Student's t with as many degrees of
@@ -120,18 +120,18 @@ def verdict_on(played: SpanResult, config: Config, *, looks: int = 1, looked_at:
 
 
 def _excess(excess: Excess | None, freedom: float, looks: int) -> tuple[float | None, float | None]:
-    """Return the corrected one-sided p-value of an excess, and the smallest excess that would mostly be claimed."""
+    """Return the corrected one-sided p-value of an excess, and the smallest excess claimed with probability `POWER`."""
     if excess is None or excess.standard_error == 0.0:
         return None, None
     error = excess.standard_error
-    # Of so many results, one claims by luck with `SIGNIFICANCE`.
+    # Significance of one result, so that any of `looks` results is claimed by luck with probability `SIGNIFICANCE`.
     each = float(1.0 - (1.0 - SIGNIFICANCE) ** (1.0 / looks))
     smallest = float(student.isf(each, freedom) + norm.isf(1.0 - POWER)) * error
     return corrected(float(student.sf(excess.mean / error, freedom)), looks), smallest
 
 
 def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
-    """Return the claim; `pvalue` is the greatest of all conditions, `basket` is empty if the agent is none."""
+    """Return the claim; `pvalue`: greatest of all conditions; `basket`: empty unless the agent is the basket."""
     if pvalue <= SIGNIFICANCE:
         return "skill"
     if basket or played.excess is None or played.excess.mean <= 0.0:
@@ -140,7 +140,7 @@ def _claim(played: SpanResult, pvalue: float, basket: str) -> Claim:
 
 
 def _share_below(played: SpanResult) -> float:
-    """Return the share of the matched traders that earned less; a half without any."""
+    """Return the share of the matched traders that earned less; 0.5 without traders."""
     share = played.matched.quantile_of(played.total_return)
     return 0.5 if share is None else share
 
@@ -152,7 +152,7 @@ def _correlation(returns: Values, baskets: Sequence[Values]) -> float | None:
 
 
 def _basket(played: SpanResult, correlation: float | None) -> str:
-    """Return that the agent is the basket of all assets, in words; empty if it is not."""
+    """Return a clause that the agent is the basket of all assets; empty if it is not."""
     if played.active_share is not None:
         held = 1.0 - played.active_share
         weights = f"{percent(held, 0)} of its weights are those of equal weight, the basket of all assets; "

@@ -1,7 +1,7 @@
 """Walk-forward tests: train, validate, play the days that follow, move on by these days, and train again.
 
-Each fold is trained with each seed as an ordinary run, whose holdout is the days that the fold plays: all folds
-together play days that nothing was trained or chosen on.
+Each fold is trained with each seed as an ordinary run, whose holdout is the days that the fold plays. No agent of a
+fold was trained or chosen on days that the fold plays.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ class Days:
 
 @dataclass(frozen=True)
 class Fold:
-    """Days of a fold, which are numbered from 1 on."""
+    """Days of a fold; `number` counts from 1."""
 
     number: int
     train: Days
@@ -52,14 +52,13 @@ class Fold:
 
 @dataclass(frozen=True)
 class Walk:
-    """A walk.
+    """A walk-forward test.
 
     Attributes:
-        config: of all runs, except for dates and seed; `market.purge_days` and `market.holdout_days` are those of each
-            fold.
+        config: of all runs, except for dates and seed.
         folds: in the order of the days.
-        train_days: of each fold; None: all days before its validation.
-        seeds: number of runs of each fold: with the configuration's seed and those that follow.
+        train_days: number of training days of each fold; None: all days before its validation.
+        seeds: runs per fold, with consecutive seeds from the configuration's on.
     """
 
     name: str
@@ -119,9 +118,9 @@ def plan_walk(
     market = config.market
     if not has_prices(config.task) or not market.holdout_days:
         raise InputError(
-            "A walk plays market.holdout_days days in each fold: train the market, with 1 or more of them."
+            "A walk plays market.holdout_days days in each fold: choose a task with prices, and 1 holdout day or more."
         )
-    # An episode with a window before it, and a batch of different days.
+    # Training needs a window, and after it an episode, or a batch of different days.
     batch_days = config.learner.batch_size if isinstance(config.learner, BatchSamplingConfig) else 1
     fewest = market.window + max(config.trading.episode_days, batch_days)
     if train_days is not None and train_days < fewest:
@@ -168,7 +167,7 @@ def folder_of(walk: Walk) -> Path:
 
 
 def remember_walk(walk: Walk) -> None:
-    """Keep the definition of a walk in the store.
+    """Write the definition of a walk to the store.
 
     Raises:
         InputError: the store cannot be used, or a walk of this name has another definition.
@@ -179,7 +178,7 @@ def remember_walk(walk: Walk) -> None:
 
 
 def require_same_walk(walk: Walk) -> None:
-    """Refuse to continue a walk with another definition; nothing is written. Errors are those of `remember_walk`."""
+    """Refuse to continue a walk with another definition; write nothing. Raises the errors of `remember_walk`."""
     store, now = open_store(walk.config.checkpoint.store), walk.document()
     if store.stat(_document_name(walk.name)) is None:
         return
@@ -208,7 +207,7 @@ def stored_walk(store: str, name: str) -> Walk:
     """
     begun = _begun(open_store(store), name)
     config, folds = config_from_stored(begun["config"]), len(begun["days"])
-    # Its runs know where prices are on this machine, and with which account their champions play.
+    # The first run's settings have this machine's path of the prices, and the champions' account.
     own = Run.open(store, f"{name}-fold-1-seed-{config.seed}").config_to_resume()
     config = config.model_copy(
         update={
@@ -218,11 +217,11 @@ def stored_walk(store: str, name: str) -> Walk:
         }
     )
     dates = build_panel(config)[0].dates
-    # Days that came since are after the walk.
+    # The prices may have new days after the walk.
     dates = dates[dates <= np.datetime64(begun["days"][-1][-1])]
     walk = plan_walk(name, config, dates, folds, train_days=begun["train_days"], seeds=begun["seeds"])
     if walk.document()["days"] != begun["days"]:
-        raise InputError(f"Walk '{name}' was begun with prices of other days: restore these prices.")
+        raise InputError(f"Walk '{name}' was started with prices of other days: restore those prices.")
     for run, _ in walk.runs():
         if status_of(store, run).state != "finished":
             raise InputError(f"Walk '{name}' is not finished: its run '{run}' is not. Run the same `eigen walk` again.")

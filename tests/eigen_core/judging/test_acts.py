@@ -100,7 +100,7 @@ def test_other_orders_are_named_and_another_champion_is_refused(store: Path, tmp
     replayed = began.next.decided[date_of(360)]
     assert found.reconciliation.differences == (Difference(date_of(360), None, replayed, missed=False),)
     keep({**kept, "champion": "0"}, path)
-    with pytest.raises(InputError, match=r"begin anew with --ledger"):
+    with pytest.raises(InputError, match=r"another file with --ledger"):
         acted(store, tmp_path, date_of(362))
     path.write_text("{}")
     with pytest.raises(InputError, match=r"is no ledger of orders"):
