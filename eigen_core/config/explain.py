@@ -37,7 +37,7 @@ class Setting:
 
     Attributes:
         kind: integer, number, boolean, string, date, integers or strings (the last two are lists).
-        word: a word that it accepts besides values of its kind; empty if none.
+        word: a word that it accepts besides values of its kind, such as auto; empty if none.
         bounds: accepted values in words; empty if it accepts any value of its kind.
         variants: values of `learner.algorithm` or `evolution.method` that have the setting; empty: all.
     """
@@ -89,7 +89,7 @@ def explain(config: Config) -> list[ExplainedSetting]:
 
 
 def with_variants_of(config: Config) -> Config:
-    """Return the preset of a configuration with its algorithm and method."""
+    """Return the configuration's preset, with the algorithm and method of the configuration."""
     chosen = {section: {one.key: getattr(getattr(config, section), one.key)} for section, one in VARIANTS.items()}
     return Config.model_validate({"preset": config.preset, **chosen})
 
@@ -108,8 +108,8 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def settings(*chosen: str) -> Mapping[str, Setting]:
     """Return all settings by dotted key, in the model's order.
 
-    Given an algorithm, a method or both: without the settings of others. If several have a setting with different
-    defaults, it has that of the first.
+    `chosen` may name an algorithm and a method: settings of others are then missing. Otherwise, if models have
+    different defaults for a setting, the first model's counts.
     """
     found: dict[str, Setting] = {}
     for setting in _settings_of(Config, "", chosen):

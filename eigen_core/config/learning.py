@@ -43,7 +43,7 @@ class PopulationConfig(Section):
     """Agents in the population."""
     group_size: Annotated[int, Field(ge=0, le=4_096)] = 0
     """Agents computed at a time; on a CPU this never changes a bit. 0: as many as fit a CPU's cache, at least two, or
-    keep each block of values on a GPU below a gigabyte."""
+    keep each intermediate tensor on a GPU below a gigabyte."""
 
 
 class ExplorationConfig(Section):
@@ -123,7 +123,7 @@ class BatchSamplingConfig(BatchLearnerConfig):
     accumulation_steps: Count = 1
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000
-    """Days that `tcn` encodes at once; a batch is drawn from one random block. 0: the whole training range."""
+    """Consecutive days that `tcn` encodes at once; each batch comes from one random stretch. 0: all training days."""
 
     @property
     def learns(self) -> bool:
@@ -167,7 +167,7 @@ class Td3Config(OffPolicyConfig):
     target_noise: Fraction = 0.1
     """Standard deviation of the noise on the target actor's actions, as a fraction of an action's range."""
     target_noise_clip: Fraction = 0.25
-    """Bound of that noise, as a fraction of an action's range."""
+    """Bound of the target noise, as a fraction of an action's range."""
 
 
 class SacConfig(OffPolicyConfig):
@@ -240,13 +240,13 @@ AnyLearnerConfig = DdpgConfig | Td3Config | SacConfig | PpoConfig | Counterfactu
 
 
 def batch_size_of(learner: LearnerConfig) -> int:
-    """Return `batch_size`; the default of the other algorithms if the algorithm has none."""
+    """Return `learner.batch_size`, or the setting's default if the algorithm has no such setting."""
     size: int = getattr(learner, "batch_size", BatchLearnerConfig.model_fields["batch_size"].default)
     return size
 
 
 def block_days_of(learner: LearnerConfig) -> int:
-    """Return `block_days`; the default of the other algorithms if the algorithm has none."""
+    """Return `learner.block_days`, or the setting's default if the algorithm has no such setting."""
     days: int = getattr(learner, "block_days", BatchSamplingConfig.model_fields["block_days"].default)
     return days
 
@@ -322,17 +322,17 @@ class BreedingConfig(EvolutionConfig):
     elite_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
     """Share of the population that survives unchanged; with `cem`, that updates the distribution."""
     offspring_share: Fraction = 0.375
-    """Share that is bred from two parents; the rest are mutants."""
+    """Share of the population that is bred from two parents; the rest are mutants."""
     tournament_size: Count = 3
     """Agents drawn for a parent's tournament; the fittest wins."""
     blend_low: Fraction = 0.3
     """Lower bound of the share of the first parent in a child's weights."""
     blend_high: Fraction = 0.7
-    """Upper bound of that share."""
+    """Upper bound of the first parent's share."""
     mutation_rate: Fraction = 0.1
     """Share of a mutant's weights that change."""
     mutation_std: NonNegative = 0.01
-    """Standard deviation of the change."""
+    """Standard deviation of a mutant's changes."""
     plateau_generations: Count = 3
     """Generations without progress after which mutation grows."""
     plateau_improvement: NonNegative = 0.02
@@ -347,7 +347,7 @@ class BreedingConfig(EvolutionConfig):
     mutation_std_limit: NonNegative = 0.05
     """Largest standard deviation of mutation on a plateau."""
     reinject_champion: bool = True
-    """Whether the champion replaces the weakest elite if it is no elite itself."""
+    """Whether the champion replaces the weakest elite, unless the champion is an elite itself."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
@@ -365,7 +365,9 @@ class BreedingConfig(EvolutionConfig):
             ("mutation_std", self.mutation_std, self.mutation_std_limit),
         ):
             if start > limit:
-                raise ValueError(f"evolution.{setting} {start:g} is above evolution.{setting}_limit {limit:g}")
+                raise ValueError(
+                    f"evolution.{setting} {start:g} is above evolution.{setting}_limit {limit:g}: lower it"
+                )
         return self
 
 
@@ -420,7 +422,7 @@ AnyEvolutionConfig = GeneticConfig | CemConfig | ErlConfig | PbtConfig
 
 
 class Variants(NamedTuple):
-    """A section with a model for each value of the setting `key`, and a model of the common settings."""
+    """The models of a section: one for each value of the setting `key`, and one of the common settings."""
 
     key: str
     common: type[Section]
@@ -428,11 +430,11 @@ class Variants(NamedTuple):
 
     @classmethod
     def of(cls, key: str, common: type[Section], union: Any) -> "Variants":  # noqa: ANN401 - a union of types
-        """Return the variants of a union, by the default of `key`."""
+        """Return the variants in a union; the default of a model's `key` is its name."""
         return cls(key, common, {kind.model_fields[key].default: kind for kind in get_args(union)})
 
     def named(self, values: Mapping[str, Any]) -> type[Section] | None:
-        """Return the model that the values of a section choose; None if they name none."""
+        """Return the model that a section's values choose; None if `key` is missing or unknown."""
         name = values.get(self.key)
         return self.models.get(name) if isinstance(name, str) else None
 
@@ -441,6 +443,6 @@ VARIANTS: Mapping[str, Variants] = {
     "learner": Variants.of("algorithm", LearnerConfig, AnyLearnerConfig),
     "evolution": Variants.of("method", EvolutionConfig, AnyEvolutionConfig),
 }
-"""Sections with a model for each algorithm or method, by their names."""
+"""Sections with a model for each algorithm or method, by section name."""
 LEARNER_CONFIGS = VARIANTS["learner"].models
 """The settings of each algorithm, by its name."""

@@ -27,7 +27,10 @@ def load_config(
         preset: one of `PRESET_NAMES`; None: the default preset.
         assignments: settings as `key=value`, for example `learner.batch_size=64`; numbers, truth values and lists of
             numbers are JSON.
-        environ: environment variables, for this machine's settings that no assignment sets.
+        environ: environment variables, which give this machine's settings that no assignment sets.
+
+    Raises:
+        InputError: an assignment, a variable or the resulting configuration is invalid.
     """
     values = merge(values_of_environment(environ or {}), parse_assignments(assignments))
     if preset is not None:
@@ -73,8 +76,8 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
 def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """Return this machine's settings from environment variables, nested; raise `InputError` for invalid values.
 
-    Not the store (`store_from_environment`), and not `MLFLOW_TRACKING_URI`, which MLflow reads itself and which may
-    contain a password.
+    The store is left out (see `store_from_environment`), and so is `MLFLOW_TRACKING_URI`, which MLflow reads itself and
+    which may contain a password.
     """
     values: dict[str, Any] = {}
     for key, setting in MACHINE_SETTINGS.items():
@@ -85,13 +88,13 @@ def values_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         try:
             config_from_values(given)
         except InputError as error:
-            raise InputError(f"{setting.variable} in the environment gives a setting. {error}") from error
+            raise InputError(f"The environment variable {setting.variable} is invalid. {error}") from error
         values = merge(values, given)
     return values
 
 
 def differing_keys(one: Config, other: Config) -> tuple[str, ...]:
-    """Return the dotted keys of settings that both configurations have with different values, in the model's order."""
+    """Return the dotted keys of common settings whose values differ, in the model's order."""
     left, right = flatten(one.model_dump(mode="json")), flatten(other.model_dump(mode="json"))
     return tuple(key for key in settings() if key in left and key in right and left[key] != right[key])
 

@@ -1,7 +1,7 @@
 """Settings of this machine, which a store or a flow run's parameters cannot set, and settings of the run.
 
-A store, a bucket and the parameters of a flow run are not trusted: they never choose an import, a connection, or a path
-that is written outside the run. They may set numbers, truth values, words of a list, and texts that only select rows,
+A store and the parameters of a flow run are not trusted: they never choose an import, a connection, or a path outside
+the run that is written to. They may set numbers, truth values, words of a list, and texts that only select rows,
 columns, functions that are installed here, or a local price file (`eigen_core.training.runs` checks the file and the
 task).
 """
@@ -22,7 +22,7 @@ class MachineSetting:
 
     Attributes:
         variable: environment variable that sets it for all runs of this machine.
-        reason: why a store may not choose it.
+        reason: why a store must not choose it, as a clause.
         secret: environment variables for its password; these are never stored.
     """
 
@@ -35,7 +35,7 @@ MACHINE_SETTINGS: Mapping[str, MachineSetting] = {
     "scheduler": MachineSetting(
         "EIGEN_SCHEDULER",
         "a server at that address can run code in this process",
-        "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY and its like, certificates of Dask",
+        "the variables of Dask's TLS certificates, such as DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY",
     ),
     "checkpoint.store": MachineSetting(
         "EIGEN_STORE", "it is written to; a store does not know where it is", "GOOGLE_APPLICATION_CREDENTIALS"
@@ -92,13 +92,13 @@ def names_module(task: object) -> bool:
 
 
 def belongs_to_run(key: str) -> bool:
-    """Whether a store may give a setting: a new one outside of the run's sections has to be listed here."""
+    """Whether a store may give a setting; new settings outside of the run's sections must be listed above."""
     section, _, name = key.rpartition(".")
     return name in _RUN_SETTINGS.get(section, "").split() or key.partition(".")[0] in _RUN_SECTIONS.split()
 
 
 def run_values(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the nested values of the run's settings; unlisted ones are left out."""
+    """Return the nested values of the settings that a store may give."""
     return values_where(values, belongs_to_run)
 
 

@@ -83,7 +83,7 @@ class MarketConfig(Section):
     holdout_days: CountOrZero = 251
     """Last days of the data, used once at the end (days)."""
     purge_days: CountOrZero = 0
-    """Days left out between training and validation, and between validation and holdout, if there is one (days)."""
+    """Days left out between training and validation, and between validation and a holdout (days)."""
     first_date: Date | None = None
     """Prices before this date are ignored; empty: none."""
     last_date: Date | None = None
@@ -129,8 +129,7 @@ class TradingConfig(Section):
     buy_threshold: NonNegative = 1.0
     """Smallest coefficient at which an asset is bought."""
     purchases_per_day: Annotated[int, Field(ge=1, le=1_000)] = 1
-    """Purchases per day, of the assets with the highest rank; an asset that is held already is not replaced by the
-    next."""
+    """Purchases per day, of the assets with the highest rank. If one of them is held already, that purchase lapses."""
     rank: Literal["coefficient", "separate"] = "coefficient"
     """Rank of the assets of a day: their coefficient, or a third output of the agent per asset; the coefficient then
     only decides whether and how much to buy."""
@@ -225,7 +224,7 @@ class EnvironmentConfig(Section):
 _FOLDER = Path(__file__).parents[1] / "market" / "data"
 _DEFAULT = _FOLDER / "sp500_20_close_1990_2022.csv.gz"
 BUNDLED = {"us5": _FOLDER / "us5_ohlcv_2000_2013_long.csv.gz"}
-"""Bundled price files by the name that `market.data` may have."""
+"""Paths of the bundled price files that `market.data` can name."""
 
 
 def path_of_data(data: str | None) -> Path:
@@ -245,7 +244,7 @@ def path_of_data(data: str | None) -> Path:
 
 
 def absolute_data(data: str) -> str:
-    """Return the name of bundled prices, or an absolute path; a URL, which settings refuse, as it is."""
+    """Return `data` as an absolute path; unchanged if it names bundled prices or is a URL (which is refused later)."""
     return data if data in BUNDLED or "://" in data else str(Path(os.path.expanduser(data)).absolute())
 
 

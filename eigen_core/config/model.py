@@ -41,8 +41,8 @@ class AccountConfig(Section):
     sizing: Literal["coefficient", "equal", "fixed"] = "coefficient"
     """Size of a new position, costs included; at most the cash at its fill. `equal`: the share 1 /
     (`trading.holding_days` x `trading.purchases_per_day`) of the equity at the close of the decision's day, so that
-    all purchases together never invest more; `coefficient`: times coefficient / `trading.max_coefficient`, if there is
-    one; `fixed`: `account.fixed_amount`."""
+    the sum of all positions stays within the equity; `coefficient`: this times coefficient /
+    `trading.max_coefficient`, if there is a maximum; `fixed`: `account.fixed_amount`."""
     fixed_amount: Positive = 5_000.0
     """Size of a new position with `fixed` sizing (money)."""
     shares: Literal["fractional", "whole"] = "fractional"
@@ -90,7 +90,7 @@ class CheckpointConfig(Section):
     upload_mb_per_second: NonNegative = 50.0
     """Rate limit of uploads, so that they do not slow training down (MB/s); 0: no limit."""
     finish_seconds: Annotated[float, Field(gt=0.0, le=1e6)] = 900.0
-    """Time that a finished run waits for its last upload (seconds)."""
+    """Longest time that a finished run waits for its last upload (seconds)."""
     lease_seconds: Annotated[float, Field(ge=10, le=1e6)] = 90.0
     """Time without renewal after which another machine may acquire a run's lease (seconds)."""
 
@@ -99,7 +99,7 @@ class MemoryConfig(Section):
     """Memory limits of a run, and when the memory guard stops it."""
 
     limit_gb: Annotated[float, Field(gt=0.0, le=1e6)] | None = None
-    """Memory limit of the run on the host, if it is below that of the machine (GB); empty: no further limit."""
+    """Memory limit of the run on the host, in addition to the machine's limits (GB); empty: no further limit."""
     soft: Annotated[float, Field(gt=0, lt=1)] = 0.85
     """Share of the limit at which the guard frees caches and warns."""
     hard: Annotated[float, Field(gt=0, lt=1)] = 0.93
@@ -110,7 +110,7 @@ class MemoryConfig(Section):
     @model_validator(mode="after")
     def _soft_comes_first(self) -> Self:
         if self.soft >= self.hard:
-            raise ValueError(f"memory.soft {self.soft} is not below memory.hard {self.hard}: nothing would warn")
+            raise ValueError(f"memory.soft {self.soft} must be below memory.hard {self.hard}, to warn before it aborts")
         return self
 
 
@@ -150,10 +150,10 @@ def _overrides(name: str) -> dict[str, Any]:
 
 
 def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `base` with the values of `override` laid over it, section by section.
+    """Return `base` updated by `override`, section by section.
 
-    If `override` changes `learner.algorithm` or `evolution.method`, settings of `base` that the new one does not have
-    are dropped.
+    If `override` changes `learner.algorithm` or `evolution.method`, settings of `base` that the new one lacks are
+    dropped.
     """
     merged = dict(base)
     for key, value in override.items():
@@ -176,7 +176,7 @@ class Config(Section):
     """All settings of a run. Missing values come from the preset, then from the defaults."""
 
     preset: Text = "quickstart"
-    """Preset that gives the values not given here; `eigen presets` lists them."""
+    """Preset that gives all values that are not set; `eigen presets` lists the presets."""
     task: TaskName = "market"
     """Task of the agents: `market`, to buy assets for up to `trading.holding_days` days; `portfolio`, to choose the
     weights of all assets every day; or a Gymnasium environment, `gym:` and its id or `gym:module:Class`. Only the first
@@ -244,7 +244,7 @@ class Config(Section):
     def _workers_are_of_one_kind(self) -> Self:
         if self.scheduler is not None and self.workers != 0:
             raise ValueError(
-                f"scheduler {self.scheduler} has workers of its own, and workers is {self.workers}: give one of them"
+                f"scheduler {self.scheduler} has its own workers, and workers is {self.workers}: give only one of both"
             )
         return self
 

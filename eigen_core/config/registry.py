@@ -1,4 +1,4 @@
-"""The registered tasks, learners, population methods, encoders and trackers, by the names that settings give them."""
+"""The registered tasks, learners, population methods, encoders and trackers, by their names in settings."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -41,7 +41,7 @@ TRACKERS: Mapping[str, str] = {
     "tensorboard": "eigen_core.reporting.tensorboard:TensorBoardTracker",
     "mlflow": "eigen_core.reporting.mlflow:MlflowTracker",
 }
-"""Each needs the extra of the same name."""
+"""Each tracker needs the extra of the same name."""
 
 
 def _task_exists(name: str) -> str:
@@ -77,7 +77,7 @@ def has_prices(task: str) -> bool:
 
 
 def load_class(choices: Mapping[str, str], name: str) -> object:
-    """Return the class of `name`; its module is imported late, since it may import torch."""
+    """Import and return the class of `name`; only now, since its module may import torch."""
     module, _, found = choices[name].partition(":")
     value: object = getattr(import_module(module), found)
     return value

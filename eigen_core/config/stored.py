@@ -22,7 +22,7 @@ Migration = Callable[[dict[str, Any]], None]
 
 
 def _with_missing(defaults: Mapping[str, object]) -> Migration:
-    """Return the migration that gives missing settings the values that earlier versions behaved by."""
+    """Return a migration that sets missing settings to the values by which earlier versions behaved."""
 
     def migrate(values: dict[str, Any]) -> None:
         for key, value in defaults.items():
@@ -33,7 +33,7 @@ def _with_missing(defaults: Mapping[str, object]) -> Migration:
 
 
 def _without(*keys: str) -> Migration:
-    """Return the migration that drops settings which no longer exist."""
+    """Return a migration that drops settings which no longer exist."""
 
     def migrate(values: dict[str, Any]) -> None:
         for key in keys:
@@ -44,7 +44,7 @@ def _without(*keys: str) -> Migration:
 
 
 def _policy_delay_of_version_2(values: dict[str, Any]) -> None:
-    """Leave an algorithm's default delay empty, as it is in a configuration that does not give one."""
+    """Set an algorithm's default delay to None, which then meant the default."""
     section, name = _section_of(values, "learner.policy_delay")
     if section.get(name) == (2 if section.get("algorithm") == "td3" else 1):
         section[name] = None
@@ -60,14 +60,14 @@ def _own_prices_of_version_7(values: dict[str, Any]) -> None:
 
 
 def _portfolio_costs_of_version_8(values: dict[str, Any]) -> None:
-    """Require that every symbol trades: unfilled positions paid a part of the costs of the others."""
+    """Require that every symbol trades: earlier versions charged unfilled positions a part of the others' costs."""
     if values.get("task") == "portfolio":
         section, name = _section_of(values, "trading.delisting_loss")
         section[name] = None
 
 
 def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
-    """Drop settings of other algorithms: every learner had the settings of all."""
+    """Drop settings of other algorithms: each learner stored the settings of all."""
     learner, _ = _section_of(values, "learner.algorithm")
     if learner.get("algorithm") == "ppo" and learner.get("gradient_steps") == 0:
         learner["epochs"] = 0
@@ -77,7 +77,7 @@ def _flat_learner_of_version_10(values: dict[str, Any]) -> None:
 
 
 def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
-    """Drop settings of other methods: every method had the settings of all, and without breeding was genetic."""
+    """Drop settings of other methods, which each method stored; without breeding, every method was genetic."""
     evolution, _ = _section_of(values, "evolution.method")
     evolution.setdefault("method", "genetic")
     if evolution.get("enabled") is False:
@@ -95,7 +95,7 @@ def _drop_settings_of_others(section: dict[str, Any], variants: Variants) -> Non
 MIGRATIONS: tuple[Migration, ...] = (
     _with_missing({"trading.bookkeeping": "exact"}),
     _policy_delay_of_version_2,
-    # Fitness is that of episodes with noise, and validation alone chooses the champion.
+    # Fitness came from episodes with noise, and validation alone chose the champion.
     _with_missing(
         {
             "evaluation.fitness_slices": 0,
@@ -138,11 +138,11 @@ def config_from_stored(stored: Mapping[str, Any], own: Mapping[str, Any] | None 
     Raises:
         InputError: a newer version stored it, or it is invalid.
     """
-    # Settings of the other machine are left out without a word; those that nobody knows are refused below.
+    # Settings of the other machine are dropped silently; unknown settings are refused below.
     values = values_where(current_values(stored), lambda key: belongs_to_run(key) or key not in settings())
     values = merge(values, {} if own is None else own)
     if values.get("scheduler") is not None:
-        # The scheduler's workers replace the processes that the run was trained with.
+        # The scheduler's workers replace the run's worker processes.
         values["workers"] = 0
     return config_from_values(values)
 
@@ -157,7 +157,7 @@ def current_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     version = values.pop(FORMAT_KEY, 1)
     newest = len(MIGRATIONS) + 1
     if type(version) is not int or version < 1:
-        raise InputError(f"{FORMAT_KEY}: {quoted(version)} is no version of a configuration: restore that file.")
+        raise InputError(f"{FORMAT_KEY}: {quoted(version)} is no version of a configuration: restore its file.")
     if version > newest:
         raise InputError(
             f"It was written by a newer version of Eigen (configuration format {quoted(version)}, this version reads "
