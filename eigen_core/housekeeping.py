@@ -18,7 +18,7 @@ from eigen_core.checkpoint.session import take_lease
 from eigen_core.common.errors import InputError
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.config.stored import config_from_stored
-from eigen_core.judging.evaluation_log import ledger_damages
+from eigen_core.judging.evaluation_log import evaluation_log_damages
 from eigen_core.training.runs import Run, runs_in
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd])")
@@ -124,7 +124,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     damages += unusable
     if rules:
         damages += contents.missing_generations(rules)
-    damages += ledger_damages(location.store)
+    damages += evaluation_log_damages(location.store)
     return Verification(
         name,
         deep,

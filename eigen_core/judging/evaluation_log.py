@@ -214,7 +214,7 @@ def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Loo
 
     The chain replaces changed or deleted looks. A look whose days are unknown counts for all days.
     """
-    ledger = _Ledger.read(store)
+    ledger = _EvaluationLog.read(store)
     known: dict[tuple[str, str], Look] = {}
     for _, look in sorted(ledger.looks.items()):
         if not set(symbols).isdisjoint(look.symbols) and look.first <= last and look.last >= first:
@@ -229,11 +229,11 @@ def looks_at(store: Store, symbols: Sequence[str], first: str, last: str) -> Loo
     return looks
 
 
-def ledger_damages(store: Store) -> tuple[Damage, ...]:
-    return _Ledger.read(store).damages
+def evaluation_log_damages(store: Store) -> tuple[Damage, ...]:
+    return _EvaluationLog.read(store).damages
 
 
-class _Ledger(NamedTuple):
+class _EvaluationLog(NamedTuple):
     looks: Mapping[str, Look]
     """Looks as they were written, by name."""
     unreadable: Sequence[str]

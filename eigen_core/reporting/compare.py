@@ -25,14 +25,14 @@ from eigen_core.trading import EquityCurve
 from eigen_core.trading.metrics import Metrics
 
 COLOURS = (VERMILLION, BLUE, GREEN, PURPLE, ORANGE, SKY, INK)
-"""One for each run that can be compared."""
+"""Colours of the runs, which bound their number."""
 
 Account = tuple[str, EquityCurve, Metrics]
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Runs on the same days; `file` has them as HTML, if it was written."""
+    """Backtests of runs on the same days; `file`: the HTML page, None if none was written."""
 
     played: Sequence[Backtest]
     file: Path | None = None
@@ -43,7 +43,7 @@ class Comparison:
 
     @cached_property
     def benchmarks(self) -> Mapping[str, Account]:
-        """The benchmark of each run; where they differ, as with other prices or costs, a name has the runs."""
+        """The benchmark of each run. If they differ, by prices or costs, their names include the runs."""
         benchmarks = {
             run: (NAMES[name], played.baselines[name], played.figures_of_baselines[name])
             for run, played in self.runs.items()
@@ -65,7 +65,7 @@ class Comparison:
 
     @property
     def accounts(self) -> Mapping[str, tuple[EquityCurve, Metrics]]:
-        """All accounts by name: those of the runs, then the benchmarks, of which equal ones are one."""
+        """All accounts by name: the runs', then the benchmarks, without duplicates."""
         runs = {run: (played.curve, played.figures) for run, played in self.runs.items()}
         return runs | {name: (curve, found) for name, curve, found in self.benchmarks.values()}
 
@@ -105,10 +105,10 @@ def write_comparison(store: str, runs: Sequence[str], *, span: str | None, agent
         InputError: as `backtest`; there is one run, too many or one twice; their days differ; no file can be written.
     """
     if not 2 <= len(set(runs)) == len(runs) <= len(COLOURS):
-        raise InputError(f"Give from two to {len(COLOURS)} different runs to compare.")
+        raise InputError(f"Give from two to {len(COLOURS)} different runs to compare, not {', '.join(runs)}.")
     if file is not None:
         require_place(file)
-    # A comparison that is refused counts no look.
+    # `judged` adds looks only once the comparison cannot be refused any more.
     played = {run: play(store, run, span=span, agent=agent) for run in runs}
     _require_same_days({run: earned.curve for run, (earned, _) in played.items()})
     compared = Comparison([judged() for _, judged in played.values()], file)

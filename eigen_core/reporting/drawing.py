@@ -1,7 +1,7 @@
 """Draw the plots of a run in a separate process: `python -P -m eigen_core.reporting.drawing`.
 
-Standard input are lines of JSON: the number of records and the learner's curves, then the records, then the telemetry.
-Standard output is a ZIP archive of the plots; it is a file, so that nothing blocks if the parent is killed.
+It reads lines of JSON: the number of records and the learner's curves, then the records, then the telemetry. It writes
+a ZIP archive of the plots to a file as standard output, so that nothing blocks if the parent is killed.
 """
 
 import gc
@@ -20,7 +20,7 @@ from zipfile import ZipFile
 from eigen_core.common.files import replacing
 from eigen_core.common.records import Curve, GenerationRecord, RecordLog, Telemetry
 
-# A training on all cores is more urgent.
+# Lets a training on all cores go first.
 _NICENESS = 10
 
 
@@ -43,7 +43,7 @@ class Drawing:
             stdin=subprocess.PIPE,
             stdout=self._files,
             stderr=self._complaint,
-            # Ctrl-C is for the training, which ends this process itself.
+            # Ctrl-C reaches only the training, which stops this process.
             start_new_session=True,
         )
 
@@ -52,7 +52,7 @@ class Drawing:
     ) -> None:
         head = {"records": len(history), "curves": [asdict(curve) for curve in curves]}
         assert self._process.stdin is not None
-        # A process that has ended already says why in `write`.
+        # If the process has exited, `write` raises its error.
         with suppress(BrokenPipeError), self._process.stdin as given:
             for line in chain([json.dumps(head).encode()], history.lines(), telemetry.lines()):
                 given.write(line + b"\n")
@@ -65,10 +65,8 @@ class Drawing:
         status = self._process.wait()
         if status != 0:
             self._complaint.seek(0)
-            *_, last = self._complaint.read().decode(errors="replace").splitlines() or [
-                f"it ended with status {status}"
-            ]
-            raise DrawingError(f"the process that draws has failed: {last}")
+            *_, last = self._complaint.read().decode(errors="replace").splitlines() or [f"exit status {status}"]
+            raise DrawingError(f"the plotting process failed: {last}")
         paths = []
         with ZipFile(self._files) as drawn:
             for name in drawn.namelist():
@@ -87,7 +85,7 @@ class Drawing:
 
 
 def main() -> None:
-    # Objects that imports create are never freed: looking for garbage among them takes time.
+    # Objects that imports create are never freed: collecting garbage among them only takes time.
     gc.disable()
     from eigen_core.reporting.plots import write_plots
 

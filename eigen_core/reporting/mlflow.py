@@ -1,4 +1,4 @@
-"""MLflow: one run of an experiment for each run, with a metric's value at each generation as its step."""
+"""MLflow: an MLflow run for each run, whose metrics have the generation as their step."""
 
 import json
 import math
@@ -31,9 +31,9 @@ _MOST_METRICS, _MOST_PARAMETERS = 1_000, 100
 
 
 class MlflowTracker:
-    """Writes an MLflow run, which is found by its tags.
+    """Writes to an MLflow run, which tags identify.
 
-    A value in MLflow can be neither replaced nor removed: a run of other values is left alone and a new one is made.
+    MLflow cannot replace or remove values: if they differ from the history, the tracker creates a new MLflow run.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]] = (MlflowException, SQLAlchemyError, OSError)
@@ -53,7 +53,7 @@ class MlflowTracker:
             key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
         }
         self._generations = config.generations
-        # The MLflow run and its last generation; None: its values must be read.
+        # Id of the MLflow run and its last generation; None: `write` must read its values.
         self._written: tuple[str, int] | None = None
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
@@ -81,7 +81,7 @@ class MlflowTracker:
             self._written = run, len(history)
 
     def _open(self, client: MlflowClient, history: Sequence[GenerationRecord]) -> tuple[str, Held]:
-        """Return the newest MLflow run that agrees with the history, or a new one, and its values."""
+        """Return the id and values of the newest MLflow run that agrees with the history, or of a new one."""
         experiment = client.get_experiment_by_name(self._experiment)
         number = client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
         shared = {(name, record.generation): value for record in history for name, value in metrics_of(record).items()}
@@ -97,7 +97,7 @@ class MlflowTracker:
         return run.info.run_id, {}
 
     def _describe(self, client: MlflowClient, run: Run) -> None:
-        """Log the settings as parameters; a setting that changed, which a parameter cannot, as a tag."""
+        """Log the settings as parameters. MLflow cannot change a parameter: log changed settings as tags."""
         known, number = run.data.params, run.info.run_id
         new = [Param(key, value) for key, value in self._parameters.items() if key not in known]
         for parameters in _pieces(new, _MOST_PARAMETERS):
@@ -110,9 +110,9 @@ class MlflowTracker:
 
 
 def _make_database(path: Path, folder: Path) -> None:
-    """Make a database in a private folder and move it to its place, unless there is one meanwhile.
+    """Create a database in the run's folder and link it to `path`, unless another process was faster.
 
-    MLflow makes it in many transactions, and cannot continue an incomplete one.
+    MLflow creates a database in many transactions, and cannot continue an incomplete one.
     """
     folder.mkdir(parents=True, exist_ok=True)
     beside = folder / f"{DATABASE_NAME}.part"

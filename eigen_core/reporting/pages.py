@@ -20,9 +20,9 @@ from eigen_core.reporting.tables import (
 )
 
 FITNESS_PLOT = "fitness.png"
-"""The plot that stands right below the facts."""
+"""File name of the plot below the facts."""
 SHOWN_GENERATIONS = 6
-"""Number of the newest generations that are shown, and compared with as many before."""
+"""Number of newest generations that are shown, and compared with as many before them."""
 
 # Prefect's page cuts longer cells.
 _CELL = 95
@@ -31,7 +31,7 @@ _SMALL_MB = 1.0
 
 
 def link_to_run(store: str, run: str) -> str:
-    """Return where a run is kept as markdown: a link to Google's console for a bucket, else the path or URL."""
+    """Return the run's place as markdown: for a bucket a link to Google's console, otherwise the path or URL."""
     url = f"{store.rstrip('/')}/{run}"
     return f"[{url}]({_CONSOLE}{quote(url.removeprefix('gs://'))})" if url.startswith("gs://") else f"`{url}`"
 
@@ -63,10 +63,10 @@ class Progress:
 
     Attributes:
         done: number of complete generations.
-        now, began: the current time, and the start of this process's training (UTC).
-        seconds_each: mean time of the newest generations (seconds); None: not known yet.
+        now, began: the current time, and the start of training in this process (UTC).
+        seconds_each: mean time of the newest generations (seconds); None: unknown.
         took: time of all generations (seconds).
-        ended: why the training ended early, a sentence; None while it goes on.
+        ended: why the training stopped early, a sentence; None if it did not.
         holdout_is_left: the holdout episodes are not played yet.
     """
 
@@ -105,7 +105,7 @@ class Progress:
         return f"about {rough_duration(seconds)} left, until {clock(self.now + timedelta(seconds=seconds), self.now)}"
 
     def goes_on(self) -> str:
-        """Return the effect of a resume as a sentence; empty if nothing is left to do."""
+        """Return a sentence on what a resume will do; empty if nothing is left."""
         if self.is_finished:
             return ""
         next_step = "plays the holdout episodes" if self.is_trained else f"goes on with generation {self.done + 1}"
@@ -121,11 +121,12 @@ class Overview:
     """Content of the page of a run.
 
     Attributes:
-        where, notes: where the run is kept, and further titles and sentences, as markdown.
-        checkpoint: time of the newest checkpoint (UTC); None: there is none.
-        history: records of the newest generations, if possible twice `SHOWN_GENERATIONS` of them.
-        champion: the champion's card; empty before the first generation.
-        curve, plots: the plot of the fitness, and the others, as markdown.
+        where: place of the run, as markdown.
+        checkpoint: time of the newest checkpoint (UTC); None without one.
+        history: records of up to twice `SHOWN_GENERATIONS` newest generations.
+        champion: see `champion_card`; empty before the first generation.
+        notes: further titles and sentences, as markdown.
+        curve, plots: the fitness plot, and the others, as markdown.
     """
 
     run: str
@@ -187,7 +188,7 @@ class Overview:
 
 
 def _fits(text: str) -> bool:
-    """Return whether a text fits into a cell, which does not wrap; addresses of links are not shown."""
+    """Return whether a text fits into a cell, which does not wrap; the URL of a link is not shown."""
     return len(re.sub(r"\]\([^)]*\)", "", text)) <= _CELL
 
 

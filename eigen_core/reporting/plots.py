@@ -55,10 +55,10 @@ from eigen_core.reporting.style import (
 )
 from eigen_core.reporting.tables import NO_GENERATION, champion_in_words, diversity_sentence
 
-# Fewer generations give a slope that says nothing.
+# A slope over fewer generations means nothing.
 _SLOPE_GENERATIONS = 10
 _TIMED_PHASES = ("evaluate", "train", "evolve", "checkpoint")
-# Letters of the descriptions beside one another above a row of learning curves.
+# Letters that fit above a row of learning curves, in all descriptions together.
 _DESCRIPTIONS = 136
 
 
@@ -67,8 +67,8 @@ def write_plots(
 ) -> list[Path]:
     """Write every plot of a run into `folder` and return the files, in reading order.
 
-    Each file is replaced in one step. Plots without data are written too and say why they are empty; `telemetry` may
-    lack generations. A history that parses its records lazily keeps memory small.
+    Each file is replaced in one step. Plots without data say why they are empty. `telemetry` may lack generations. A
+    history that parses its records lazily (`RecordLog`) keeps memory small.
     """
     return [
         plot_fitness(history, folder / FITNESS_PLOT),
@@ -80,7 +80,7 @@ def write_plots(
 
 
 def plot_fitness(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Write the fitness of the population and the validation of its best and of the champion (reward)."""
+    """Plot, per generation, best and mean fitness, the best validation fitness, and the champion's (reward)."""
     with figure_file(path, "Fitness and validation", _fitness_story(history) if history else NO_GENERATION) as figure:
         if history:
             _draw_fitness(figure.add_axes((0.08, 0.125, 0.69, 0.685)), history)
@@ -105,7 +105,7 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     lines = np.vstack([quantiles, best, mean, validation, champion])
     x, width = generations, line_width(len(history))
     if len(history) == 1:
-        # A single point would be no line and no band.
+        # Lines and bands need two points.
         x, lines = np.array([x[0] - 0.25, x[0] + 0.25]), np.repeat(lines, 2, axis=1)
     axes.fill_between(x, lines[0], lines[3], color=FITNESS, alpha=0.10, linewidth=0)
     axes.fill_between(x, lines[1], lines[2], color=FITNESS, alpha=0.22, linewidth=0)
@@ -132,7 +132,7 @@ def _draw_fitness(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 
 def plot_learning(history: Sequence[GenerationRecord], path: Path, curves: Sequence[Curve]) -> Path:
-    """Write the curves of the learner over the generations; generations without learning are gaps."""
+    """Plot the learner's statistics over the generations; generations without learning are gaps."""
     with figure_file(path, "Learning", _learning_story(history)) as figure:
         if any(record.learning is not None for record in history):
             _draw_learning(figure, history, curves)
@@ -171,7 +171,7 @@ def _draw_learning(figure: Figure, history: Sequence[GenerationRecord], curves: 
             axes.set_xlabel("")
     for axes in grid.flat[len(curves) :]:
         axes.remove()
-    # Lines of the titles' larger letters that the longest description takes.
+    # Height of the longest description, in lines of the title's larger letters.
     lines = 1 + max(2, *(text.count("\n") + 1 for _, text in described.values())) * 2 // 3
     for curve, (axes, text) in described.items():
         value_axis(axes, curve.label.capitalize() + "\n" * lines)
@@ -235,7 +235,7 @@ def _draw_memory(axes: Axes, telemetry: Sequence[Telemetry]) -> None:
 
 
 def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
-    """Return the growth of memory in the newer half, with the standard error of a least-squares line."""
+    """Return a sentence on the growth of memory in the newer half of the run, by a least-squares line."""
     newer = telemetry[len(telemetry) // 2 :]
     if len(newer) < _SLOPE_GENERATIONS:
         return ""
@@ -250,7 +250,7 @@ def _memory_slope(telemetry: Sequence[Telemetry]) -> str:
 
 
 def plot_diversity(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Write the number of first agents with descendants, and the distance between policies (%)."""
+    """Plot the number of initial agents with descendants, and the mean distance between policies (%)."""
     unknown = "Not recorded: these generations are of an earlier version."
     story = (diversity_sentence(history[-1]) or unknown) if history else NO_GENERATION
     with figure_file(path, "Diversity", story) as figure:
@@ -277,7 +277,7 @@ def _generations(telemetry: Sequence[Telemetry]) -> Values:
 
 
 def _by_generation(telemetry: Sequence[Telemetry], values: Sequence[float | None]) -> Values:
-    """Return one value a generation of `_generations`, NaN where unknown."""
+    """Return one value for each of `_generations`, NaN if unknown."""
     placed = np.full(len(_generations(telemetry)), np.nan)
     placed[[entry.generation - telemetry[0].generation for entry in telemetry]] = np.array(values, dtype=np.float64)
     return placed
@@ -285,7 +285,7 @@ def _by_generation(telemetry: Sequence[Telemetry], values: Sequence[float | None
 
 # More columns than this cannot be distinguished.
 _GENERATIONS = 30
-# More agents than this are a crowd: of their lines, only those that lead to the newest population are drawn.
+# With more agents, only lines to the newest population are drawn.
 _CROWD = 16
 
 _COLOURS: Mapping[Origin, str] = {
@@ -310,10 +310,10 @@ _WORDS: Mapping[Origin, str] = {
 
 
 def plot_lineage(history: Sequence[GenerationRecord], path: Path) -> Path:
-    """Write the lineage of the newest generations: agents as rows, generations as columns.
+    """Plot the lineage of the newest generations: agents as rows, generations as columns.
 
-    Lines lead from parents to children, in the colour of the child's origin. The last column is the population bred by
-    the newest generation, not evaluated yet.
+    Lines lead from parents to children, in the colour of the child's origin. The last column is the population that the
+    newest generation bred, which is not evaluated yet.
     """
     with figure_file(path, "Lineage", _lineage_story(history) if history else NO_GENERATION) as figure:
         if history:
@@ -339,7 +339,7 @@ def _draw_lineage(axes: Axes, history: Sequence[GenerationRecord]) -> None:
     first, last = shown[0].generation, shown[-1].generation + 1
     agents = len(shown[-1].fitness)
     dot = min(6.0, 0.6 * axes.get_window_extent().height / axes.figure.dpi * 72.0 / agents)
-    # One generation more: it bred the first that is shown.
+    # One generation more: it bred the first one shown.
     bred = history[-_GENERATIONS - 1 :]
     alive, born = living(bred), links(bred)
     came = {Member(one.generation + 1, new.agent): new.origin for one in bred for new in one.descent}
@@ -368,9 +368,9 @@ def _draw_lineage(axes: Axes, history: Sequence[GenerationRecord]) -> None:
 
 
 def _draw_links(axes: Axes, born: Sequence[Link], alive: set[Member], *, crowded: bool) -> None:
-    """Draw links to surviving agents above pale ones to the rest; hard pixels keep the files of busy pictures small."""
+    """Draw links to surviving agents above pale ones to the rest; without antialiasing, busy files stay small."""
     strong = [link for link in born if link.child in alive]
-    # Copies of one champion would make a fan of pale lines from a single point: their dots say enough.
+    # Pale lines to the copies of a champion would form a fan; their dots suffice.
     pale = [link for link in born if link.child not in alive and link.origin != "champion" and not crowded]
     for drawn, white, width, order in ((pale, 0.8, 0.8, 2.0), (strong, 0.35, 0.45 if crowded else 1.3, 2.1)):
         lines = LineCollection(

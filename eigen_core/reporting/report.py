@@ -57,7 +57,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting of a run, and the value of the preset; None: the same."""
+    """A setting of a run; `preset` is the preset's value, None if it is equal."""
 
     key: str
     value: str
@@ -69,12 +69,12 @@ class Report:
     """Content of a report about agents of a run, or about a walk.
 
     Attributes:
-        run, agent, span: in words.
+        run, agent, span: names and descriptions.
         facts: basis of the verdict.
         looks, warnings: number of looks at these days, and limits of the metrics, as sentences.
         data: source of the prices and findings in them, as sentences.
-        commands: command lines that make this report again, in order.
-        hashes: of weights, replay and data; the machine that computed them.
+        commands: command lines that reproduce this report, in order.
+        hashes: of weights, replay and data; also the CPU or GPU that computed them.
         folds: of a walk; empty for a run.
     """
 
@@ -102,13 +102,13 @@ class Report:
         return str(self.played.curve.dates[-1])
 
 
-# Reports are sent to others, whom folders of this machine do not concern.
+# Reports are sent to others: they must not show folders of this machine.
 _PATHS = frozenset({"market.data", *MACHINE_SETTINGS})
 _HERE = (*MACHINE_SETTINGS, "device", "cuda_graphs", "threads", "workers")
 
 
 def settings_of(config: Config) -> list[Setting]:
-    """Return all settings of a run, and the preset's value of those that differ; of paths the last part only."""
+    """Return all settings of a run, with the preset's value if it differs; paths only by their last part."""
     preset = {row.setting.key: row.value for row in explain(Config(preset=config.preset))}
     rows = explain(config)
     return [
@@ -124,7 +124,7 @@ def settings_of(config: Config) -> list[Setting]:
 
 
 def training_command(config: Config, run: str) -> str:
-    """Return the command line that trains such a run, without its store and machine."""
+    """Return the command line that trains an equal run, without settings of the machine."""
     return shlex.join(["eigen", "train", "--run", run, *options_of(config)])
 
 
@@ -156,7 +156,7 @@ def _setting_text(key: str, value: object) -> str:
 
 
 def _entered(value: object) -> str:
-    """Return a value as the command line takes it."""
+    """Return a value in the form that the command line accepts."""
     if value is None:
         return ""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -167,11 +167,11 @@ def _entered(value: object) -> str:
 UNDEFINED = "–"
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
-# Enough of a table for a reader to see what the agent did; all trades are in the files of `eigen backtest`.
+# Limits of tables in the report; the files of `eigen backtest` have all trades.
 _SHOWN_TRADES = 5
 _SHOWN_ASSETS = 20
 _TRADE_COLUMNS = ("Symbol", "Bought", "Sold", "Exit", "Shares", "Paid", "Received", "Costs", "Gain", "Return")
-# Returns of this size have the full shade.
+# Returns of this size get the full shade.
 _FULL_MONTH, _FULL_YEAR = 0.08, 0.30
 
 
@@ -198,12 +198,12 @@ FIGURES: dict[str, tuple[str, Callable[[float], str]]] = {
     "alpha": ("Alpha (ann.)", _fraction),
     "information_ratio": ("Information Ratio", ratio),
 }
-"""Title and format of each figure, in the order of a table."""
+"""Title and format of each metric, in the order of the table."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: its text, and its shade, from 1 (gain) to -1 (loss)."""
+    """A cell of a table; `shade` from 1 (gain) to -1 (loss)."""
 
     text: str
     shade: float = 0.0
@@ -211,7 +211,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of a page; the first cell of a row is its heading. `left`: headings of columns of text, not numbers."""
+    """A table of a page; the first cell of a row is its heading. `left`: headings of left-aligned columns."""
 
     caption: str
     columns: Sequence[str]
@@ -232,13 +232,13 @@ def shown(value: float | None, text: Callable[[float], str]) -> str:
 
 
 def stated(played: SpanResult) -> str:
-    """Return the basis of annual metrics, in a sentence."""
+    """Return a sentence on the basis of annual metrics."""
     risk_free = percent(played.risk_free, 2)
     return f"Daily returns, {played.periods_per_year} periods a year, risk-free rate {risk_free} a year."
 
 
 def calendar_table(curve: EquityCurve) -> Table:
-    """Return the return of each month and year of an account; incomplete ones count as far as they go."""
+    """Return the return of each month and year of an account; incomplete ones by their known days."""
     months = _compounded(curve, "M")
     rows = []
     for year, total in _compounded(curve, "Y").items():
@@ -255,7 +255,7 @@ def yearly_table(curves: Mapping[str, EquityCurve]) -> Table:
 
 
 def _compounded(curve: EquityCurve, unit: Literal["M", "Y"]) -> dict[str, float]:
-    """Return the return of each month, as 2013-01, or year."""
+    """Return the return of each month or year, by its name (2013-01, 2013)."""
     periods = curve.dates.astype(f"datetime64[{unit}]").astype(str)
     names, which = np.unique(periods, return_inverse=True)
     growth = [float(np.prod(1.0 + curve.returns[which == index])) for index in range(len(names))]
@@ -267,7 +267,7 @@ def _return(fraction: float | None, full: float) -> Cell:
 
 
 def trade_tables(trades: pd.DataFrame) -> list[Table]:
-    """Return the first and last trades and those of the largest and smallest gain; few trades are one table."""
+    """Return tables of the first, last, best and worst trades; one table if there are few trades."""
     ordered = trades.sort_values("fill", kind="stable")
     if len(ordered) <= 2 * _SHOWN_TRADES:
         return [_trades("All trades", ordered)] if len(ordered) else []
@@ -292,9 +292,9 @@ def _trades(caption: str, trades: pd.DataFrame) -> Table:
 
 
 def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame | None = None) -> Table:
-    """Return the gain of each asset, the best first; of many, the best and the worst ones.
+    """Return the gain of each asset, best first; of many assets only the best and the worst.
 
-    Of a portfolio, whose `weights` are a row a day and a column a symbol, with the mean weight instead of trades won.
+    With `weights` of a portfolio (a row a day, a column a symbol), show the mean weight instead of the trades won.
     """
     held = None if weights is None else weights.mean()
     assets = by_asset.to_dict("records")
@@ -317,7 +317,7 @@ def assets_table(by_asset: pd.DataFrame, capital: float, weights: pd.DataFrame |
 
 
 def rows_table(caption: str, rows: Sequence[Mapping[str, str]], numbers: Collection[str] = ()) -> Table:
-    """Return rows with the same columns as a table of texts; columns in `numbers` are aligned as numbers."""
+    """Return rows with equal columns as a table; columns in `numbers` are right-aligned."""
     columns = tuple(rows[0]) if rows else ()
     cells = [[Cell(str(row[column])) for column in columns] for row in rows]
     return Table(caption, columns, cells, frozenset(columns) - frozenset(numbers))
@@ -409,7 +409,7 @@ def _report(played: SpanResult, verdict: Verdict, config: Config, hashes: Sequen
 
 
 def agent_in_words(played: Backtest, status: RunStatus) -> str:
-    """Return who played: "champion, agent 3 of generation 7"."""
+    """Return a description of the agents: "champion, agent 3 of generation 7"."""
     if played.agent == "champion":
         last = status.history[-1]
         return f"champion, agent {last.champion_agent} of generation {last.champion_generation}"
@@ -420,14 +420,14 @@ def agent_in_words(played: Backtest, status: RunStatus) -> str:
 
 def looks_in_words(looks: Looks, verdict: Verdict) -> str:
     """Return the number of looks at these days, and the number that the verdict is corrected for."""
-    known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the store's ledger"
+    known = f"{count(looks.count, 'result')} on these days {'is' if looks.count == 1 else 'are'} in the evaluation log"
     runs = f"of {'run' if len(looks.runs) == 1 else 'runs'} {', '.join(looks.runs)}"
-    sharpes = f"; the best Sharpe ratio of a day among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
+    sharpes = f"; the best daily Sharpe ratio among them is {max(looks.sharpes):.3f}" if looks.sharpes else ""
     return f"{known}, {runs}{sharpes}. The verdict is corrected for {count(verdict.looks, 'look')}."
 
 
 def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
-    """Return earnings beside those of others, and how likely luck is after all looks at these days."""
+    """Return the facts of the verdict: earnings compared with baselines, and the probability of luck."""
     figures, benchmark = played.figures, played.figures_of_baselines[played.benchmark]
     excess, matched, interval = played.excess, played.matched, verdict.sharpe_interval
     name, looks = NAMES[played.benchmark].lower(), count(verdict.looks, "look")
@@ -456,9 +456,9 @@ def facts_of(played: SpanResult, verdict: Verdict) -> list[Fact]:
 
 
 def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) -> bool:
-    """Return whether the report of a walk is meant, not that of a run.
+    """Return whether `name` means a walk, not a run.
 
-    `span` and `agent` are as `backtest` takes them; `span` may be `walk`.
+    `span` and `agent` are those of `backtest`; `span` may also be `walk`.
 
     Raises:
         InputError: there is no run or walk of this name, the name is ambiguous, or a walk is given days or agents.

@@ -1,4 +1,4 @@
-"""The plots of a report: SVG drawn for two widths, in the colours and letters of the page."""
+"""The plots of a report: SVG drawn for two widths, in the colours and font of the page."""
 
 import io
 import re
@@ -66,7 +66,7 @@ _DASHED = (0, (3.0, 2.0))
 _DECADE = 8.0
 _LABEL_PIXELS = 12.0
 _LONGEST_NAME = 20
-# A ratio of fewer days says nothing.
+# A ratio over fewer days means nothing.
 _LEAST_WINDOW = 20
 _WINDOW = 126
 
@@ -98,7 +98,7 @@ def draw_equity(
         axes: of the plot.
         curves, colours: by name of the account.
         ends: last dates of folds, as YYYY-MM-DD; all but the last are marked.
-        narrow: without names at the ends of the lines.
+        narrow: leave out the names at the ends of the lines.
     """
     labels = []
     for position, (name, curve) in enumerate(curves.items()):
@@ -145,30 +145,30 @@ def drawdown_plot(played: SpanResult) -> Markup:
 
 
 def window_of(days: int) -> int:
-    """Return the window of rolling metrics: half a year, or less in a short span; 0: there are too few days."""
+    """Return the window of rolling metrics: half a year, or less in a short span; 0 if there are too few days."""
     window = min(_WINDOW, days // 3)
     return window if window >= _LEAST_WINDOW else 0
 
 
 def rolling_sharpe(curve: EquityCurve, window: int, periods_per_year: float, risk_free: float) -> Values:
-    """Return the Sharpe ratio of the `window` days up to each day, float64 `[days]`; NaN before, and without spread."""
+    """Return the Sharpe ratio of the `window` days up to each day, float64 `[days]`; NaN if undefined."""
     excess = pd.Series(curve.returns - daily_rates(risk_free, curve.dates)).rolling(window)
     return _ratios(excess.mean() * periods_per_year**0.5, excess.std())
 
 
 def rolling_beta(returns: Values, market: Values, window: int) -> Values:
-    """Return beta in the `window` days up to each day, float64 `[days]`; NaN before, and without spread."""
+    """Return beta in the `window` days up to each day, float64 `[days]`; NaN if undefined."""
     moves = pd.Series(market).rolling(window)
     return _ratios(moves.cov(pd.Series(returns)), moves.var())
 
 
 def _ratios(numerators: "pd.Series[float]", denominators: "pd.Series[float]") -> Values:
-    # Less is the rounding of a sum that is updated day by day.
+    # Smaller values are rounding errors of the rolling sums.
     return np.asarray((numerators / denominators).where(denominators > 1e-14), dtype=np.float64)
 
 
 def rolling_plots(played: SpanResult) -> list[tuple[str, Markup]]:
-    """Draw the rolling Sharpe ratio and beta, each with its name; empty in a short span."""
+    """Return plots of the rolling Sharpe ratio and beta, by name; empty in a short span."""
     curve, window = played.curve, window_of(len(played.curve.dates))
     if not window:
         return []
@@ -207,7 +207,7 @@ def exposure_plot(curve: EquityCurve) -> Markup:
 
 
 def weights_plot(weights: pd.DataFrame) -> tuple[Markup, dict[str, str]]:
-    """Draw the shares of the equity in each asset over the days, the largest separately; return the colours too."""
+    """Return a plot of the shares of the equity in the largest assets and all others, and the colour of each."""
     order = weights.abs().mean().sort_values(ascending=False, kind="stable").index
     apart = list(order[: len(_WEIGHT_COLOURS)])
     shares = {str(symbol): weights[symbol].to_numpy() for symbol in apart}
@@ -239,7 +239,7 @@ def matched_plot(played: SpanResult) -> Markup:
         axes.set_ylim(0.0, top)
         left, right = axes.get_xlim()
         median = float(np.median(matched))
-        # The agent's line is as high as the median's text: that is on the other side of its own line.
+        # The agent's line crosses the height of the median's text, which is therefore on its other side.
         marks = (
             (median, "median", MUTED, 0.90, median <= own),
             (own, AGENT, CHAMPION, 0.99, own > left + 0.6 * (right - left)),
@@ -268,7 +268,7 @@ def matched_plot(played: SpanResult) -> Markup:
 
 
 def _axes(axes: Axes, text: Callable[[float], str], *, narrow: bool, percentages: int = 0) -> None:
-    """Format axes over days: few ticks, a grid of y, no frame; `percentages`: number of round ones on y."""
+    """Format axes over days: few ticks, a grid of y, no frame; `percentages`: number of percent ticks on y."""
     axes.margins(x=0.0)
     fewest, most = (2, 6) if narrow else (3, 8)
     locator = AutoDateLocator(minticks=fewest, maxticks=most)  # type: ignore[no-untyped-call]
@@ -337,7 +337,7 @@ _PAPER = ("#FFFFFF", "#16181B")
 _TEXT = {name: letters(colour) for name, colour in _LIGHT.items()}
 
 Draw = Callable[[Axes, bool], None]
-"""Draws a plot into axes; the second argument is whether it is the narrow form."""
+"""Draws a plot into axes, in the narrow form if the second argument is true."""
 
 
 def variables() -> dict[str, tuple[str, str]]:
@@ -352,12 +352,12 @@ def variable(colour: str) -> str:
 
 
 def plot(name: str, label: str, draw: Draw, *, height: int = 300, margins: tuple[int, int] = (64, 206)) -> Markup:
-    """Return a plot for a page, in a wide and a narrow form, of which the page's style shows one.
+    """Return a plot for a page in a wide and a narrow form; the page's CSS shows one of them.
 
     Args:
-        name: unique on the page.
+        name: a name that is unique on the page.
         label: description for screen readers.
-        draw: draws it, once for each form.
+        draw: draws each form.
         height: of the wide form (pixels).
         margins: left and right of the wide form's axes (pixels).
     """

@@ -1,4 +1,4 @@
-"""The style of all figures, their axes and scales, and how they become files."""
+"""The style, axes and scales of all figures, and their PNG files."""
 
 import io
 import threading
@@ -35,7 +35,7 @@ MUTED = "#6B6B6B"
 SHADE = "#EBEBEB"
 GRID = "#E8E8E8"
 
-# One meaning a colour, in every figure.
+# These colours mean the same in every figure.
 CHAMPION = VERMILLION
 FITNESS = BLUE
 VALIDATION = GREEN
@@ -49,7 +49,7 @@ MANY_GENERATIONS = 60
 
 _COLOURS_OF_A_FILE = 64
 
-# Everything but the backend, which says nothing about looks: a user's own settings change no figure.
+# All of matplotlib's settings except the backend, so that a user's own settings change no figure.
 _STYLE: dict[RcKeyType, Any] = {
     **{key: value for key, value in matplotlib.rcParamsDefault.items() if key != "backend"},
     "font.family": "DejaVu Sans",
@@ -59,7 +59,7 @@ _STYLE: dict[RcKeyType, Any] = {
     "axes.labelcolor": MUTED,
     "axes.titlesize": 9.5,
     "axes.titlelocation": "left",
-    # Else matplotlib lays all ticks out once more to see whether one is in the way of the title: none is above.
+    # Spares matplotlib a second layout of all ticks to keep the title clear of them: no tick is above.
     "axes.titley": 1.0,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -86,7 +86,7 @@ class EndLabel(NamedTuple):
 
 @contextmanager
 def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, Any] | None = None) -> Iterator[Figure]:
-    """Yield an empty figure in the common style with `settings` over it; matplotlib's own are as before afterwards."""
+    """Yield an empty figure in the common style, changed by `settings`; restore matplotlib's settings afterwards."""
     with _SETTINGS_LOCK, matplotlib.rc_context({**_STYLE, **(settings or {})}):
         figure = Figure(figsize=size_inches, dpi=DOTS_PER_INCH)
         FigureCanvasAgg(figure)
@@ -100,7 +100,7 @@ def empty_figure(size_inches: tuple[float, float], settings: Mapping[RcKeyType, 
 def figure_file(path: Path, title: str, story: str, size_inches: tuple[float, float] = SIZE_INCHES) -> Iterator[Figure]:
     """Yield an empty figure with a title and a line below it, and write it as a PNG file; an error leaves no file."""
     with empty_figure(size_inches) as figure:
-        # As far below the upper edge in a figure of any height.
+        # The distance from the upper edge does not depend on the figure's height.
         inch = 1.0 / size_inches[1]
         figure.text(0.015, 1.0 - 0.125 * inch, title, fontsize=13, fontweight="bold", va="top")
         figure.text(0.015, 1.0 - 0.425 * inch, story, fontsize=9.5, color=MUTED, va="top")
@@ -111,7 +111,7 @@ def figure_file(path: Path, title: str, story: str, size_inches: tuple[float, fl
 
 
 def _png(figure: Figure) -> bytes:
-    """Draw a figure and encode it with few colours: a quarter of the size of a PNG with all of them."""
+    """Draw a figure and encode it with few colours, which makes the PNG four times smaller."""
     drawn, content = io.BytesIO(), io.BytesIO()
     figure.savefig(drawn, format="rgba")
     image = Image.frombytes("RGBA", figure.canvas.get_width_height(), drawn.getvalue())
@@ -132,23 +132,23 @@ def letters(colour: str) -> str:
 
 
 def generation_axis(axes: Axes, first: int, last: int) -> None:
-    """Make x the generations `first` to `last`: whole ticks, half a generation of margin at both ends."""
+    """Let x span the generations `first` to `last`: integer ticks, a margin of half a generation at both ends."""
     axes.set_xlim(first - 0.5, last + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=12, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1))
     axes.set_xlabel("generation")
 
 
 def line_width(generations: int) -> float:
-    """Return the width of a line through that many points (points)."""
+    """Return the width of a line over this many generations (points)."""
     return 1.8 if generations <= MANY_GENERATIONS else 1.2
 
 
 def draw_curves(
     axes: Axes, generations: Values, curves: Mapping[str, Values], colours: Mapping[str, str], unit: str = ""
 ) -> list[EndLabel]:
-    """Draw named curves over the generations and return the labels with their last known values.
+    """Draw named curves over the generations and return labels with their last known values.
 
-    A curve is broken where it is NaN; a value between two gaps is a dot; a curve without a value is left out.
+    NaN interrupts a curve; a value between two NaN is a dot; a curve of NaN only is left out.
     """
     labels = []
     for name, values in curves.items():
@@ -173,7 +173,7 @@ def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
 
 def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> None:
     """Write each label right of the axes at its height, moved so that none overlap; y must be final."""
-    # Matplotlib chooses the limits when they are asked for.
+    # Matplotlib chooses the limits when it is asked for them.
     axes.get_ylim()
     height = axes.get_window_extent().height / axes.figure.dpi * 72.0
     gap = 1.25 * size / height
@@ -202,19 +202,19 @@ def footnote(figure: Figure, text: str) -> None:
     figure.text(0.985, 0.018, text, color=MUTED, fontsize=8.0, ha="right")
 
 
-# Values beyond this many times the part to be read would flatten it on a linear axis.
+# Values beyond this multiple of the readable part would flatten it on a linear axis.
 _FLATTENING = 2.5
-# On each side of zero, the linear part is as long as this number of decades beyond it.
+# On each side of zero, the linear part of the axis is as long as this number of decades.
 _LINEAR_DECADES = 3.0
 _MOST_DECADES = 4
-# Where the linear part may end, times a power of ten: a quarter of each is a round number too.
+# Possible ends of the linear part, times a power of ten: a quarter of each is a round number too.
 _EDGES = (1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0, 10.0)
 _FACTOR_FOR_LOGARITHM = 8.0
 _OUTLIER = 4.0
 
 
 def scale_losses(axes: Axes, values: Values) -> str:
-    """Choose a scale on which the newer half of the values is readable, and return its name.
+    """Choose a scale on which the newer half of the values is readable; return its name, empty if linear.
 
     `values` are drawn in `axes`: `[curves, generations]`, without NaN.
     """
@@ -231,13 +231,13 @@ def scale_losses(axes: Axes, values: Values) -> str:
 
 
 def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str:
-    """Make y logarithmic where outliers would flatten the rest, and return the words that say so.
+    """Make y logarithmic for outliers that would flatten the rest; return a description of the scale, empty if linear.
 
-    In the reach of 95 % of the newer half of `core` around zero, y stays linear.
+    Up to the magnitude of 95 % of the newer half of `core`, y stays linear.
 
     Args:
         axes: with the values drawn.
-        core: values to be readable, `[curves, generations]`.
+        core: values that must be readable, `[curves, generations]`.
         everything: all values that are drawn, any shape.
     """
     values, furthest = np.asarray(core, dtype=np.float64), float(np.abs(everything).max())
@@ -264,7 +264,7 @@ def _round_up(value: float) -> float:
 
 
 def clip_top(axes: Axes, x: Values, y: Values, unit: str) -> None:
-    """Start y at 0 and end it where outliers do not flatten the rest; mark the largest outliers with their numbers."""
+    """Limit y from 0 to a value at which outliers do not flatten the rest; label the largest outliers."""
     limit = _OUTLIER * float(np.median(y))
     shown = y[y <= limit] if limit > 0 else y
     top = 1.12 * float(shown.max(initial=0.0)) or 1.0

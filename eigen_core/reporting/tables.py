@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from eigen_core.generation import TrainingState
 
 Row = dict[str, int | float | str | None]
-"""One row of a table: column names carry units, numbers are rounded, None is unknown."""
+"""One row of a table: column names have units, numbers are rounded, None is unknown."""
 NO_GENERATION = "No generation is complete."
 
 _NESTED = {"fitness", "validations", "champion_excess", "learning", "trading", "evolution", "descent", "ancestors"}
@@ -32,7 +32,7 @@ _MEMORY = ("rss_bytes", "rss_peak_bytes", "device_peak_bytes", "exchanged_bytes"
 
 
 def champion_in_words(record: GenerationRecord, number: Callable[[float], str] = reward) -> str:
-    """Return the champion of a generation with validation and age: "agent 3 of generation 7, ..."."""
+    """Return champion, validation and age as text: "agent 3 of generation 7, validation 1.20, found in ..."."""
     age = record.generation - record.champion_generation
     found = f"{count(age, 'generation')} ago" if age else "in this generation"
     validation = number(record.champion_validation)
@@ -48,10 +48,9 @@ def _chosen_by_score(record: GenerationRecord) -> bool:
 
 
 def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
-    """Return the agents of the newest generation, fittest first; equal ones by index. Empty without a generation.
+    """Return the agents of the newest generation, fittest first, ties by index; empty without a generation.
 
-    Columns: rank, agent, fitness (reward), validation (reward), origin in the population method of the generation
-    before; then the agent's genes, if it has any.
+    Columns: rank, agent, fitness (reward), validation (reward), origin; then the agent's genes (`Lineage`), if any.
     """
     if not history:
         return []
@@ -74,9 +73,9 @@ def population_table(history: Sequence[GenerationRecord]) -> list[Row]:
 
 
 def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> list[Row]:
-    """Return one row a generation: rewards, time (seconds), peaks of the memory (MB: million bytes), GPU's if used.
+    """Return one row a generation: rewards, time (seconds), peaks of host and GPU memory (MB: million bytes).
 
-    Where known, also: number of the first agents with descendants, the champion's excess over the market in validation
+    Where known, also: number of initial agents with descendants, the champion's excess over the market in validation
     (% with 95 % interval), and data exchanged with workers (MB).
     """
     known = {entry.generation: entry for entry in telemetry}
@@ -103,7 +102,7 @@ def generation_rows(history: Sequence[GenerationRecord], telemetry: Sequence[Tel
 
 
 def excess_unit(history: Sequence[GenerationRecord]) -> str | None:
-    """Return the unit of the champions' excess, trade or year; None where there is none."""
+    """Return the unit of the champions' excess, trade or year; None without an excess."""
     return next((record.champion_excess.per for record in history if record.champion_excess), None)
 
 
@@ -112,7 +111,7 @@ def _megabytes(amount: int) -> float | None:
 
 
 def champion_card(history: Sequence[GenerationRecord]) -> Row:
-    """Return the champion of a run with its fitness, age and the origin of its line, as one row."""
+    """Return one row about a run's champion: fitness, age, origin and first ancestor."""
     newest = history[-1]
     generation, agent = newest.champion_generation, newest.champion_agent
     found = record_of(history, generation)
@@ -130,7 +129,7 @@ def champion_card(history: Sequence[GenerationRecord]) -> Row:
 
 
 def markdown_table(rows: Sequence[Row]) -> str:
-    """Return rows with the same columns as a markdown table; an empty text without rows."""
+    """Return rows with equal columns as a markdown table; an empty text without rows."""
     if not rows:
         return ""
     columns = list(rows[0])
@@ -153,7 +152,7 @@ def _cell(name: str, value: float | str | None) -> str:
 
 
 def plots_markdown(paths: Sequence[Path]) -> str:
-    """Return markdown with the content of pictures (base64), each under a heading, the name of its file."""
+    """Return markdown with the content of pictures (base64), each under its name as a heading."""
     return "\n".join(f"### {_title(path).capitalize()}\n\n{picture_markdown(path)}\n" for path in paths)
 
 
@@ -182,7 +181,7 @@ def champion_sentence(history: Sequence[GenerationRecord]) -> str:
 
 
 def diversity_sentence(record: GenerationRecord) -> str | None:
-    """Return the diversity of a generation's agents as a sentence; None where it was not recorded."""
+    """Return a sentence on the diversity of a generation's agents; None if it was not recorded."""
     if record.distinct_ancestors is None:
         return None
     agents = len(record.fitness)
@@ -214,9 +213,9 @@ def history_frame(
 ) -> "pd.DataFrame":
     """Return the scalars of a run as a frame indexed by generation; unknown values are NaN.
 
-    Columns are the scalar fields of `GenerationRecord`, `distinct_ancestors`, those of the champion's excess, learning,
-    trading and evolution with `champion_excess_`, `learning_`, `trading_` or `evolution_` in front, those of
-    `Telemetry` with the whole time, `seconds`, and `known`, which exist even if no generation has them.
+    Columns are the scalar fields of `GenerationRecord`; `distinct_ancestors`; values of the champion's excess,
+    learning, trading and evolution with the prefix `champion_excess_`, `learning_`, `trading_` or `evolution_`; the
+    scalars of `Telemetry` with `seconds`; and `known`, which exist even if no generation has them.
     """
     import pandas as pd
 

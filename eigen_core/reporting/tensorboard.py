@@ -1,8 +1,8 @@
-"""TensorBoard: one event file for a run, to which each process of it appends.
+"""TensorBoard: one event file for a run, to which each process of the run appends.
 
-A generation is one record, so that it is there as a whole or not at all. The file is a sequence of records: length
-(uint64), its checksum (uint32), an event as a protocol buffer, its checksum; little-endian, the checksums masked
-CRC-32C (tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
+A generation is one record, so it is complete or missing. The file is a sequence of records: length (uint64), its
+checksum (uint32), an event as a protocol buffer, its checksum; little-endian, the checksums masked CRC-32C
+(tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
 """
 
 import os
@@ -48,10 +48,10 @@ class TensorBoardTracker:
         self._size = -1
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
-        """Append the missing generations; first cut off generations that disagree with the history."""
+        """Truncate generations that disagree with the history, then append the missing ones."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("ab") as file:
-            # As in the first call, after a failure, or when the file was replaced.
+            # In the first call, after a failure, or if the file was replaced.
             if file.tell() != self._size:
                 self._generation = self._begin(file, history)
             for generation, metrics in metrics_since(self._generation, history, telemetry):
@@ -61,7 +61,7 @@ class TensorBoardTracker:
         self._generation = len(history)
 
     def _begin(self, file: BinaryIO, history: Sequence[GenerationRecord]) -> int:
-        """Cut the file off where it disagrees with the history; return its last generation."""
+        """Truncate the file where it disagrees with the history; return its last generation."""
         generation, end, configured = 0, 0, b""
         for ended, event in _events(self._path.read_bytes()):
             values = event.summary.value
@@ -98,7 +98,7 @@ def _agree(event: Event, metrics: Mapping[str, float]) -> bool:
 
 
 def _events(content: bytes) -> Iterator[tuple[int, Event]]:
-    """Yield end and content of each event, up to the first incomplete one."""
+    """Yield the end position and content of each event, up to the first incomplete one."""
     began = 0
     header_bytes = _LENGTH.size + _CHECKSUM.size
     while len(header := content[began : began + header_bytes]) == header_bytes:

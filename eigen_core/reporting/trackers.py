@@ -1,6 +1,6 @@
 """Experiment trackers such as TensorBoard and MLflow: their interface, metrics and threads.
 
-The history in the checkpoints is the truth; a tracker adds the values that it lacks.
+The history in the checkpoints is authoritative; a tracker adds the values that it lacks.
 """
 
 import threading
@@ -18,31 +18,26 @@ from eigen_core.training.listener import Listener, Training
 
 
 class Tracker(Protocol):
-    """Writes the metrics of a run's generations; made of the run's location and configuration.
-
-    Its module imports the package that it needs.
-    """
+    """Writes the metrics of a run's generations. Its module imports the tracker's package."""
 
     errors: ClassVar[tuple[type[Exception], ...]]
-    """Errors of writing if the tracker cannot be reached or written to."""
+    """Exceptions of `write` if the tracker cannot be reached or written to."""
     memory_bytes: ClassVar[int]
-    """Measured memory in the process of a training, with the packages that it imports."""
+    """Memory that the tracker and its packages take in a training process, as measured."""
 
     def __init__(self, location: RunLocation, config: Config) -> None: ...
 
     def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
-        """Write each metric of each generation that is missing.
-
-        It may be called again after an error, or in another process after this one was killed.
+        """Write all missing metrics. It may be called again after an error or a crash, also in another process.
 
         Args:
             history: one record for each generation from 1 on.
-            telemetry: at most one for each of them, in order.
+            telemetry: at most one record for each generation, in order.
         """
 
 
 def metrics_of(record: GenerationRecord) -> dict[str, float]:
-    """Return the metrics of a generation that equal runs have in common, by the names of the record."""
+    """Return the metrics of a generation without times and memory, named after the record's fields."""
     return {
         **_numbers(record, "generation"),
         **_in(record.champion_excess.numbers if record.champion_excess else {}, "champion_excess"),
@@ -76,7 +71,7 @@ def _in(values: dict[str, float] | None, group: str) -> dict[str, float]:
     return {f"{group}/{name}": float(value) for name, value in (values or {}).items()}
 
 
-# A new database of MLflow takes 10 s.
+# MLflow takes 10 s to create a database.
 _LAST_WAIT_SECONDS = 30.0
 _LAST_WAIT_AFTER_ERROR_SECONDS = 5.0
 
@@ -97,7 +92,7 @@ class _TrackerThread:
         self._warned = False
 
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
-        """Start to write; while an earlier call is running, its generations are written with the next ones."""
+        """Start to write; if an earlier write is running, a later call or `finish` writes these generations."""
         self._newest = history, telemetry
         if self._thread is not None and self._thread.is_alive():
             return
@@ -105,7 +100,7 @@ class _TrackerThread:
         self._begin()
 
     def finish(self, seconds: float) -> None:
-        """Wait until all is written, at most `seconds`, and not after an error."""
+        """Write what is missing and wait for it, at most `seconds`; after an error, write nothing more."""
         if self._thread is None:
             return
         end = time.monotonic() + seconds
@@ -144,10 +139,10 @@ class _TrackerThread:
 
 
 class TrackerListener(Listener):
-    """Writes the metrics of each checkpoint to the trackers of a run; a context manager that waits for them at the end.
+    """Writes the metrics of each checkpoint to the run's trackers; a context manager that waits for them on exit.
 
-    At the start the trackers receive generations of earlier processes. A tracker that fails causes one warning and is
-    tried again with the next generation.
+    At the start, trackers receive the generations of earlier processes. A tracker that fails causes one warning; the
+    next generation retries it.
 
     Args:
         config, location: of the run.

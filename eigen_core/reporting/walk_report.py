@@ -34,9 +34,9 @@ class FoldResult:
 
 @dataclass(frozen=True, kw_only=True)
 class WalkResult(SpanResult):
-    """Earnings of a walk's champions, joined: an equal share of the capital for each seed, carried from fold to fold.
+    """Earnings of a walk's champions: an equal share of the capital for each seed, carried from fold to fold.
 
-    `played` has the folds seed by seed, in the order of the days; `curves` the joined account of each seed.
+    `played` has the folds seed by seed, in the order of the days; `curves` has each seed's account over all folds.
     """
 
     walk: Walk
@@ -54,12 +54,12 @@ class WalkResult(SpanResult):
 
     @cached_property
     def verdict(self) -> Verdict:
-        """The verdict on the joined account, corrected for the looks at the fold with the most."""
+        """The verdict on the account over all folds, corrected for the looks at the fold with the most looks."""
         return verdict_on(self, self.walk.config, looks=max(one.played.looks.count for one in self.played))
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Errors of the evaluation log, in sentences; the same for all folds."""
+        """Sentences about a damaged evaluation log, equal for all folds."""
         return self.played[-1].played.looks.warnings
 
 
@@ -84,7 +84,7 @@ def join(walk: Walk, played: Sequence[FoldResult]) -> WalkResult:
         name: mean_curve([concat_curves([one.baselines[name] for one in spans]) for spans in seeds])
         for name in first.baselines
     }
-    # Draws are joined one by one, as accounts are.
+    # The n-th draws of all folds make one account, as the folds of a seed do.
     matched, timing = (
         replace(found[0], total_returns=_joined_returns([one.total_returns for one in found], len(seeds)))
         for found in ([one.matched for one in every], [one.timing for one in every])
@@ -115,7 +115,7 @@ def join(walk: Walk, played: Sequence[FoldResult]) -> WalkResult:
 
 
 def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
-    """Return the total returns of draws over all folds, a mean over the seeds; a fold with fewer draws repeats them."""
+    """Return the total return of each draw over all folds, averaged over seeds; folds with fewer draws repeat them."""
     most = max(map(len, returns)) if all(map(len, returns)) else 0
     grown = np.array([1.0 + np.resize(one, most) for one in returns])
     joined: Values = grown.reshape(seeds, -1, most).prod(axis=1).mean(axis=0) - 1.0
@@ -123,13 +123,10 @@ def _joined_returns(returns: Sequence[Values], seeds: int) -> Values:
 
 
 def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
-    """Return the excess of all trades, or days, together; None without any.
+    """Return the excess over all trades or days; None without trades. `seeds` has the excess of each fold by seed.
 
-    Standard errors of a seed's folds, whose days differ, add up as squares. Those of seeds, which trade on the same
-    days, add up as they are, as if fully correlated; so degrees of freedom add up over folds, and not over seeds.
-
-    Args:
-        seeds: of each seed, of each fold.
+    Over the folds of a seed, whose days differ, squared standard errors add up. Over seeds, which trade on the same
+    days, standard errors add up, as if fully correlated; so degrees of freedom add up over folds, and not over seeds.
     """
     means, errors, trades = 0.0, 0.0, 0
     every = [[one for one in spans if one is not None] for spans in seeds]
@@ -151,7 +148,7 @@ def pooled(seeds: Sequence[Sequence[Excess | None]]) -> Excess | None:
 
 
 def write_walk(result: WalkResult) -> Path:
-    """Write accounts and folds as CSV and Parquet, and the plot; return their folder; raise `InputError` on failure."""
+    """Write accounts and folds as CSV and Parquet, and a plot; return their folder. May raise `InputError`."""
     folder = folder_of(result.walk)
     write_table(equity_table(result), folder / "equity")
     write_table(pd.DataFrame([fold_row(one) for one in result.played]), folder / "folds")
@@ -160,7 +157,7 @@ def write_walk(result: WalkResult) -> Path:
 
 
 def equity_table(result: WalkResult) -> pd.DataFrame:
-    """Return the joined accounts day by day (money): date, fold, equity, each seed's, then each baseline's."""
+    """Return the equity of each day (money): date, fold, equity, `seed_N` for each seed, then each baseline."""
     first_seed = result.of_seed(result.walk.config.seed)
     days = [np.full(len(played.curve.dates), number) for number, played in enumerate(first_seed, 1)]
     return pd.DataFrame(
@@ -175,7 +172,7 @@ def equity_table(result: WalkResult) -> pd.DataFrame:
 
 
 def fold_row(one: FoldResult) -> dict[str, str | int | float | None]:
-    """Return dates of a fold, and the returns of champion and baselines, as fractions."""
+    """Return the dates of a fold, and the returns of champion and baselines as fractions."""
     played, excess = one.played, one.played.excess
     return {
         "fold": one.fold.number,

@@ -16,7 +16,7 @@ from typer.testing import Result
 from eigen_core.checkpoint.location import open_store
 from eigen_core.checkpoint.store import LEDGER_HEAD, LOOKS, LOOKS_CHAIN, Store, check_run_name
 from eigen_core.common.errors import InputError
-from eigen_core.judging.evaluation_log import Look, Looks, ledger_damages, looks_at, record_look
+from eigen_core.judging.evaluation_log import Look, Looks, evaluation_log_damages, looks_at, record_look
 from eigen_core.judging.trust import Claims, Trial, Trust, TrustTrials
 from flows.cli.judging import edges_in
 
@@ -65,7 +65,7 @@ def test_the_same_look_counts_once_and_overlapping_days_count(store: Store) -> N
     assert looks.sharpes == (0.1, 0.1)
     assert looks_at(store, ["C"], "2021-01-04", "2021-12-31").count == 1
     assert looks_at(store, ["A"], "2019-01-01", "2019-12-31").count == 0
-    assert not ledger_damages(store)
+    assert not evaluation_log_damages(store)
 
 
 def test_damaged_looks_count(store: Store, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,13 +106,13 @@ def test_no_file_of_the_ledger_is_changed_unseen_and_no_look_is_lost(changes: di
     # A look with a wrong file counts twice if its entry is lost too.
     assert 5 <= found.count <= 5 + len(changes) // 2
     assert found.damages
-    assert ledger_damages(store) == found.damages
+    assert evaluation_log_damages(store) == found.damages
     # An edited look has the Sharpe ratio that was written.
     assert found.sharpes == (0.1,) * 5 or max(changes) >= 5
     # Later looks are kept and counted, and the damage stays known.
     record_look(store, look_of("f"))
     assert counted(store).count >= 6
-    assert ledger_damages(store)
+    assert evaluation_log_damages(store)
 
 
 def newest(number: int) -> list[str]:
@@ -126,11 +126,11 @@ def test_the_newest_looks_that_are_deleted_with_their_entries_count(five: Store,
     found = counted(five)
     assert found.count == 5
     assert found.damages
-    assert ledger_damages(five) == found.damages
+    assert evaluation_log_damages(five) == found.damages
     # Neither a later look nor the same one again takes the place of what is missing.
     record_look(five, look_of("f"))
     record_look(five, look_of(AGENTS[-1]))
-    assert (counted(five).count, len(ledger_damages(five))) == (7, 1)
+    assert (counted(five).count, len(evaluation_log_damages(five))) == (7, 1)
 
 
 @pytest.mark.parametrize("change", [edited, deleted])
@@ -140,10 +140,10 @@ def test_the_head_of_a_ledger_that_is_changed_or_deleted_is_named(
     five.delete(newest(1))
     change(five, LEDGER_HEAD)
     assert counted(five).count >= 5
-    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(five)]
+    assert LEDGER_HEAD in [damage.path for damage in evaluation_log_damages(five)]
     record_look(five, look_of("f"))
     assert counted(five).count >= 6
-    assert LEDGER_HEAD in [damage.path for damage in ledger_damages(five)]
+    assert LEDGER_HEAD in [damage.path for damage in evaluation_log_damages(five)]
 
 
 def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
@@ -155,21 +155,21 @@ def test_a_machine_that_has_added_looks_knows_them_though_the_store_is_put_back(
     record_look(store, look_of(AGENTS[-1]))
     store.delete(newest(1))
     store.put(LEDGER_HEAD, head)
-    assert (counted(store).count, len(ledger_damages(store))) == (5, 1)
+    assert (counted(store).count, len(evaluation_log_damages(store))) == (5, 1)
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("EIGEN_CACHE", str(tmp_path / "another machine"))
-        assert (counted(store).count, ledger_damages(store)) == (4, ())
+        assert (counted(store).count, evaluation_log_damages(store)) == (4, ())
     # The next look of this machine tells all others.
     record_look(store, look_of("f"))
     monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "another machine"))
-    assert (counted(store).count, len(ledger_damages(store))) == (6, 1)
+    assert (counted(store).count, len(evaluation_log_damages(store))) == (6, 1)
 
 
 def test_a_new_store_in_the_place_of_another_begins_without_looks(five: Store) -> None:
     five.delete([*files(five), LEDGER_HEAD])
-    assert (counted(five).count, ledger_damages(five)) == (0, ())
+    assert (counted(five).count, evaluation_log_damages(five)) == (0, ())
     record_look(five, look_of("a"))
-    assert (counted(five).count, ledger_damages(five)) == (1, ())
+    assert (counted(five).count, evaluation_log_damages(five)) == (1, ())
 
 
 def test_a_chain_from_before_there_was_a_head_goes_on(five: Store, tmp_path: Path) -> None:
@@ -182,11 +182,11 @@ def test_a_chain_from_before_there_was_a_head_goes_on(five: Store, tmp_path: Pat
             content = json.dumps(values).encode()
             previous = hashlib.sha256(content).hexdigest()
         older.put(name, content)
-    assert (counted(older).count, ledger_damages(older)) == (5, ())
+    assert (counted(older).count, evaluation_log_damages(older)) == (5, ())
     record_look(older, look_of("f"))
-    assert (counted(older).count, ledger_damages(older)) == (6, ())
+    assert (counted(older).count, evaluation_log_damages(older)) == (6, ())
     older.delete([look_of("f").name, "looks-chain/00000006.json"])
-    assert (counted(older).count, len(ledger_damages(older))) == (6, 1)
+    assert (counted(older).count, len(evaluation_log_damages(older))) == (6, 1)
 
 
 def test_a_process_that_dies_before_it_keeps_the_head_damages_nothing(store: Store) -> None:
@@ -195,9 +195,9 @@ def test_a_process_that_dies_before_it_keeps_the_head_damages_nothing(store: Sto
     head = store.read(LEDGER_HEAD, 2**20)
     record_look(store, look_of(AGENTS[-1]))
     store.put(LEDGER_HEAD, head)
-    assert (counted(store).count, ledger_damages(store)) == (5, ())
+    assert (counted(store).count, evaluation_log_damages(store)) == (5, ())
     record_look(store, look_of("f"))
-    assert (counted(store).count, ledger_damages(store)) == (6, ())
+    assert (counted(store).count, evaluation_log_damages(store)) == (6, ())
 
 
 def test_a_machine_without_a_folder_for_copies_still_counts(
@@ -206,7 +206,7 @@ def test_a_machine_without_a_folder_for_copies_still_counts(
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("EIGEN_CACHE", str(tmp_path / "file" / "cache"))
     record_look(store, look_of("a"))
-    assert (counted(store).count, ledger_damages(store)) == (1, ())
+    assert (counted(store).count, evaluation_log_damages(store)) == (1, ())
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_a_foreign_head_costs_nothing(store: Store, content: bytes) -> None:
     assert counted(store).count == 2
     record_look(store, look_of("b"))
     assert counted(store).count == 3
-    assert [damage.path for damage in ledger_damages(store)] == [LEDGER_HEAD]
+    assert [damage.path for damage in evaluation_log_damages(store)] == [LEDGER_HEAD]
 
 
 def test_looks_from_before_there_was_a_chain_count_and_are_in_it_from_now_on(store: Store) -> None:

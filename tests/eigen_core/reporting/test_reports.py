@@ -67,7 +67,7 @@ def test_a_report_of_a_run_says_what_was_played_and_how_to_get_it_again(store: s
     assert "Read 8,313 rows from sp500_20_close_1990_2022.csv.gz" in page
     assert store not in page
     assert HEADLINES[report.verdict.claim] in page
-    assert "in the store's ledger, of run one" in report.looks
+    assert "in the evaluation log, of run one" in report.looks
 
 
 @pytest.mark.thorough
