@@ -21,4 +21,4 @@ class WorkerLostError(RuntimeError):
 
 
 class SchedulerLostError(RuntimeError):
-    """The workers' scheduler is unreachable. The run can be resumed once it is back."""
+    """The workers' scheduler is unreachable. The run can be resumed once the scheduler runs again."""

@@ -101,7 +101,7 @@ class Excess(Record):
 
     @property
     def short(self) -> str:
-        """In few characters: mean ± half of the 95 % interval, a trade or a year (`per`), as in "+0.12 ± 0.31 %"."""
+        """Mean ± half of the 95 % interval, for example "+0.12 ± 0.31 %"."""
         return f"{change(self.mean)} ± {self.interval[1] - self.mean:.2f} %"
 
     @property
@@ -167,7 +167,7 @@ class GenerationRecord(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Read records without a champion's score or without statistics of the population method."""
+        """Accept records without a champion's score, or with the method's statistics as separate fields."""
         if not isinstance(document, dict):
             return document
         document = {"champion_score": document.get("champion_validation"), **document}
@@ -193,7 +193,7 @@ class PhaseMemory(Record):
 
 
 class Telemetry(Record):
-    """Time and memory of a generation; equal runs differ here."""
+    """Time and memory of a generation, in which equal runs differ."""
 
     generation: Annotated[int, Field(ge=1)]
     evaluate_seconds: float
@@ -240,7 +240,7 @@ class HoldoutResult(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_earlier_versions(cls, document: object) -> object:
-        """Read results whose statistics are separate fields."""
+        """Accept results whose statistics are separate fields."""
         if not isinstance(document, dict) or "champion_trades" not in document:
             return document
         named = ("trades", "win_rate")
@@ -439,7 +439,7 @@ def living(history: Iterable[GenerationRecord]) -> set[Member]:
 
 
 def champion_path(history: Sequence[GenerationRecord]) -> list[Member]:
-    """Return the champion's ancestors and the champion, oldest first, along the parents with the larger share."""
+    """Return the champion and its ancestors, oldest first; of two parents, the one with the larger share of weights."""
     if not history:
         return []
     newest = history[-1]
@@ -472,7 +472,7 @@ def ancestors_after(
 
 
 def main_parent(lineage: Lineage) -> int | None:
-    """Return the parent with the larger share of an agent's weights."""
+    """Return the parent with the larger share of an agent's weights; None without parents."""
     if not lineage.parents:
         return None
     closer_to_second = len(lineage.parents) > 1 and lineage.blend is not None and lineage.blend < 0.5

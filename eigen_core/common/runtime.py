@@ -117,9 +117,9 @@ def default_cache_root() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "eigen"
 
 
-def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), beside: str = "") -> str:
-    """Return the SHA-256 of paths and contents of the packages' files with suffixes `kinds`, and of text `beside`."""
-    found = hashlib.sha256(beside.encode())
+def code_digest(packages: Iterable[str], kinds: Collection[str] = (".py",), extra: str = "") -> str:
+    """Return the SHA-256 of `extra`, and of paths and contents of the packages' files with suffixes `kinds`."""
+    found = hashlib.sha256(extra.encode())
     for package in packages:
         root = Path(str(files(package)))
         for path in sorted(path for path in root.rglob("*") if path.suffix in kinds):

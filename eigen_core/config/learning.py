@@ -37,7 +37,7 @@ class NetworkConfig(Section):
 
 
 class PopulationConfig(Section):
-    """Size of the population and of the groups that are computed together."""
+    """Sizes of the population and of the groups in which its agents are computed."""
 
     size: Annotated[int, Field(ge=2, le=4_096)] = 16
     """Agents in the population."""
@@ -84,7 +84,7 @@ class ReplayConfig(Section):
 
 
 class LearnerConfig(Section):
-    """Settings of learning that all algorithms have."""
+    """Settings of all learning algorithms."""
 
     algorithm: LearnerName
     """Update rule. `ddpg`: deep deterministic policy gradient; `td3`: with two critics, a delayed policy and smoothed
@@ -175,7 +175,7 @@ class SacConfig(OffPolicyConfig):
 
     algorithm: Literal["sac"] = "sac"
     initial_temperature: Positive = 1.0
-    """Initial weight of the entropy beside scaled rewards."""
+    """Initial weight of the entropy relative to scaled rewards."""
     temperature_learning_rate: NonNegative = 3e-4
     """Learning rate of the temperature's logarithm."""
     entropy_target: Annotated[float, Field(ge=-100.0, le=100.0)] = -1.0
@@ -307,11 +307,11 @@ class EvaluationConfig(Section):
 
 
 class EvolutionConfig(Section):
-    """The population method at the end of a generation. Each method has its own settings, and these."""
+    """The population method, applied at the end of a generation. Each method has its own settings, and these."""
 
     method: MethodName
     """Population method. `genetic`: elites, crossover and mutation over agents that all learn; `cem`: actors drawn
-    from a distribution that the fittest update, some of which learn; `erl`: a genetic algorithm beside learning agents
+    from a distribution that the fittest update, some of which learn; `erl`: a genetic algorithm, and learning agents
     that are copied into it; `pbt`: all agents learn, each with its own learning rates, discount, reward scale and
     noise, and the weakest copy the fittest and perturb these."""
 
@@ -396,7 +396,7 @@ class CemConfig(EvolutionConfig):
 
 
 class ErlConfig(BreedingConfig):
-    """A genetic algorithm beside learning agents that are copied into it."""
+    """A genetic algorithm, and learning agents that are copied into it."""
 
     method: Literal["erl"] = "erl"
     learning_agents: CountOrZero | None = None
@@ -407,7 +407,7 @@ class ErlConfig(BreedingConfig):
 
 
 class PbtConfig(EvolutionConfig):
-    """All learn, each with its own learning rates, discount, reward scale and noise; the weakest copy the fittest."""
+    """All agents learn, with their own learning rates, discount, reward scale, noise; the weakest copy the fittest."""
 
     method: Literal["pbt"] = "pbt"
     sync_generations: Count = 10

@@ -137,7 +137,7 @@ def _parse_value(setting: Setting, text: str) -> object:
 
 
 def _names(text: str) -> list[str] | str:
-    """Return the names in a list, with or without brackets and quotes; the text itself if it is not one."""
+    """Return the names in a list, with or without brackets and quotes; the text itself if it is no such list."""
     inner = text[1:-1] if text.startswith("[") and text.endswith("]") else text
     names = [_unquoted(name.strip()) for name in inner.split(",")] if inner.strip() else []
     return names if all(name and not _BRACKETS_AND_QUOTES & set(name) for name in names) else text

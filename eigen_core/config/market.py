@@ -15,12 +15,12 @@ Heading = Text | None
 
 
 class ColumnsConfig(Section):
-    """Headings of a price file's columns, if they are not those of the long layout or of a known vendor."""
+    """Headings of a price file's columns, if they differ from the long layout and from known vendors."""
 
     date: Heading = None
     """Heading of the column of dates or timestamps; empty: `date`, `datetime`, `timestamp` or `trade date`."""
     time: Heading = None
-    """Heading of the column of times of day beside the dates; empty: `time`."""
+    """Heading of a separate column of times of day; empty: `time`."""
     symbol: Heading = None
     """Heading of the column of symbols; empty: `symbol` or `ticker`."""
     open: Heading = None
@@ -44,7 +44,7 @@ class MarketConfig(Section):
     """Price file or folder: CSV, Parquet or Feather, one file, or a folder with one file a symbol; or `us5`, the
     bundled bars of five US stocks, 2000-2013. Empty: the bundled 20 S&P 500 stocks, 1990-2022."""
     layout: Literal["long", "wide"] = "long"
-    """`long`: one row a symbol and day. `wide`: one row a day, and each column beside the date has the closes of one
+    """`long`: one row a symbol and day. `wide`: one row a day, and each column but the date has the closes of one
     symbol, unless the headings are those of the long layout or of a known vendor."""
     symbols: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols to read, in addition to `market.context`; empty: all."""
@@ -65,7 +65,7 @@ class MarketConfig(Section):
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic", "columns"] = "returns"
     """Feature set: `returns` does not depend on the price level; `classic` is the nine features of the replaced system;
-    `columns` is only the numeric columns that the data has beside prices."""
+    `columns` is only the numeric columns that the data has besides prices."""
     own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
     """Further features: `columns`, and names of functions registered as entry points of `eigen.features`."""
     look_ahead: Literal["refuse", "allow"] = "refuse"
@@ -89,7 +89,7 @@ class MarketConfig(Section):
     last_date: Date | None = None
     """Prices after this date are ignored; empty: none."""
     columns: ColumnsConfig = ColumnsConfig()
-    """Headings of the columns, where they are not those of the long layout or of a known vendor."""
+    """Headings of the columns, if they differ from the long layout and from known vendors."""
 
     @property
     def days_after_training(self) -> int:
@@ -149,7 +149,7 @@ class TradingConfig(Section):
     """Loss on a position in a delisted symbol, as a fraction of its last close. Empty: no symbol may miss a day after
     its first; older runs, which could sell positions without a price, continue with this."""
     credit: Literal["decision", "realized", "marked"] = "decision"
-    """Day of a trade's reward: that of the decision, that of the sale (the classic rule), or every day by marking the
+    """Day of a trade's reward: day of the decision, day of the sale (the classic rule), or every day, by marking the
     position to market."""
     bookkeeping: Literal["exact", "classic"] = "exact"
     """`exact`: agents choose among assets with a price, a sale waits for a price, a gain of zero is no win, a day that

@@ -151,7 +151,7 @@ def agents_on_market(run: Run, config: Config, agent: str) -> tuple[torch.Tensor
 
 def require_prices(config: Config, run: str) -> None:
     if not has_prices(config.task):
-        raise InputError(f"Run '{run}' plays {config.task}: only a run on a market has prices to keep an account by.")
+        raise InputError(f"Run '{run}' plays {config.task}, which has no prices: name a run of market or portfolio.")
 
 
 def _with_account(config: Config, settings: Iterable[str]) -> Config:
@@ -166,7 +166,7 @@ def _with_account(config: Config, settings: Iterable[str]) -> Config:
 
 def _default_span(status: RunStatus) -> str:
     if not status.config.market.holdout_days:
-        raise InputError(f"Run '{status.run}' has no holdout days: choose others, such as --slice validation.")
+        raise InputError(f"Run '{status.run}' has no holdout days: choose other days, such as --slice validation.")
     if status.generation < status.config.generations:
         raise InputError(
             f"Run '{status.run}' has {status.generation} of {status.config.generations} generations. Results on its "
@@ -216,8 +216,8 @@ def _panel_of(contents: RunContents, manifest: Manifest, config: Config) -> Pane
     trained_on = facts.get("panel") if isinstance(facts, dict) else None
     if trained_on != panel.fingerprint:
         raise InputError(
-            f"Run '{contents.name}' was trained on other data: its panel was {str(trained_on)[:12]}, this one is "
-            f"{panel.fingerprint[:12]}. Give the data that the run began with in EIGEN_DATA."
+            f"Run '{contents.name}' was trained on other data: the hash of its panel was {str(trained_on)[:12]}, and "
+            f"is {panel.fingerprint[:12]} now. Set EIGEN_DATA to the data that it was trained on."
         )
     return panel
 

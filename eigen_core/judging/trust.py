@@ -33,9 +33,9 @@ from eigen_core.market.cleaning import CleanPrices
 from eigen_core.trading.synthetic import prices_fingerprint, unpredictable_prices, with_planted_edge
 
 TRIAL_PRESET = "counterfactual"
-"""Preset of a trial unless another is given: it finds more of a weak edge than the others in as many seconds."""
+"""Default preset of trials: in the same time it finds more of a weak edge than the others."""
 TRIAL_SETTINGS: Mapping[str, Any] = {"market.holdout_days": 1_250}
-"""Settings of a trial unless others are given: on a year of days a weak edge cannot be distinguished from luck."""
+"""Default settings of trials: on one year of days a weak edge cannot be distinguished from luck."""
 _DRAWS = 400
 _OF_NO_EFFECT = ("checkpoint", "reporting", "memory", "cuda_graphs", "threads", "workers", "scheduler")
 _DEFINITION = "definition.json"
@@ -130,15 +130,15 @@ class TrustTrials:
         self,
         trials: int,
         edges: Sequence[float],
-        begun: Callable[[int, int], None] = lambda *_: None,
-        made: Callable[[Trial, int, int], None] = lambda *_: None,
+        started: Callable[[int, int], None] = lambda *_: None,
+        finished: Callable[[Trial, int, int], None] = lambda *_: None,
     ) -> Trust:
         """Make the missing trials and return the result of all.
 
         Args:
             trials: number of trials on noise, and for each edge.
             edges: information coefficients.
-            begun, made: called before and after each new trial, with its number and the total.
+            started, finished: called before and after each new trial, with its number and the total.
         """
         edges = sorted(set(edges))
         seeds = range(self._config.seed, self._config.seed + trials)
@@ -149,11 +149,11 @@ class TrustTrials:
             if kept[path] is not None:
                 continue
             number = len(found) + 1
-            begun(number, len(wanted))
+            started(number, len(wanted))
             with computing_threads(self._config.threads):
                 trial = self._made(edge, seed)
             _write(path, trial.model_dump(mode="json"))
-            made(trial, number, len(wanted))
+            finished(trial, number, len(wanted))
             found.append(trial)
 
         def claims(edge: float | None) -> Claims:
@@ -212,7 +212,7 @@ class TrustTrials:
 
 
 def with_trial_settings(given: Sequence[str]) -> list[str]:
-    """Return settings given as `key=value`, completed by `TRIAL_SETTINGS`."""
+    """Return settings as `key=value`, completed by `TRIAL_SETTINGS`."""
     keys = {assignment.partition("=")[0].strip() for assignment in given}
     return [*given, *(f"{key}={json.dumps(value)}" for key, value in TRIAL_SETTINGS.items() if key not in keys)]
 

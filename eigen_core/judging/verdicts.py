@@ -146,7 +146,7 @@ def _share_below(played: SpanResult) -> float:
 
 
 def _correlation(returns: Values, baskets: Sequence[Values]) -> float | None:
-    """Return the greatest correlation of the returns with those of a basket; None if nothing moves."""
+    """Return the greatest correlation of the returns with a basket's returns; None if either are constant."""
     known = [basket for basket in baskets if basket.std() > 0.0 and returns.std() > 0.0]
     return max((float(np.corrcoef(returns, basket)[0, 1]) for basket in known), default=None)
 

@@ -122,8 +122,8 @@ def _require_same_days(curves: Mapping[str, EquityCurve]) -> None:
     for name, other in others:
         if not np.array_equal(curve.dates, other.dates):
             raise InputError(
-                f"Runs '{first}' and '{name}' play other days: {_days(curve)}, and {_days(other)}. Give days that both "
-                "have, such as --slice 2012-01-03:2012-12-31."
+                f"Runs '{first}' and '{name}' play different days: {_days(curve)}, and {_days(other)}. Give days that "
+                "both have, such as --slice 2012-01-03:2012-12-31."
             )
 
 

@@ -516,7 +516,7 @@ def report_page(report: Report) -> str:
         "equity": equity_plot(curves, colours, [fold.played.last for fold in report.folds]),
         "drawdowns": drawdown_plot(played),
         "deepest": percent(played.figures.max_drawdown),
-        "stated": f"{stated(played)} Beta, alpha and information ratio are against {benchmark.lower()}. “–” is "
+        "stated": f"{stated(played)} Beta, alpha and information ratio are relative to {benchmark.lower()}. “–” is "
         "undefined.",
         "figures": figures_table(_all_figures(report), "Agent and baselines"),
         "yearly": yearly_table(curves),

@@ -172,7 +172,7 @@ def value_axis(axes: Axes, quantity: str, *remarks: str) -> None:
 
 
 def label_ends(axes: Axes, labels: Sequence[EndLabel], *, size: float = 9.0) -> None:
-    """Write each label right of the axes at its height, moved so that none overlap; y must be final."""
+    """Write each label right of the axes at its height, moved so that none overlap; set the limits of y before."""
     # Matplotlib chooses the limits when it is asked for them.
     axes.get_ylim()
     height = axes.get_window_extent().height / axes.figure.dpi * 72.0
@@ -258,7 +258,7 @@ def compress_outliers(axes: Axes, core: ArrayLike, everything: ArrayLike) -> str
 
 
 def _round_up(value: float) -> float:
-    """Return the smallest round edge that is not below `value`, which is positive."""
+    """Return the smallest of `_EDGES`, times a power of ten, that is not below `value`, which is positive."""
     magnitude = 10.0 ** np.floor(np.log10(value))
     return float(magnitude * next((edge for edge in _EDGES if value <= edge * magnitude), 10.0))
 

@@ -246,7 +246,7 @@ def test_a_worker_guards_its_memory_and_keeps_nothing_of_what_failed(workers: Lo
 
 
 def test_a_worker_with_other_code_is_named(workers: LocalWorkers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("eigen_core.workers.executor.CODE", code_digest(("eigen_core",), beside="another version"))
+    monkeypatch.setattr("eigen_core.workers.executor.CODE", code_digest(("eigen_core",), extra="another version"))
     with (
         led(small_config(), workers) as (state, _),
         pytest.raises(InputError, match=r"worker tls://\S+ runs other code of Eigen than the process that trains"),

@@ -59,7 +59,7 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "report of what is unfinished": (["report", "unfinished"], "unfinished"),
     "compare": (["compare", "small", "nobody"], "nobody"),
     "compare into a folder": (["compare", "small", "small2", "--out", "runs"], "a folder is in the place of a file"),
-    "compare runs on other days": (["compare", "small", "longer"], "play other days"),
+    "compare runs on other days": (["compare", "small", "longer"], "play different days"),
     "act of nobody": (["act", "nobody"], "no run 'nobody'"),
     "act on no day": (["act", "small", "--date", "2050-01-03"], "2050-01-03"),
     "act on no data": (["act", "small", "--data", "none.csv"], "none.csv"),
