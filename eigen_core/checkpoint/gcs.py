@@ -1,4 +1,4 @@
-"""A store on Google Cloud Storage: every transfer is compared with a checksum, and started again if it differs."""
+"""A store on Google Cloud Storage: each transfer is verified by a checksum, and repeated if it was damaged."""
 
 import functools
 import logging
@@ -48,7 +48,7 @@ from eigen_core.common.files import HIDDEN, crc32c, file_checksum, replacing, st
 
 # Bytes of content in a request; the service requires a multiple of 256 KiB.
 BLOCK = 8 << 20
-# Of a call of gcsfs, its retries included.
+# Timeout of a call of gcsfs, retries included.
 CALL_SECONDS = 60.0
 
 _CONNECT_SECONDS = 5.0
@@ -83,7 +83,7 @@ logging.getLogger("google.auth._default").setLevel(logging.ERROR)
 
 
 class _ObjectExistsError(Exception):
-    """The bucket has another generation of an object than a request expects."""
+    """The bucket has another version of the object than the request requires (Google calls a version "generation")."""
 
 
 class GcsClient:
@@ -113,29 +113,29 @@ class GcsClient:
         ).bucket(location.bucket)
 
     def upload(
-        self, key: str, file: BinaryIO | BufferedIOBase, size: int, generation: int | None
+        self, key: str, file: BinaryIO | BufferedIOBase, size: int, version: int | None
     ) -> tuple[int, str, int] | None:
-        """Return size (bytes), CRC-32C (base64) and generation of the new object; None if it must be uploaded again.
+        """Return size (bytes), CRC-32C (base64) and version of the new object; None if it must be uploaded again.
 
         Through Google's client: uploads of gcsfs send no checksum that the service compares before the object is
         visible, take no precondition for large files, and report progress in the thread that serves all requests.
 
         Raises:
-            _ObjectExistsError: the bucket has not this `generation` of the object (0: none; None: any).
+            _ObjectExistsError: the object in the bucket is not of this `version` (0: no object; None: any).
         """
         blob = self._bucket.blob(key, chunk_size=BLOCK)
         limits = {"timeout": (_CONNECT_SECONDS, _SILENCE_SECONDS), "retry": self._retry}
         with self.store_errors():
             try:
-                blob.upload_from_file(file, size=size, if_generation_match=generation, checksum="crc32c", **limits)
+                blob.upload_from_file(file, size=size, if_generation_match=version, checksum="crc32c", **limits)
             except GoogleAuthError:
                 raise
-            except (DataCorruption, ValueError):  # ValueError: the service has kept a part of a block
+            except (DataCorruption, ValueError):  # ValueError: the service has stored only a part of a block
                 return None
             except GoogleAPICallError as error:
                 # 400: the checksum differs. 404 and 410: the service has ended the upload of a large file.
-                begun = error.response is not None and error.response.request.method != "POST"
-                if error.code in (400, 410) or (error.code == 404 and begun):
+                started = error.response is not None and error.response.request.method != "POST"
+                if error.code in (400, 410) or (error.code == 404 and started):
                     return None
                 raise
         return blob.size, blob.crc32c, blob.generation
@@ -151,10 +151,10 @@ class GcsClient:
 
     @contextmanager
     def store_errors(self, name: str = "") -> Iterator[Any]:
-        """Give gcsfs with a valid token, and raise its errors as those of a `Store`.
+        """Yield gcsfs with a valid token; raise its errors as those of a `Store`.
 
-        gcsfs repeats a request five times, with pauses of some 33 seconds in all, after the statuses 408, 429 and 500
-        to 504 and after broken connections. `name` is the object that is requested, "" if it is the bucket.
+        gcsfs retries a request five times, with pauses of some 33 seconds in all, after the statuses 408, 429 and 500
+        to 504 and after broken connections. `name` is the requested object, "" for the bucket.
         """
         try:
             self._refresh()
@@ -183,8 +183,8 @@ class GcsClient:
         transient = isinstance(error, TransportError) or getattr(error, "retryable", False)
         if status == 401 or (isinstance(error, GoogleAuthError | NonRetryableError) and not transient):
             return InputError(
-                f"The store {url} cannot be used: Google refused {account} ({reason}). Make a new key and point "
-                "GOOGLE_APPLICATION_CREDENTIALS to it, or run: gcloud auth application-default login."
+                f"The store {url} cannot be used: Google refused {account} ({reason}). Make a new key and set "
+                f"{_KEY_FILE} to its path, or unset that variable and run: gcloud auth application-default login."
             )
         answer = f"HTTP {status}: {reason}" if status else reason
         return StoreUnavailableError(
@@ -196,16 +196,18 @@ class GcsClient:
 def find_credentials() -> tuple[Credentials, str]:
     """Return this process's credentials, and their name in error messages, without a request to the store.
 
-    The first of these counts: the file that GOOGLE_APPLICATION_CREDENTIALS names, the login by `gcloud auth
-    application-default login`, the Google machine on which this runs.
+    The first that exists is used: the file that GOOGLE_APPLICATION_CREDENTIALS names, the login by `gcloud auth
+    application-default login`, the service account of the Google Cloud machine on which this runs.
     """
-    advice = f"Make a key or a login (gcloud auth application-default login) and set {_KEY_FILE} to its file."
+    advice = f"Set {_KEY_FILE} to the path of a key, or unset it and run: gcloud auth application-default login."
     named = os.environ.get(_KEY_FILE, "")
     logins = Path(os.environ.get("CLOUDSDK_CONFIG") or Path("~/.config/gcloud").expanduser())
     path = Path(named) if named else logins / "application_default_credentials.json"
     has_file = bool(named) or path.exists()
     if not has_file and not _is_machine_of_google():
-        raise InputError(f"There are no credentials for Google Cloud: {_KEY_FILE} is not set. {advice}")
+        raise InputError(
+            f"There are no credentials for Google Cloud: {_KEY_FILE} is not set, and {path} does not exist. {advice}"
+        )
     source = f"credentials of {path if has_file else 'this machine'}"
     try:
         credentials, _ = google.auth.default(scopes=[_SCOPE])
@@ -216,7 +218,7 @@ def find_credentials() -> tuple[Credentials, str]:
 
 
 def _is_machine_of_google() -> bool:
-    """Whether a metadata server answers, for which the library would search for 17 to 42 seconds."""
+    """Whether a metadata server answers; without one the library would search for 17 to 42 seconds."""
     if os.environ.get("NO_GCE_CHECK") == "true":
         return False
     host, _, port = os.environ.get("GCE_METADATA_HOST", "169.254.169.254").partition(":")
@@ -228,7 +230,7 @@ def _is_machine_of_google() -> bool:
 
 
 def _answer(error: Exception) -> tuple[int, str]:
-    """Return status and text of the answer to a failed request; 0 and the error's text if there was none."""
+    """Return status and text of the answer to a failed request; without an answer 0 and the error's text."""
     reason = "no answer in time" if isinstance(error, FSTimeoutError) else _reason(error)
     if isinstance(error, FileNotFoundError):
         return 404, reason
@@ -257,7 +259,7 @@ def _reason(error: Exception) -> str:
 
 
 class GcsStore(RemoteStore):
-    """A bucket, with a prefix of all names; a request of an upload is repeated for `retry_seconds`."""
+    """A bucket with a prefix for the names of its objects; requests of uploads are retried for `retry_seconds`."""
 
     def __init__(self, location: GcsLocation, retry_seconds: float = _RETRY_SECONDS) -> None:
         self._location = location
@@ -310,23 +312,23 @@ class GcsStore(RemoteStore):
 
     def create(self, name: str, content: bytes) -> bool:
         try:
-            self._upload(checked_name(name), BytesIO(content), generation=0)
+            self._upload(checked_name(name), BytesIO(content), version=0)
         except _ObjectExistsError:
             return has_content(self, name, content)
         return True
 
-    def _upload(self, name: str, file: BinaryIO, generation: int | None = None, moved: Progress | None = None) -> None:
-        """Upload a file until it arrives undamaged, over this generation of the object only (0: none; None: any)."""
+    def _upload(self, name: str, file: BinaryIO, version: int | None = None, moved: Progress | None = None) -> None:
+        """Upload a file until it arrives undamaged; replace only this `version` of the object (0: none; None: any)."""
         sent = _described(*stream_checksum(file))
         source = file if moved is None else _ReportedFile(file, moved)
         for _ in range(_ATTEMPTS):
             file.seek(0)
-            stored = self._client.upload(self._prefix + name, source, sent[0], generation)
+            stored = self._client.upload(self._prefix + name, source, sent[0], version)
             if stored and stored[:2] == sent:
                 return
-            if stored and generation is not None:
-                # An emulator keeps a damaged object: a create may replace that generation, and no other.
-                generation = stored[2]
+            if stored and version is not None:
+                # An emulator keeps a damaged object: a create may replace that version, and no other.
+                version = stored[2]
         raise self._damaged(f"store {name}")
 
     def read(self, name: str, limit: int) -> bytes:
@@ -340,11 +342,11 @@ class GcsStore(RemoteStore):
             self._download(name, file, moved=moved)
 
     def _download(self, name: str, file: BinaryIO, limit: int | None = None, moved: Progress | None = None) -> None:
-        """Write one generation of an object to a file, in blocks, until it arrives undamaged."""
+        """Write one version of an object to a file, in blocks, until it arrives undamaged."""
         path = self._root + name
         for _ in range(_ATTEMPTS):
             entry, checksum = self._entry(name), 0
-            size, generation = int(entry["size"]), entry["generation"]
+            size, version = int(entry["size"]), entry["generation"]
             if limit is not None and size > limit:
                 raise StoreUnavailableError(f"{name} in {self.url} is longer than {limit:,} bytes")
             file.seek(0)
@@ -353,7 +355,7 @@ class GcsStore(RemoteStore):
                 for first in range(0, size, BLOCK):
                     last = min(first + BLOCK, size)
                     with self._client.store_errors(name) as files:
-                        block = files.cat_file(path, first, last, generation=generation, timeout=CALL_SECONDS)
+                        block = files.cat_file(path, first, last, generation=version, timeout=CALL_SECONDS)
                     file.write(block)
                     checksum = crc32c(block, checksum)
                     if moved is not None:
@@ -416,7 +418,7 @@ class GcsStore(RemoteStore):
 
     def _damaged(self, action: str) -> StoreUnavailableError:
         return StoreUnavailableError(
-            f"Cannot {action} in {self.url}: {_ATTEMPTS} times it was cut off, damaged on the way or refused."
+            f"Cannot {action} in {self.url}: each of {_ATTEMPTS} transfers was cut off, damaged on the way or refused."
         )
 
 

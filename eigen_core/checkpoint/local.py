@@ -32,7 +32,7 @@ from eigen_core.common.files import (
 )
 
 _CHECK_SECONDS = 11.0
-# Nothing, a loop of links, a socket, a missing device.
+# Errors of a missing file, a loop of links, a socket, a missing device.
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENODEV}
 _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 

@@ -1,4 +1,4 @@
-"""Where runs are kept: the store that a URL means, the folder of this machine beside it, and the runs in a store."""
+"""Locations of runs: the store at a URL, its folder on this machine, and the runs in it."""
 
 import heapq
 import os
@@ -36,7 +36,7 @@ def open_store(url: str) -> Store:
 
 @dataclass(frozen=True)
 class RunLocation:
-    """The place of a run: its store, a bucket if it is `remote`; `root` is the folder of this machine's directories."""
+    """A run's location: its store, a bucket if `remote`, and `root`, the folder of its directory on this machine."""
 
     name: str
     store: Store
@@ -64,12 +64,12 @@ class RunLocation:
         return self.local.exists() or (self.remote and self.stored.exists())
 
     def contents(self) -> list[RunContents]:
-        """Return all places that may have generations of the run, this machine first."""
+        """Return the contents of the run in each location that may have generations of it, this machine first."""
         return [self.local, self.stored] if self.remote else [self.local]
 
 
 def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
-    """Yield all manifests of a run with their places, newest first; of equally new ones the first place's."""
+    """Yield all manifests of a run with the contents that hold them, newest first; ties in the order of `contents`."""
 
     def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
         return ((one, found) for found in one.newest_first())

@@ -1,4 +1,4 @@
-"""The manifest of a generation: all that it consists of, with sizes and checksums, and a checksum of its own."""
+"""The manifest of a generation: its files and replay shards with sizes and checksums, and its own checksum."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ MANIFEST_LIMIT = 64 << 20
 """Most bytes that a manifest may have."""
 
 Natural = Annotated[int, Field(ge=0, lt=10**15)]
-"""A number, or a size (bytes), that every reader can compute with."""
+"""A number, or a size (bytes), that every JSON reader represents exactly."""
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Compression = Literal["none", "gzip", "zstd"]
 DataType = Literal["F64", "F32", "F16", "BF16", "I64", "I32", "I16", "I8", "U8", "BOOL"]
@@ -85,7 +85,7 @@ class ShardEntry(_Entry):
     """Consecutive rows of the replay buffer, in the order in which they were appended; a blob."""
 
     first: Natural
-    """Number of its first row among all that were ever appended, from 0."""
+    """Number of its first row, counted from 0 over all rows ever appended."""
     count: Annotated[Natural, Field(ge=1)]
     """Rows."""
     bytes: Natural
@@ -107,18 +107,18 @@ class ShardEntry(_Entry):
 
 
 class RingEntry(_Entry):
-    """The replay buffer: row n is in slot n modulo capacity, and the last `size` of `written` rows are there."""
+    """The replay buffer: row n is in slot n modulo capacity; it holds the newest `size` of `written` rows."""
 
     capacity: Annotated[Natural, Field(ge=1)]
     """Slots."""
     size: Natural
-    """Rows that are there."""
+    """Rows that it holds."""
     written: Natural
     """Rows ever appended."""
     columns: tuple[TensorFacts, ...]
     """By name; shapes are those of one row."""
     shards: tuple[ShardEntry, ...]
-    """Rising and without gaps up to `written`; the first may begin before the oldest row that is there."""
+    """In the order of their rows, without gaps, up to `written`; the first may begin before the oldest row held."""
 
     @model_validator(mode="after")
     def _shards_cover_the_rows(self) -> Self:
@@ -147,18 +147,18 @@ class RingEntry(_Entry):
 class Manifest(_Entry):
     """The parts of a generation. A generation exists when its manifest does.
 
-    Equal runs have equal entries in `files` and `ring`, except for documents that hold times; `parent`, `created` and
-    `checksum` differ with them.
+    Equal runs have equal entries in `files` and `ring`, except for documents with times; `parent`, `created` and
+    `checksum` differ.
     """
 
     format_version: Literal[1]
     run: str
-    """Name that the run had."""
+    """Name of the run when this was written."""
     generation: Natural
     champion_generation: Natural
     """Generation in which the champion was found; 0: there is no champion."""
     parent: Sha256 | None
-    """`checksum` of the manifest of the generation that was trained on from; null for the first."""
+    """`checksum` of the manifest of the generation from which training continued; null for the first."""
     epoch: Natural
     """Epoch of the lease under which it was written; 0: without a lease."""
     config: dict[str, JsonValue]
@@ -169,7 +169,7 @@ class Manifest(_Entry):
     """Seed in that configuration."""
     versions: Versions
     computed_by: Arithmetic | None = None
-    """Processor, libraries and settings that decide bits; left out where they are not known."""
+    """Processor, libraries and settings that change floating-point results; left out if unknown."""
     created: str
     """When it was written (UTC, ISO 8601)."""
     files: tuple[FileEntry, ...]
@@ -222,7 +222,7 @@ class Manifest(_Entry):
 
 
 def manifest_bytes(manifest: Manifest) -> bytes:
-    # What was left out stays out, so that a manifest which was read keeps its checksum.
+    # Fields that a file left out stay out, so that a manifest that was read keeps its checksum.
     return checksummed(manifest.model_dump(mode="json", exclude={"checksum"}, exclude_unset=True))
 
 
@@ -250,7 +250,7 @@ def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGene
 
 @contextmanager
 def reading_part(manifest: Manifest, part: str, path: str) -> Iterator[None]:
-    """Raise errors of reading a part, stored at `path`, of a generation as a `DamagedGenerationError`."""
+    """Raise errors of reading a generation's part, which is stored at `path`, as a `DamagedGenerationError`."""
     try:
         yield
     except (DamagedFileError, OSError) as error:

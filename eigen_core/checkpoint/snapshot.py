@@ -1,4 +1,4 @@
-"""Snapshots: the whole state at the end of a generation, its files, its form, and how it is read back."""
+"""Snapshots: the whole state at the end of a generation, its files and their expected form."""
 
 import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -53,11 +53,11 @@ class Snapshot:
     ring: Ring | None = None
     """The replay buffer, of which only new rows are written."""
     computed_by: Arithmetic | None = None
-    """Processor, libraries and settings that decide bits; None: they are not known."""
+    """Processor, libraries and settings that change floating-point results; None: unknown."""
 
 
 _HEADER_LIMIT = 1 << 20
-"""Most bytes that a safetensors file may have beside its tensors."""
+"""Most bytes that a safetensors file may have in addition to its tensors."""
 
 
 class LoadedGeneration(NamedTuple):
@@ -68,7 +68,7 @@ class LoadedGeneration(NamedTuple):
 
 
 def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
-    """Return the snapshot of a generation, after its blobs were verified; `DamagedGenerationError` if reading fails."""
+    """Return the snapshot of a generation whose blobs were verified; `DamagedGenerationError` if reading fails."""
     tensors: dict[str, dict[str, torch.Tensor]] = {}
     documents: dict[str, JsonValue | bytes] = {}
     for entry in manifest.files:
@@ -86,8 +86,8 @@ def read_snapshot(manifest: Manifest, run: Path) -> Snapshot:
 class SnapshotForm:
     """The form of a run's snapshots, compared with a manifest before its files are read.
 
-    `files` maps each name to its tensors (None: JSON); `capacity` and `columns` are those of the ring, to which a
-    generation can append as many rows as `generation_rows` contains.
+    `files` maps each file's name to its tensors (None: JSON). `capacity` and `columns` describe the ring;
+    `generation_rows` contains the possible numbers of rows that one generation appends to it.
     """
 
     files: Mapping[str, tuple[TensorFacts, ...] | None]
@@ -103,7 +103,7 @@ class SnapshotForm:
         ring: Ring,
         generation_rows: range,
     ) -> Self:
-        """Return the form of snapshots with tensors, documents and a ring like these, whatever their values."""
+        """Return the form of snapshots with tensors, documents and a ring of these names, types and shapes."""
         held = {f"{stem}.safetensors": tensor_facts(stem, named) for stem, named in tensors.items()}
         texts = dict.fromkeys(f"{stem}.json" for stem in documents)
         return cls({**held, **texts}, ring.capacity, ring_columns(ring), generation_rows)
@@ -121,10 +121,10 @@ class SnapshotForm:
                 yield name, "is not known to this version of Eigen"
             elif (wanted := self.files[name]) is not None:
                 entry = there[name]
-                beside = entry.bytes - sum(tensor.nbytes for tensor in wanted)
+                header = entry.bytes - sum(tensor.nbytes for tensor in wanted)
                 if what := _difference(entry.tensors or (), wanted):
                     yield name, what
-                elif not 0 <= beside <= _HEADER_LIMIT:
+                elif not 0 <= header <= _HEADER_LIMIT:
                     yield name, f"has {entry.bytes:,} bytes, which do not fit its tensors"
 
     def _ring_damages(self, ring: RingEntry | None, generation: int) -> Iterator[tuple[str, str]]:
@@ -155,7 +155,7 @@ def _in_words(tensor: TensorFacts | None) -> str:
 
 
 def write_files(snapshot: Snapshot, run: Path) -> list[FileEntry]:
-    """Write a snapshot's tensors and documents as blobs; `ValueError` if one cannot be stored, before it writes any."""
+    """Write a snapshot's tensors and documents as blobs; if one cannot be stored, write none and raise `ValueError`."""
     facts = {stem: tensor_facts(f"{stem}.safetensors", held) for stem, held in sorted(snapshot.tensors.items())}
     texts = {stem: document_bytes(f"{stem}.json", held) for stem, held in sorted(snapshot.documents.items())}
     entries = []

@@ -15,18 +15,18 @@ from eigen_core.common.files import HIDDEN, explained
 from eigen_core.common.text import has_credentials
 
 Progress = Callable[[int], None]
-"""Called with the number of further bytes that were transferred."""
+"""Called with the number of bytes transferred since its last call."""
 
-ANOTHER_STORE = "choose another store, or another checkpoint.local if this is a folder beside a bucket"
+ANOTHER_STORE = "choose another store, or another checkpoint.local if the run is kept in a bucket"
 """Advice in errors about a folder of runs."""
 LOOKS = "looks/"
-"""Folder beside the runs: the evaluation log."""
+"""Folder of a store with the evaluation log."""
 LOOKS_CHAIN = "looks-chain/"
-"""Folder beside the runs: the chain that shows changes of that log."""
+"""Folder of a store with the hash chain that reveals changes of the evaluation log."""
 LEDGER_HEAD = "ledger.json"
-"""Object beside the runs: number and SHA-256 of the newest entry of that chain."""
+"""Object of a store with the number and the SHA-256 of the newest entry of that chain."""
 WALKS = "walks/"
-"""Folder beside the runs: definitions and results of walks."""
+"""Folder of a store with the definitions and results of walks."""
 _RUN_NAME = re.compile(r"(?![.-])[A-Za-z0-9._-]{1,100}")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _SCHEME_WITHOUT_SLASHES = re.compile(r"(?:gs|gcs|s3|file|memory|https?):(?!//)", re.IGNORECASE)
@@ -35,7 +35,7 @@ _PREFIX_PART = re.compile(r"(?!\.)[A-Za-z0-9._=+-]{1,200}")
 
 
 class StoreUnavailableError(Exception):
-    """The store did not answer, or not correctly, after all retries. It may work later."""
+    """The store gave no answer, or a wrong one, after all retries. It may work later."""
 
 
 class MissingObjectError(Exception):
@@ -77,7 +77,7 @@ class Store(Protocol):
         """Store a small object under `name`, atomically replacing the object of that name."""
 
     def create(self, name: str, content: bytes) -> bool:
-        """Store a small object unless the name is taken; return whether the object has this content now.
+        """Store a small object unless one of that name exists; return whether the stored object has this content.
 
         Of several concurrent calls one succeeds. A retry after a lost reply recognises its own object by the content,
         so different writers must write different contents.
@@ -162,7 +162,8 @@ def checked_name(name: str) -> str:
     """Return `name`; `ValueError` if a part is empty or hidden, or has a backslash or a control character."""
     if is_hidden(name):
         raise ValueError(
-            f"{name[:200]!r} is no name of an object in a store: it is hidden, has an empty part, or odd characters."
+            f"{name[:200]!r} cannot name an object in a store: a part between slashes is empty, begins with a dot, or "
+            "has a backslash or a control character."
         )
     return name
 
@@ -170,7 +171,7 @@ def checked_name(name: str) -> str:
 def checked_prefix(prefix: str) -> str:
     """Return `prefix`; `ValueError` if it is neither "" nor a folder's name with its slash."""
     if prefix and (not prefix.endswith("/") or is_hidden(prefix[:-1])):
-        raise ValueError(f"not the name of a folder in a store with its slash: {prefix[:200]!r}")
+        raise ValueError(f"{prefix[:200]!r} is not the name of a folder in a store, with a slash at its end")
     return prefix
 
 
@@ -182,7 +183,7 @@ def is_hidden(name: str) -> bool:
 
 
 def check_run_name(name: str) -> str:
-    """Return the name of a run; `InputError` if it cannot be one, or is that of a folder or file beside the runs."""
+    """Return the name of a run; `InputError` if it cannot be one, or the store uses it for something else."""
     if name == LEDGER_HEAD or f"{name}/" in (LOOKS, LOOKS_CHAIN, WALKS):
         kind = "file" if name == LEDGER_HEAD else "folder"
         raise InputError(f"A run cannot be named {name!r}: the store has a {kind} of that name. Choose another.")
@@ -196,7 +197,7 @@ def check_run_name(name: str) -> str:
 
 @dataclass(frozen=True)
 class GcsLocation:
-    """A bucket of Google Cloud Storage and a prefix of all names in it, without slashes around it, or empty."""
+    """A bucket of Google Cloud Storage, and a prefix for object names: "", or without a slash at its ends."""
 
     bucket: str
     prefix: str
@@ -207,7 +208,7 @@ class GcsLocation:
 
 
 def gcs_location(store: str) -> GcsLocation | None:
-    """Return the location of a `gs://` URL, None if the store is a folder on this machine; `InputError` if neither."""
+    """Return the location of a `gs://` URL, None for a folder or `file://` URL, `InputError` for anything else."""
     if has_credentials(store):
         raise InputError(
             "The store has a user or a password in its URL: leave it out, and name a key file with "
@@ -250,7 +251,7 @@ def store_folder(store: str) -> Path:
         try:
             return Path(store).expanduser().absolute()
         except RuntimeError as error:
-            raise InputError(f"The store '{store}' is in a home folder that is not known: give its path.") from error
+            raise InputError(f"The home folder in the path '{store}' is not known: write the whole path.") from error
     host, slash, path = store.partition("://")[2].partition("/")
     folder = slash + unquote(path)
     # An unescaped question mark or hash would start the URL's query or fragment.
@@ -269,12 +270,12 @@ def _scheme(store: str) -> str:
 
 
 def is_remote(url: str) -> bool:
-    """Whether a store is a bucket, which runs reach through a run directory on this machine."""
+    """Whether a store is a bucket; its runs also have a run directory on this machine."""
     return gcs_location(url) is not None
 
 
 def run_root(url: str, local: str) -> Path:
-    """Return the absolute folder of a store's run directories: inside the folder `local` if the store is remote."""
+    """Return the absolute folder of a store's run directories: the store itself, or for a bucket one in `local`."""
     location = gcs_location(url)
     if location is None:
         return store_folder(url)
@@ -282,7 +283,7 @@ def run_root(url: str, local: str) -> Path:
 
 
 def store_from_environment(environ: Mapping[str, str]) -> str | None:
-    """Return the store that EIGEN_STORE names, None if it names none; `InputError` if CLOUD_BUCKET alone names one."""
+    """Return the store in EIGEN_STORE, or None; `InputError` if only CLOUD_BUCKET is set, which Eigen does not read."""
     store, bucket = environ.get("EIGEN_STORE", "").strip(), environ.get("CLOUD_BUCKET", "").strip()
     if bucket and not store:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Named tensors as safetensors files, JSON documents as files; nothing in them can be executed."""
+"""Named tensors as safetensors files, from which nothing can be executed."""
 
 import errno
 import hashlib
@@ -31,7 +31,7 @@ _OS_ERROR = re.compile(r"\(os error (\d+)\)")
 
 
 def tensor_bytes(tensor: torch.Tensor) -> NDArray[np.uint8]:
-    """Return the elements of a tensor as bytes `[bytes]`, in row-major order; a contiguous one on the CPU as a view."""
+    """Return a tensor's elements as bytes `[bytes]`, in row-major order; of a contiguous CPU tensor this is a view."""
     array: NDArray[np.uint8] = tensor.detach().to("cpu").contiguous().reshape(-1).view(torch.uint8).numpy()
     return array
 
@@ -79,7 +79,7 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:
 
 
 def read_tensors(path: Path, expected: tuple[TensorFacts, ...]) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file, on the CPU, read and not mapped; `DamagedFileError` if they are not as expected."""
+    """Read the tensors of a file into CPU memory (no mapping); `DamagedFileError` if they are not as expected."""
     try:
         with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
             tensors = {name: file.get_tensor(name) for name in sorted(file.keys())}
