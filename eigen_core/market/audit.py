@@ -1,4 +1,4 @@
-"""The audit of a market: each feature is tried for look-ahead, and for a correlation with later returns."""
+"""Audit a market: test each feature for look-ahead, and for a correlation with later returns."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +30,8 @@ from eigen_core.market.report import DataReport
 from eigen_core.market.trading_days import PriceRows
 
 LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN = (0.2, 7.0), (0.1, 4.0)
-"""Smallest suspicious rank correlation of one symbol, and mean absolute one of all symbols; and both in standard errors
-(n days of overlapping h-day returns count as n / h returns)."""
+"""A correlation is suspicious if it reaches the first number, and as many standard errors as the second: the rank
+correlation of one symbol, or the mean absolute one of all symbols (n overlapping h-day returns count as n / h)."""
 
 _NORMALISED_TOLERANCE = 1e-6
 _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
@@ -41,7 +41,7 @@ _FEWEST_RETURNS, _FEWEST_SYMBOLS, _PARTS = 250, 5, 3
 class SuspectedLeak:
     """A feature whose rank correlation with the return of the next `horizon` days reaches `limit`.
 
-    `symbol` None: the mean absolute correlation of all symbols. Days are written YYYY-MM-DD.
+    With `symbol` None, `correlation` is the mean absolute one of all symbols. Days are written YYYY-MM-DD.
     """
 
     feature: str
@@ -58,15 +58,15 @@ class SuspectedLeak:
         what = "a mean absolute rank correlation over all symbols" if self.symbol is None else "a rank correlation"
         return (
             f"{whose} {what} of {self.correlation:.2f} with the return of the next {ahead} from {self.first_day} to "
-            f"{self.last_day}: what is known at the close stays below {self.limit:.2f}."
+            f"{self.last_day}: features that are known at the close stay below {self.limit:.2f}."
         )
 
 
 @dataclass(frozen=True)
 class MarketAudit:
-    """The result of an audit; `symbols` is their number, `unseen` the limits of the correlations, as a sentence.
+    """The result of an audit, which cut off and shuffled the prices after each of `days` (YYYY-MM-DD).
 
-    The future was cut off, then shuffled, after `days` (YYYY-MM-DD).
+    `symbols` is the number of symbols; `unseen` says as text which look-ahead the correlations cannot show.
     """
 
     report: DataReport
@@ -85,12 +85,12 @@ class MarketAudit:
 def audit_market(config: Config, days: int) -> MarketAudit:
     """Audit the market of `config.market` for look-ahead.
 
-    The rows of the files are cut off or shuffled after `days` days, the last training day and random ones; then prices
-    are cleaned, and features computed and normalised, as for a panel. For columns of the data, only the correlation
-    with returns up to `trading.holding_days` later, before the holdout, can show look-ahead.
+    For each of `days` days (the last training day and random ones), later rows are cut off or shuffled, and features
+    computed again: those that change on earlier days have look-ahead. Columns of the data do not change; only their
+    correlation with the returns of the next `trading.holding_days` days, before the holdout, can show look-ahead.
     """
     if not has_prices(config.task):
-        raise InputError(f"The task {config.task} has no prices to audit: leave task out, or give task=market.")
+        raise InputError(f"The task {config.task} has no prices to audit: omit task, or set task=market.")
     market = config.market
     source = find_source(market.data, market.symbol_from)
     rows = read_rows(source, config)
@@ -107,7 +107,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     for done, position in enumerate(positions, 1):
         last = prices.days[position]
         for future in FUTURES:
-            # Context symbols may begin later; whether they can be traded does not matter here.
+            # No context symbols: they may have no price before `last`, and only trading distinguishes them.
             changed, _ = clean_prices(_rows_with_future(rows, last, future), "the remaining prices", ())
             changes = _changes(features, PanelFeatures(changed, market), position, splits.train)
             for name, normalised, symbol, day in changes:
@@ -128,13 +128,13 @@ def audit_market(config: Config, days: int) -> MarketAudit:
 
 
 def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future) -> PriceRows:
-    """Return the rows with the days after `last_known` cut off, or shuffled within their symbol and scaled."""
+    """Return the rows with the days after `last_known` cut off, or shuffled within each symbol and scaled."""
     if future == "cut off":
         return rows.between(None, str(last_known))
     generator = keyed_generator(0, 0, "market", "look-ahead", str(last_known))
     later = np.flatnonzero(rows.days > last_known)
     number = (rows.days[later] - last_known).astype(np.int64)
-    # Rows of one symbol and day stay equal.
+    # Duplicate rows of a symbol and day stay equal.
     key = rows.codes[later] * (number.max(initial=0) + 1) + number
     _, first, own = np.unique(key, return_index=True, return_inverse=True)
     taken = later[first][np.lexsort((generator.random(len(first)), rows.codes[later[first]]))]
@@ -152,16 +152,16 @@ def _rows_with_future(rows: PriceRows, last_known: np.datetime64, future: Future
 def _changes(
     before: PanelFeatures, after: PanelFeatures, last: int, train: range
 ) -> Iterator[tuple[str, bool, str, int]]:
-    """Yield price or feature, whether it is normalised, symbol, and the first changed day up to `last`, -1 if none."""
+    """Yield the price or feature, whether it is normalised, symbol, and first changed day up to `last` or -1."""
     days, symbols, others = slice(0, last + 1), before.prices.symbols, after.prices.symbols
     columns = [others.index(symbol) if symbol in others else -1 for symbol in symbols]
     for name in ("open", "high", "low", "close"):
         one, other = (getattr(features.prices, name)[days] for features in (before, after))
-        # The last column stands for symbols without a price up to `last`, which are missing after cutting off.
+        # `after` lacks symbols whose first price was cut off: the appended column of NaN stands for them.
         other = np.pad(other, ((0, 0), (0, 1)), constant_values=np.nan)[:, columns]
         changes = first_changes(one, other, 0.0)
         yield from ((name, False, symbol, day) for symbol, day in zip(symbols, changes, strict=True))
-    # Without later volumes there may be none at all.
+    # `after` lacks the feature `volume` if all volumes were cut off.
     names = [name for name in before.names if name in after.names]
     own, new = ([features.names.index(name) for name in names] for features in (before, after))
     for column, symbol in enumerate(others):
@@ -176,17 +176,17 @@ def _changes(
 
 
 def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tuple[tuple[SuspectedLeak, ...], str]:
-    """Return the features with suspicious correlations with later returns, and the limits of this test as a sentence.
+    """Return the features with suspicious correlations with later returns, and the limits of this test as text.
 
-    Returns of 1 to `longest` days are tried on each symbol's own days, over all `days` (positions) and each third of
-    them, if there are 250 or more.
+    Returns are those of the next 1 to `longest` days with a price. Correlations are computed over all `days`
+    (positions) and over each third of them, for symbols with at least 250 values there.
     """
     parts = [days, *(days[part[0] : part[-1] + 1] for part in np.array_split(np.arange(len(days)), _PARTS))]
     spans = [(str(features.prices.days[part[0]]), str(features.prices.days[part[-1]])) for part in parts]
     found, numbers = _correlations(features, parts, longest)
     known, horizons = ~np.isnan(found[..., 0]), np.arange(1, longest + 1)
     count = known.sum(axis=1)[..., None]
-    # The mean of all symbols, then each of them: `[parts, 1 + symbols, features, horizons]`.
+    # `[parts, 1 + symbols, features, horizons]`: first the mean of all symbols, then each symbol.
     means = np.abs(np.nan_to_num(found)).sum(axis=1) / np.maximum(count, 1)
     in_mean = _limits(numbers.sum(axis=1) / np.maximum(count[..., 0], 1), horizons, *LIMITS_OF_THE_MEAN)
     values = np.concatenate([means[:, None], found], axis=1)
@@ -206,23 +206,23 @@ def audit_correlations(features: PanelFeatures, days: range, longest: int) -> tu
 def _unseen(first: str, last: str, days: int, longest: int, tried: bool) -> str:
     if not tried:
         return (
-            f"No symbol has {_FEWEST_RETURNS + longest} prices from {first} to {last}: what columns of the data know "
-            "of later days was not tried."
+            f"No symbol has {_FEWEST_RETURNS + longest} prices from {first} to {last}: columns of the data were not "
+            "tested for look-ahead."
         )
     third, ends = days // _PARTS, np.array([1, longest])
     one, mean = (np.minimum(_limits(third, ends, *limits), 1.0) for limits in (LIMITS_OF_A_SYMBOL, LIMITS_OF_THE_MEAN))
     return (
-        "What columns of the data and functions that read files know of later days shows in rank correlations alone. "
-        f"They were tried with the returns of the next 1 to {longest} days, from {first} to {last} and in each third "
-        f"of these days. Not seen is knowledge that correlates less than {one[0]:.2f} (1 day) to {one[1]:.2f} "
+        "Look-ahead of data columns, and of functions that read files, shows only in rank correlations with later "
+        f"returns. The audit tested returns of the next 1 to {longest} days, from {first} to {last} and in each third "
+        f"of these days. It misses look-ahead that correlates less than {one[0]:.2f} (1 day) to {one[1]:.2f} "
         f"({longest} days) in each symbol and {mean[0]:.2f} to {mean[1]:.2f} in the mean of {_FEWEST_SYMBOLS} or more, "
-        f"knowledge of fewer than about {round(one[0] * third):,} days of a symbol, of what begins more than {longest} "
-        "days later, and of days held out."
+        f"on fewer than about {round(one[0] * third):,} days of a symbol, on returns that begin more than {longest} "
+        "days later, or in the holdout."
     )
 
 
 def _correlations(features: PanelFeatures, parts: Sequence[range], longest: int) -> tuple[Series, Series]:
-    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with too few days, and numbers of days."""
+    """Return rank correlations `[parts, symbols, features, horizons]`, NaN with too few days, and the days' numbers."""
     log_close = np.log(features.prices.close)
     found = np.full((len(parts), *features.shape[1:], longest), np.nan)
     numbers = np.zeros(found.shape[:3])
@@ -256,7 +256,7 @@ def _limits(numbers: Series | float, horizons: NDArray[np.int64], smallest: floa
 
 
 def _ranks(values: Series) -> Series:
-    """Return the ranks of each column with mean 0 and length 1; zeros if all values are equal."""
+    """Return the ranks of each column, with mean 0 and norm 1; zeros if all values are equal."""
     ranks = rankdata(values, axis=0)
     ranks -= ranks.mean(axis=0)
     length = np.sqrt((ranks**2).sum(axis=0))

@@ -27,9 +27,9 @@ class CleanPrices:
 
     Attributes:
         days: datetime64[D] `[days]`, increasing.
-        symbols: names; the `assets` tradable ones first.
+        symbols: names; the first `assets` symbols are tradable.
         high, low, close: known on the same days; low is at most, high at least open and close.
-        volume: not negative, on the scale of the prices.
+        volume: not negative, divided by the adjustment factor of the prices.
     """
 
     days: Days
@@ -46,7 +46,7 @@ class CleanPrices:
 
     @property
     def suspended(self) -> NDArray[np.bool_]:
-        """Priced days with volume zero, bool `[days, symbols]`; the volume of currencies is always zero."""
+        """Days with a price and zero volume, bool `[days, symbols]`; none of symbols without volumes (currencies)."""
         has_volume = (self.volume > 0.0).any(axis=0)
         return np.asarray((self.volume == 0.0) & has_volume & ~np.isnan(self.close))
 
@@ -61,11 +61,11 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
     present = np.flatnonzero(np.bincount(rows.codes))
     symbols = tuple(rows.symbols[code] for code in present)
     rows = replace(rows, symbols=symbols, codes=np.searchsorted(present, rows.codes))
-    # An empty row does not contradict another one.
+    # A row without prices does not conflict with another row of its day.
     priced_rows = np.logical_or.reduce([~np.isnan(column) for column in rows.prices.values()])
     repeated, conflicts = _repeated_rows(rows, priced_rows)
     days, raw, own = _grids(rows, priced_rows)
-    # A day counts if the source has any of its prices, even an invalid one.
+    # Keep days with any price in the source, even an invalid one.
     given = np.logical_or.reduce([(~np.isnan(raw[role])).any(axis=1) for role in BAR if role in raw])
     days, raw = days[given], {role: grid[given] for role, grid in raw.items()}
     usable = {
@@ -119,7 +119,7 @@ def clean_prices(rows: PriceRows, source: str, context: Sequence[str]) -> tuple[
 
 
 def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role, Grid], dict[str, Grid]]:
-    """Return all days, and the `priced` rows on grids `[days, symbols]`."""
+    """Return all days, and grids `[days, symbols]` of the prices and of the other columns of the `priced` rows."""
     days, day_codes = np.unique(rows.days, return_inverse=True)
     shape = len(days), len(rows.symbols)
     cell = (day_codes * shape[1] + rows.codes)[priced]
@@ -135,7 +135,7 @@ def _grids(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[Days, dict[Role,
 
 
 def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tuple[SuspiciousRow, ...]]:
-    """Count rows whose symbol and day come again with the same prices, and name those with other ones."""
+    """Count the duplicate rows with the same prices, and return the first difference of each symbol and day."""
     keys = pd.DataFrame({"code": rows.codes, "day": rows.days})
     again = keys.duplicated()
     if not again.any():
@@ -154,12 +154,12 @@ def _repeated_rows(rows: PriceRows, priced: NDArray[np.bool_]) -> tuple[int, tup
 
 
 def _clean_bars(cells: dict[Role, Grid], counts: dict[str, int]) -> tuple[dict[Role, Grid], Grid, Grid]:
-    """Scale prices to the adjusted close, if there is one; return them, volumes and the factors.
+    """Scale prices to the adjusted close, if there is one; return bars, volumes and adjustment factors.
 
     A day without an adjusted close takes the symbol's last factor, 1 before the first. Prices of days without a close
     are dropped, and highs and lows are widened to open and close.
     """
-    # Popped one after the other to free their memory.
+    # Pop one after the other to free their memory.
     close = cells.pop("close")
     unknown = np.full(close.shape, np.nan)
     adjusted = cells.pop("adjusted_close", unknown)
@@ -196,14 +196,14 @@ def _column_order(
         if symbol in position:
             continue
         if symbol in symbols:
-            raise InputError(f"The context symbol '{symbol}' has no usable price in {source}: correct it or drop it.")
+            raise InputError(f"The context symbol '{symbol}' has no usable price in {source}: correct or remove it.")
         near = difflib.get_close_matches(symbol, position, n=1, cutoff=0.5) or list(position)[:5]
         raise InputError(
-            f"market.context names '{symbol}', which is not in {source}: did you mean {' or '.join(near)}?"
+            f"market.context names '{symbol}', which {source} lacks: name its symbols, perhaps {' or '.join(near)}."
         )
     if not (tradable := [symbol for symbol in position if symbol not in context]):
         raise InputError(
-            f"market.context names every symbol of {source} that has a price: leave at least one to be traded."
+            f"market.context names every symbol of {source} that has a price: remove those that agents should trade."
         )
     return [position[symbol] for symbol in (*tradable, *context)], len(tradable)
 

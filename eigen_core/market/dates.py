@@ -26,7 +26,7 @@ _EARLIEST, _LATEST, _LARGEST_COUNT = pd.Timestamp("1800-01-01"), pd.Timestamp("2
 
 
 def to_text(column: "pd.Series[Any]") -> "pd.Series[str]":
-    """Return cells as text: numbers without decimals, missing cells empty."""
+    """Return cells as text: floats rounded to integers, missing cells empty."""
     if pd.api.types.is_float_dtype(column.dtype):
         column = column.map("{:.0f}".format, na_action="ignore")
     return column.astype("str").where(column.notna(), "").str.strip()
@@ -36,8 +36,8 @@ def parse_dates(column: "pd.Series[Any]", formats: Sequence[str] = ()) -> pd.Dat
     """Parse dates and timestamps from text, numbers, dates or timestamps.
 
     Args:
-        formats: directives of strftime, or a unit of time since 1970 (`EPOCHS`); exactly one must fit. Empty:
-            2024-12-31, with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits since 1970.
+        formats: strftime formats, or units of time since 1970 (`EPOCHS`); exactly one must fit. If empty: 2024-12-31,
+            with or without a time of day and a time zone, 20241231, or 13, 16 or 19 digits since 1970.
 
     Returns:
         One row per cell: `timestamp`, local datetime64[s], NaT if empty; `offset`, float64 seconds ahead of UTC, NaN

@@ -1,6 +1,6 @@
-"""Features of each column: from prices, columns of the data, and registered functions.
+"""Features of each symbol: from prices, columns of the data, and registered functions.
 
-Features are computed on a column's own days, those with a price. No value depends on later days.
+They are computed on the days on which the symbol has a price. No value depends on later days.
 """
 
 import traceback
@@ -25,7 +25,7 @@ FeatureSet = Literal["returns", "classic", "columns"]
 Series = NDArray[np.float64]
 
 CARRIED_DAYS = 10
-"""Days without a price for which a column keeps its last features; later they are unknown."""
+"""Days without a price for which a symbol keeps its last features; then they are unknown."""
 
 _GROUP = "eigen.features"
 _COLUMNS = "columns"
@@ -44,7 +44,7 @@ _CHECKED_COLUMNS, _CHECKED_DAYS, _FEWEST_DAYS = 8, 3, 30
 
 @dataclass(frozen=True)
 class Bars:
-    """Prices of one column, float64 `[days]`, NaN if unknown (`high` and `low` never beside a `close`)."""
+    """Daily bars of one symbol, float64 `[days]`, NaN if unknown; days with a `close` have `high` and `low`."""
 
     open: Series
     high: Series
@@ -70,11 +70,11 @@ def _returns(bars: Bars) -> dict[str, Series]:
 
     `volume` is the z-score of the logarithm of the volume over 60 days.
     """
-    # Relative to the first close: thresholds inside of indicators must not depend on the price level.
+    # Divide by the first close: indicators contain thresholds that must not depend on the price level.
     close, log_close = bars.close / bars.close[0], pd.Series(np.log(bars.close))
     macd, signal, _ = talib.MACD(close, *_MACD_DAYS)
     strength = talib.RSI(close, _RSI_DAYS) / 100.0 - 0.5
-    # TA-Lib gives a price that has never moved the RSI of one that has only fallen.
+    # TA-Lib's RSI is 0 for a price that has never moved, as if it had only fallen.
     has_moved = np.logical_or.accumulate(close != close[0])
     returns = {days: np.asarray(log_close.diff(days), dtype=np.float64) for days in _RETURN_DAYS}
     traded = ~np.isnan(bars.volume)
@@ -143,7 +143,7 @@ def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
     mean, deviation = np.full(len(values), np.nan), np.full(len(values), np.nan)
     windows = len(values) - days + 1
     if windows > 0:
-        # Summed anew for each window: a running sum would carry rounding errors along.
+        # Sum each window anew: a running sum would accumulate rounding errors.
         parts = [values[offset : offset + windows] for offset in range(days)]
         mean[days - 1 :] = sum(parts, np.zeros(windows)) / days
         squares = ((part - mean[days - 1 :]) ** 2 for part in parts)
@@ -159,8 +159,8 @@ def _sample_bars() -> Bars:
 
 
 FeatureValues = Callable[[Bars], ArrayLike | Mapping[str, ArrayLike]]
-"""A feature function: maps the read-only bars of a symbol's days with a price to one value per day, or to several by
-name. Values that are not finite are unknown. It must not use later days; `eigen audit` tests this."""
+"""A feature function: takes read-only bars of a symbol's days with a price, and returns one value per day, or a mapping
+of names to such values. Infinity and NaN mean unknown. It must not use later days; `eigen audit` tests this."""
 
 
 @dataclass(frozen=True)
@@ -224,8 +224,8 @@ def _registered_function(name: str) -> FeatureValues:
         )
     if len(found) > 1:
         raise InputError(
-            f"market.own_features names '{name}', which several entry points of {_GROUP} are called "
-            f"({', '.join(sorted(found))}): rename one of them."
+            f"market.own_features names '{name}', but several entry points of {_GROUP} have this name "
+            f"({', '.join(sorted(found))}): rename all but one."
         )
     (point,) = found.values()
     try:
@@ -238,10 +238,10 @@ def _registered_function(name: str) -> FeatureValues:
 
 
 class PanelFeatures:
-    """The features that the settings of `market` name, for each asset (column of `prices`), before normalisation.
+    """The features that `market` selects, for each symbol (column of `prices`), before normalisation.
 
-    `names` are all features, with `own_names` last: columns of the data, then those of registered functions. `shape` is
-    (days, assets, features).
+    `names` has all features, and ends with `own_names`: columns of the data, then features of registered functions.
+    `shape` is (days, symbols, features).
 
     Raises:
         InputError: a function is not registered or fails, the data has no numeric columns, or names repeat.
@@ -252,7 +252,7 @@ class PanelFeatures:
         self._columns = tuple(prices.own) if uses_columns(market) else ()
         if uses_columns(market) and not self._columns:
             raise InputError(
-                "market.features or market.own_features names columns, but the data has no numeric column beside date, "
+                "market.features or market.own_features names columns, but the data has no numeric column except date, "
                 "symbol, prices and volume: add one to each file, or name other features."
             )
         of_set = feature_names(market.features, prices.has_range, prices.has_volume)
@@ -296,12 +296,12 @@ class PanelFeatures:
 
 @dataclass(frozen=True)
 class LookAhead:
-    """A value that changes with later days.
+    """A price or feature whose value changes when later days do.
 
     Attributes:
-        normalised: only the normalised value changes: mean or deviation use days after training.
+        normalised: only the normalised value changes: its mean or deviation uses days after training.
         day: first day whose value changes (YYYY-MM-DD).
-        last_known: last unchanged day; later ones were cut off or shuffled (`future`).
+        last_known: last day before those that were cut off or shuffled (`future`).
     """
 
     feature: str
@@ -326,7 +326,7 @@ def first_changes(
 ) -> NDArray[np.int64]:
     """Return the first row in which each column differs by more than `tolerance`, or only one is NaN; -1 if none."""
     if tolerance is None:
-        # Rounding, relative to a column's standard deviation or, if it is constant, to its level.
+        # Tolerate rounding, relative to a column's standard deviation or, if it is constant, to its level.
         values = pd.DataFrame(before)
         level = _SMALLEST_DEVIATION * values.mean().abs().to_numpy()
         tolerance = TOLERANCE * np.maximum(values.std(ddof=0).to_numpy(), level)

@@ -19,13 +19,13 @@ BYTES_PER_BYTE = 9
 for files of 15 to 120 MB."""
 WIDE_BYTES_PER_BYTE = 26
 """The same for the wide layout with 6 bytes per cell. Measured: 22.3 to 23.8 for files of 61 and 21 MB."""
-# Smaller needs are negligible beside the memory of torch.
+# Smaller needs are not checked: torch alone takes more.
 _LEAST_BYTES = 200_000_000
-# Prices shrink to a quarter or a tenth.
+# Largest size after decompression; gzip shrinks prices to a quarter or a tenth.
 _LARGEST_RATIO, _DECOMPRESSED_BYTES = 40, 1 << 26
 
 _FORMS = {"csv": r"\.(csv|tsv|txt)", "parquet": r"\.(parquet|pq)", "arrow": r"\.(feather|arrow|ipc)"}
-# Folders also contain other text files; Stooq's begin like this.
+# A .txt file in a folder is a price file only if it begins like Stooq's.
 _TEXT_OF_PRICES = b"<TICKER>"
 _ADVICE = "give CSV or Parquet, which spreadsheets and databases export; name folders of parts like symbol=AAPL."
 # freqtrade's files are named like BTC_USDT-1d.feather.
@@ -44,7 +44,7 @@ class SourceFile:
 
     Attributes:
         form: `csv`, `parquet` or `arrow`.
-        symbol: symbol by the file's name, for files without a symbol column; empty: unknown.
+        symbol: symbol in the file's name, used if the file has no symbol column; empty if unknown.
         partition: key and value of each parent folder `key=value`.
     """
 
@@ -79,7 +79,7 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class Source:
-    """A file or folder of prices: its price files by name, and the names of its other files."""
+    """A file or folder of prices: its price files sorted by name, and the names of its other files."""
 
     path: Path
     files: tuple[SourceFile, ...]
@@ -115,7 +115,7 @@ def symbol_in(name: str, symbol_from: str) -> str:
 
 
 def require_memory_to_read(source: Source, config: Config) -> None:
-    """Raise `InputError` if reading takes more memory, by the files' sizes, than the guard's hard limit leaves."""
+    """Raise `InputError` if, by the files' sizes, reading needs more memory than the guard's hard limit leaves."""
     text = 0
     for path in (file.path for file in source.files):
         text += (length := path.stat().st_size)
@@ -127,8 +127,8 @@ def require_memory_to_read(source: Source, config: Config) -> None:
     need = text * (WIDE_BYTES_PER_BYTE if config.market.layout == "wide" else BYTES_PER_BYTE)
     if need >= _LEAST_BYTES and need > (left := headroom_bytes(config.memory)):
         raise InputError(
-            f"{source.path} holds {size(text)} of prices: to read them takes some {size(need)} of memory, and "
-            f"{size(left)} can be taken here. Give fewer days or symbols, or more memory."
+            f"{source.path} holds {size(text)} of prices: reading them takes about {size(need)} of memory, but only "
+            f"{size(left)} is available. Give fewer days or symbols, or more memory."
         )
 
 
@@ -146,7 +146,7 @@ def _source_file(path: Path, partition: Partition, symbol_from: str | None, alon
     is_symbol = alone or (not partition and (named != stem or re.fullmatch(_SYMBOL, stem, re.IGNORECASE)))
     symbol = named if is_symbol else ""
     if symbol_from is not None and not (symbol := symbol_in(path.name, symbol_from)):
-        raise InputError(f"{path} is not named as market.symbol_from={symbol_from} says: rename it or change that.")
+        raise InputError(f"{path} does not match market.symbol_from={symbol_from}: rename it or change the setting.")
     with path.open("rb") as file:
         return SourceFile(path, _form_of(path), symbol, hashlib.file_digest(file, "sha256").hexdigest(), partition)
 

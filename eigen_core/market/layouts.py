@@ -1,7 +1,6 @@
-"""Layouts of price files: the role of each column by the settings or by all headings.
+"""Layouts of price files: the settings or the headings determine the role of each column.
 
-If the layout is neither configured nor known, reading is refused, with suggested settings: only these suggestions are
-guessed from cells.
+Unknown headings raise an error that suggests settings. Only these suggestions are guessed from cells.
 """
 
 import re
@@ -33,7 +32,7 @@ ALIASES: dict[Role, tuple[str, ...]] = {
 }
 """Headings of the long layout as `heading_key` returns them; the first one present counts."""
 
-# Of the suggested settings.
+# For the suggested settings.
 _ROWS, _MOST_SYMBOLS = 3_000, 500
 _ORDERS = (
     "%m %d %Y", "%d %m %Y", "%d %b %Y", "%d %B %Y", "%b %d %Y", "%B %d %Y", "%Y %b %d", "%Y %m %d", "%m %d %y",
@@ -71,7 +70,7 @@ Numbers = Mapping[str, "pd.Series[float]"]
 
 
 class LayoutError(InputError):
-    """A file cannot be read. The message follows the file's name."""
+    """A file cannot be read; the message continues a sentence that begins with the file's name."""
 
 
 def visible(text: str) -> str:
@@ -93,10 +92,10 @@ class Vendor:
     """The layout of a vendor's files.
 
     Attributes:
-        headings: keys of required headings, separated by spaces; `optional`: of further ones.
-        date_formats: of its dates; exactly one must fit. Empty: as in the long layout.
-        time_zone: time zone whose midnights, in UTC, are the dates.
-        symbol_from: pattern of file names; None: the name is the symbol.
+        headings, optional: keys of required and of optional headings, separated by spaces.
+        date_formats: formats, of which exactly one must fit; empty: the formats of the long layout.
+        time_zone: time zone in which the timestamps, written in UTC, are midnights.
+        symbol_from: pattern of file names; None: a file's name is its symbol.
         has_units: numbers have a currency, thousands separators or a unit's letter.
     """
 
@@ -137,9 +136,9 @@ VENDORS = {
         symbol_from="{symbol}-{part}.csv",
     ),
 }
-"""Files of Stooq, freqtrade and DuckDB have the headings of the long layout, those of yfinance two lines of them."""
+"""Files of Stooq, freqtrade and DuckDB have the headings of the long layout; yfinance writes two lines of headings."""
 
-# Files of the spot market in Binance's archive have no headings, but these.
+# The columns of spot prices in Binance's archive, whose files have no headings.
 _KLINES = (
     *("open_time", "open", "high", "low", "close", "volume", "close_time", "quote_volume", "count"),
     *("taker_buy_volume", "taker_buy_quote_volume", "ignore"),
@@ -149,7 +148,7 @@ _YFINANCE = "open high low close adjclose volume dividends stocksplits capitalga
 
 @dataclass(frozen=True)
 class Columns:
-    """Positions of a file's columns by role, and of the others, which are the symbols of a wide file."""
+    """Positions of a file's columns by role, and of its other columns, which are the symbols of a wide file."""
 
     roles: dict[Role, int]
     others: tuple[int, ...]
@@ -157,7 +156,7 @@ class Columns:
 
 
 def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
-    """Return the columns of these headings, None if unknown; raise `LayoutError` if a configured one is missing."""
+    """Return the columns of a file's headings, None if unknown; raise `LayoutError` if a configured one is missing."""
     seen = [visible(name) for name in names]
     named: dict[Role, int] = {}
     for role in ALIASES:
@@ -180,7 +179,7 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
         roles["close"] = roles.pop("adjusted_close")
     others = tuple(place for place in headed if place not in roles.values())
     is_whole = {"date", "close"} <= roles.keys()
-    # Beside other columns, "close" may be a ticker.
+    # In a file with unknown columns, "close" may be a ticker.
     is_long = {"symbol", "volume", "adjusted_close"} & roles.keys() or {"open", "high", "low"} <= roles.keys()
     if vendor is not None or {"close", "symbol"} & named.keys() or (is_whole and (is_long or not others)):
         return Columns(roles, others, vendor) if is_whole else None
@@ -228,9 +227,9 @@ def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
 
 
 def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
-    """Return the end of a sentence: suggested settings for a file.
+    """Return suggested settings for a file, as the end of a sentence.
 
-    Without the heading `date` of its dates its columns are unknown; `file_name` is that of a file without a symbol.
+    `date` is the heading of the dates, None if the columns are unknown; `file_name` is set if the symbol is unknown.
     """
     cells = {heading: column.head(_ROWS) for heading, column in cells.items()}
     found: dict[str, str] = {}
@@ -244,7 +243,7 @@ def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_nam
 
 
 def settings_to_add(found: Mapping[str, str]) -> str:
-    """Return the end of a sentence: settings of `market` to add to the command."""
+    """Return settings of `market` to add to the command, as the end of a sentence."""
     if not found:
         return (
             ": name its columns in market.columns.date, market.columns.close and so on, and the format of its dates in "
@@ -321,7 +320,7 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
         if not {"close", "symbol"} & named.keys():
             named["close"] = prices["close"]
         return date, {f"columns.{role}": visible(text) for role, text in named.items() if visible(text)}
-    # A second column of dates belongs to other symbols.
+    # A second column of dates means that symbols have their own dates.
     if not numbers or (of_one and not closes) or any(_are_dates(cells[heading]) for heading in texts):
         return date, {}
     settings = {"layout": "wide"}
@@ -334,7 +333,7 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
 
 
 def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, str]:
-    """Return the price columns by their headings, or open, high, low and close by their cells."""
+    """Find the price columns by their headings, and if these lack a price, open, high, low and close by their cells."""
     found: dict[Role, str] = {role: heading for role, heading in roles.items() if heading in numbers}
     for role, words in _WORDS.items():
         for heading in numbers:
@@ -379,7 +378,7 @@ def _likely_symbols(numbers: Numbers) -> list[str]:
 
 
 def _is_key(dates: "pd.Series[Any]", cells: "pd.Series[Any]") -> bool:
-    """Return whether date and this column identify rows, with fewer values than there are rows."""
+    """Return whether the column can be the symbols: date and cell identify a row, and cells repeat."""
     # The ticker NA may be read as missing.
     both = pd.DataFrame({"date": dates, "cells": cells.astype("str").fillna("")})[dates.notna().to_numpy()]
     return bool(both.duplicated().mean() < 0.01) and 1 < both["cells"].nunique() <= len(both) / 3
@@ -391,7 +390,7 @@ def _texts(column: "pd.Series[Any]") -> "pd.Series[str]":
 
 
 def _date_format(column: "pd.Series[Any]") -> str | None:
-    """Return the format that fits all dates, most of them consecutive; empty: none is needed; None: none fits."""
+    """Return the format that fits all dates, with most consecutive dates; empty if not needed, None if none fits."""
     texts = _texts(column)
     if parse_dates(texts)["valid"].all():
         return ""

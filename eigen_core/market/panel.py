@@ -1,27 +1,47 @@
-"""The panel: the market as arrays over days and columns, its size, and the normalisation of its features."""
+"""The panel: the market as arrays over days and columns, its cache, and the normalisation of its features."""
 
 import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from io import BufferedRandom
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, MarketConfig
-from eigen_core.market.features import Series, carry_forward
+from eigen_core.market.features import PanelFeatures, Series, carry_forward
+from eigen_core.market.files import Source
+from eigen_core.market.layouts import BAR
+from eigen_core.market.report import DataReport
+
+logger = logging.getLogger(__name__)
 
 LIMIT = 10.0
 """Bound of a normalised feature, in standard deviations."""
 
 _FEWEST_DAYS = 60
 _SMALLEST_DEVIATION = 1e-8
+_RESULT_BITS = 16
+# `_FORMAT` is part of the fingerprint; a cached panel with another `_READING` is rebuilt.
+_FORMAT, _READING = 1, 8
+_ARRAYS = ("features", "valid", *BAR, "dates")
+_UNFINISHED, _UNFINISHED_SECONDS, _COPIED_BYTES = ".unfinished-", 86_400.0, 4 << 20
 
 
 @dataclass(frozen=True)
 class Splits:
-    """Days of training, validation and holdout, in this order; windows reach back across a border, episodes do not.
+    """Days of training, validation and holdout; windows may reach back into the split before, episodes may not.
 
     `market.purge_days` days between them are unused (Lopez de Prado 2018, "Advances in Financial Machine Learning",
     section 7.4).
@@ -40,7 +60,7 @@ class Splits:
 
 
 def episode_starts(split: range, window: int, episode_days: int) -> range:
-    """Return the days of `split` on which an episode can start after a whole window; `InputError` if there are none."""
+    """Return the days of `split` on which an episode can start after a full window; `InputError` if there are none."""
     starts = range(max(split.start, window - 1), split.stop - episode_days + 1)
     if not starts:
         raise InputError(
@@ -111,13 +131,13 @@ def panel_of_prices(
     feature_names: Sequence[str],
     market: MarketConfig,
 ) -> Panel:
-    """Make a panel from arrays; its fingerprint is that of the arrays.
+    """Make a panel from arrays; its fingerprint is the SHA-256 of all arguments.
 
-    Features are `[days, columns, features]` and are not normalised, prices `[days, assets]` of the first columns, NaN
-    if missing. A tradable column is valid where it has a close, a context column everywhere.
+    Features, `[days, columns, features]`, are used without normalisation; prices are `[days, assets]` of the first
+    columns, NaN if missing. A tradable column is valid where it has a close, a context column on all days.
 
     Raises:
-        ValueError: the shapes do not fit together, or the dates do not increase.
+        ValueError: the shapes do not match, or the dates do not increase. `InputError`: no day is left for training.
     """
     features = np.ascontiguousarray(features, dtype=np.float32)
     days, columns, _ = shape = features.shape
@@ -131,12 +151,14 @@ def panel_of_prices(
             f"shape {shape}"
         )
     dates = np.asarray(dates).astype("datetime64[D]")
-    if dates.shape != (days,) or not np.all(dates[1:] > dates[:-1]):
-        raise ValueError("dates must be one a day and strictly increasing")
+    if dates.shape != (days,):
+        raise ValueError(f"dates have shape {dates.shape}: give one date for each of the {days} days of features")
+    if (unordered := np.flatnonzero(~(dates[1:] > dates[:-1]))).size:
+        raise ValueError(f"dates must increase, but {dates[unordered[0] + 1]} follows {dates[unordered[0]]}")
     if days <= market.days_after_training:
         raise InputError(
-            f"{days:,} days leave none to train on beside {market.validation_days} validation and "
-            f"{market.holdout_days} holdout days, and {market.purge_days} purged before each: give more or lower "
+            f"{days:,} days leave none to train on after {market.validation_days} validation and "
+            f"{market.holdout_days} holdout days, and {market.purge_days} purged before each: give more days, or lower "
             "market.validation_days, market.holdout_days or market.purge_days."
         )
     valid = np.ones((days, columns), dtype=np.bool_)
@@ -195,3 +217,103 @@ def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: ran
 
 def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float32]:
     return np.nan_to_num(np.clip((values - mean) / deviation, -LIMIT, LIMIT)).astype(np.float32)
+
+
+def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatures | None) -> str:
+    """Return the cache key of a panel; `features` None: `market` names no feature functions."""
+    within_days = market.intraday == "aggregate"
+    # `refuse` also drops an unfinished last day of bars.
+    counted = ("drop", "refuse") if within_days else ("drop",)
+    names = "own_features", "purge_days", "first_date", "last_date", "symbols", "symbol_from", "date_format", "decimal"
+    optional = {
+        **{name: getattr(market, name) for name in names},
+        "columns": market.columns.model_dump(exclude_none=True),
+        "suspicious": market.suspicious if market.suspicious in counted else None,
+        "intraday": [market.intraday, market.time_zone] if within_days else None,
+        "time_zone": None if within_days else market.time_zone,
+    }
+    inputs = {"format": _FORMAT, "files": [(file.name, file.sha256) for file in source.files]}
+    inputs |= {name: getattr(market, name) for name in ("context", "features", "validation_days", "holdout_days")}
+    # Only non-default values: older fingerprints do not contain these settings.
+    inputs |= {name: value for name, value in optional.items() if value}
+    fingerprint = hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()
+    if features is None:
+        return fingerprint
+    # Hash the values of functions, not their code, which may call other code that changes. CPUs differ in last bits.
+    digest = hashlib.sha256(fingerprint.encode())
+    for column in range(len(features.prices.symbols)):
+        for name, values in features.of_functions(column).items():
+            unknown = np.isnan(values)
+            mantissa, exponent = np.frexp(np.where(unknown, 0.0, values))
+            digest.update(name.encode())
+            for numbers in (unknown, np.rint(mantissa * 2**_RESULT_BITS).astype(np.int32), exponent.astype(np.int32)):
+                digest.update(numbers.tobytes())
+    return digest.hexdigest()
+
+
+def load_panel(folder: Path, fingerprint: str, market: MarketConfig) -> tuple[Panel, DataReport] | None:
+    """Return the cached panel, its arrays mapped and read-only; None if it is missing or damaged."""
+    if (path := next(folder.glob(f"{fingerprint}-*.safetensors"), None)) is None:
+        return None
+    try:
+        with _private_copy(path) as copy, safe_open(f"/proc/self/fd/{copy.fileno()}", "pt") as file:
+            if hashlib.file_digest(copy, "sha256").hexdigest() != path.stem.partition("-")[2]:
+                raise ValueError("its checksum is wrong")
+            content = json.loads(file.metadata()["content"])
+            # Torch maps the file: only pages that are read become resident.
+            arrays = {name: file.get_tensor(name).numpy() for name in _ARRAYS}
+        if content["fingerprint"] != fingerprint:
+            raise ValueError("its fingerprint is another one")
+        if content["reading"] != _READING:
+            raise ValueError("another version read its prices")
+        report = DataReport.of_dict(content["report"])
+    except (OSError, SafetensorError, ValueError, LookupError, TypeError, RecursionError) as error:
+        logger.warning("The cached panel %s is damaged or outdated (%s): rebuilding it from the prices.", path, error)
+        return None
+    for array in arrays.values():
+        array.setflags(write=False)
+    dates = arrays.pop("dates").astype("datetime64[D]")
+    symbols, names = tuple(content["symbols"]), tuple(content["feature_names"])
+    splits = Splits.of_days(len(dates), market)
+    panel = Panel(**arrays, dates=dates, symbols=symbols, feature_names=names, splits=splits, fingerprint=fingerprint)
+    return panel, report
+
+
+def _private_copy(path: Path) -> BufferedRandom:
+    """Return an unnamed copy, which no other process can change, on the same disk or, if that fails, in memory."""
+    with path.open("rb") as original:
+        try:
+            copy = tempfile.TemporaryFile(dir=path.parent)  # noqa: SIM115
+            shutil.copyfileobj(original, copy, _COPIED_BYTES)
+        except OSError:
+            original.seek(0)
+            copy = os.fdopen(os.memfd_create(path.name), "w+b")
+            shutil.copyfileobj(original, copy, _COPIED_BYTES)
+    copy.seek(0)
+    return copy
+
+
+def store_panel(folder: Path, panel: Panel, report: DataReport) -> None:
+    """Write `FINGERPRINT-SHA256.safetensors`, with the SHA-256 of the file; several processes may do so at once."""
+    arrays = {name: np.ascontiguousarray(getattr(panel, name)) for name in _ARRAYS}
+    arrays["dates"] = panel.dates.astype(np.int64)
+    content = {name: getattr(panel, name) for name in ("fingerprint", "symbols", "feature_names")}
+    content |= {"reading": _READING, "report": asdict(report)}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # Remove what killed processes left.
+        for unfinished in folder.glob(f"{_UNFINISHED}*"):
+            if time.time() - unfinished.stat().st_mtime > _UNFINISHED_SECONDS:
+                shutil.rmtree(unfinished, ignore_errors=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=_UNFINISHED, ignore_cleanup_errors=True) as own:
+            new = Path(own, "panel.safetensors")
+            save_file(arrays, new, {"content": json.dumps(content)})
+            with new.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+            for outdated in folder.glob(f"{panel.fingerprint}-*"):
+                outdated.unlink(missing_ok=True)
+            new.replace(folder / f"{panel.fingerprint}-{sha256}.safetensors")
+    except (OSError, SafetensorError) as error:
+        raise InputError(
+            f"The cache folder {folder.parent} cannot be written ({error}): set EIGEN_CACHE to a writable folder."
+        ) from error

@@ -1,4 +1,4 @@
-"""Read price files as rows, with columns that are configured or known by all headings."""
+"""Read price files as rows; the settings or the headings determine the columns."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ from eigen_core.market.files import Source, SourceFile, symbol_in
 from eigen_core.market.layouts import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
 
 OWN = "own column "
-"""Prefix of further numeric columns, which may have the name of a price."""
+"""Prefix of further numeric columns, whose names may equal a price's role."""
 
 _NO_VALUES = "na n/a #n/a nan -nan null none - -- . <na> nat #div/0! #value! #ref! #name? #num! #null!"
 _MARKERS = frozenset(("", *_NO_VALUES.split()))
@@ -53,7 +53,7 @@ class FileRows:
     Attributes:
         rows: `code`, index into `symbols`; `timestamp` and `offset` from `parse_dates`; and, in float64 with NaN for
             missing cells, prices by role and further columns with the prefix `OWN`.
-        read, undated: number of rows, and of those that were dropped without a date or symbol.
+        read, undated: number of rows, and number of rows dropped because they lack a date or symbol.
     """
 
     layout: str
@@ -78,19 +78,19 @@ def read_source(source: Source, market: MarketConfig, *, own_columns: bool = Fal
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             raise InputError(f"{file.path} {_UNREADABLE[file.form]}") from error
         except csv.Error as error:
-            words = f"has a first line that is no headings ({error}): write short ones there."
+            words = f"has no headings in its first line ({error}): write short ones there."
             raise InputError(f"{file.path} {words}") from error
         except pd.errors.ParserWarning as error:
             raise InputError(f"{file.path}{_MORE_CELLS}") from error
         except pd.errors.ParserError as error:
             reason = str(error).removeprefix("Error tokenizing data. C error: ").strip().rstrip(".")
-            raise InputError(f"{file.path} cannot be read as CSV: {reason}.") from error
+            raise InputError(f"{file.path} cannot be read as CSV ({reason}): correct or export it again.") from error
         yield rows
 
 
 @dataclass
 class _Table:
-    """A file's headings (with `tickers` of a second line) and cells, and the unit of its rows in messages."""
+    """A file's headings (`tickers`: a second line) and cells; messages name a row by `row_word`, from `first_row`."""
 
     file: SourceFile
     market: MarketConfig
@@ -104,7 +104,7 @@ class _Table:
     def rows(self, own_columns: bool) -> FileRows:
         if not len(self.cells):
             raise LayoutError(" has headings but no rows: give a file with dates and prices.")
-        unused = [key for key, value in self.file.partition if not self._has(key, value)]
+        unused = [key for key, value in self.file.partition if not self._add_partition(key, value)]
         names = (*dict.fromkeys(self.names), "Ticker") if self.tickers else self.names
         used = columns_of(names, self.market)
         if used is None:
@@ -141,7 +141,7 @@ class _Table:
             texts = self._symbols()
             codes, symbols = pd.factorize(texts, sort=True)
             kept &= texts != ""
-            # Equal rows count once.
+            # Ignore duplicate rows.
             again = "symbol" not in used.roles and timestamps["timestamp"][kept & ~self.cells.duplicated()].duplicated()
             if np.mean(again) > _REPEATED:
                 raise LayoutError(
@@ -171,8 +171,8 @@ class _Table:
             vendor=used.vendor,
         )
 
-    def _has(self, key: str, value: str) -> bool:
-        """Return whether a partition's key is a column; add it as one if it is the symbol or the date."""
+    def _add_partition(self, key: str, value: str) -> bool:
+        """Add a partition's key as a column if it is the symbol or the date; return whether it is a column."""
         aliases = next((ALIASES[role] for role in ("symbol", "date") if heading_key(key) in ALIASES[role]), ())
         if aliases and not self.tickers and not any(heading_key(name) in aliases for name in self.names):
             self.cells[len(self.names)] = "" if value == _NO_PARTITION else unquote(value)
@@ -196,12 +196,12 @@ class _Table:
         formats = (self.market.date_format,) if self.market.date_format else vendor.date_formats if vendor else ()
         parsed = parse_dates(self.cells[place], formats)
         if not (valid := parsed.pop("valid")).all():
-            raise self._refused(place, ~valid, f"no date as {' or '.join(formats) or '2024-12-31'}{self._advice()}")
+            raise self._cell_error(place, ~valid, f"no date as {' or '.join(formats) or '2024-12-31'}{self._advice()}")
         if "time" in self.used.roles:
             written, times = parsed["timestamp"], self.used.roles["time"]
             seconds = np.where(written.isna(), 0.0, parse_times_of_day(self.cells[times]))
             if np.isnan(seconds).any():
-                raise self._refused(times, np.isnan(seconds), "no time of day: write 16:00:00.")
+                raise self._cell_error(times, np.isnan(seconds), "no time of day: write 16:00:00.")
             days = written.dt.normalize()
             parsed["timestamp"] = days + seconds.astype(np.int64).astype("timedelta64[s]")
             if (written.notna() & (written != days) & (written != parsed["timestamp"])).any():
@@ -224,7 +224,7 @@ class _Table:
             numbers = numbers.where(parts[0] != "-", -numbers)
         wrong = numbers.isna() & ~texts.str.lower().isin(_MARKERS)
         if wrong.any():
-            raise self._refused(place, wrong, "no number: write it as 1234.5.")
+            raise self._cell_error(place, wrong, "no number: write it as 1234.5.")
         return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
     def _is_own(self, place: int) -> bool:
@@ -234,7 +234,7 @@ class _Table:
             return False
         return bool(pd.to_numeric(column, errors="coerce").notna().mean() > 0.5)
 
-    def _refused(self, place: int, wrong: ArrayLike, kind: str) -> LayoutError:
+    def _cell_error(self, place: int, wrong: ArrayLike, kind: str) -> LayoutError:
         row = int(np.argmax(wrong))
         text = str(self.cells[place].iloc[row]).strip()
         shown = text if len(text) <= 40 else f"{text[:40]}..."
@@ -297,7 +297,7 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
         raise LayoutError(_MORE_CELLS)
     del cells[width - 1]
     if lost := content.count(b"\n", start) - len(cells):
-        raise LayoutError(f" has a quotation mark without its second one, which hides {lost:,} lines: remove it.")
+        raise LayoutError(f" has a quotation mark that is not closed, which hides {lost:,} lines: remove it.")
     return _Table(file, market, names, tickers, cells, "line", above + skipped + 1)
 
 
@@ -362,7 +362,7 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
     try:
         cells = stored.to_pandas(date_as_object=False)
     except KeyError as error:
-        raise LayoutError(f" has a time zone that is not known ({error}): write dates as YYYY-MM-DD.") from error
+        raise LayoutError(f" has an unknown time zone ({error}): write dates as YYYY-MM-DD.") from error
     names, tickers, _ = layouts.headings_of([tuple(map(str, cells.columns)), (), ()])
     cells.columns = pd.RangeIndex(len(names))
     # Two levels of headings become names like ('Close', 'AAPL').

@@ -1,4 +1,4 @@
-"""The data report: prices, errors and corrections."""
+"""The data report: sentences about the prices, their errors and corrections."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -50,11 +50,11 @@ _SENTENCES: Mapping[str, str] = {
     "derived": "{derived_highs:high} and {derived_lows:low} missing: taken from open and close.",
     "missing_opens": "{missing_opens:day} of prices without an open: orders fill at the close there.",
     "adjusted_prices": "{adjusted_prices:day} of prices brought to the scale of the adjusted close.",
-    "carried_adjustments": "{carried_adjustments:day} of these without an adjusted close: adjusted as the symbol's "
-    "last one.",
+    "carried_adjustments": "{carried_adjustments:day} of these without an adjusted close: adjusted by the symbol's "
+    "last factor.",
     "large_moves": "{large_moves:change} from a price to the next by more than a factor of two: kept; check that "
     "prices are adjusted for splits.",
-    "ended": "{ended:tradable symbol} without a price on the last day: a position in a symbol that has none for "
+    "ended": "{ended:tradable symbol} without a price on the last day: a position in a symbol without prices for "
     "{delisting_days} days is booked at its last close less {delisting_loss}.",
     "survivors": "No tradable symbol ends before the last day: probably only survivors were chosen. A backtest on "
     "survivors earns more than trading would have, because failed symbols are missing.",
@@ -162,7 +162,7 @@ class DataReport:
         return TypeAdapter(cls).validate_python(values)
 
     def lines(self, trading: TradingConfig | None = None) -> list[str]:
-        """Return the report as sentences; without `trading` they name settings instead of values."""
+        """Return the report as sentences, which without `trading` name settings instead of their values."""
         universe, tradable = self.universe, [history for history in self.symbols if history.tradable]
         days, loss = "trading.delisting_days", "trading.delisting_loss"
         if trading is not None:

@@ -15,7 +15,7 @@ Grid = NDArray[np.float64]
 Kind = Literal[
     "spike", "jump", "move", "not positive", "unusable", "twice", "adjusted late", "last day", "stale", "unfinished"
 ]  # fmt: skip
-Finding = tuple[Kind, int, str]  # position of the day, and the numbers that show it
+Finding = tuple[Kind, int, str]  # kind, position of the day, prices as text
 
 _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
 _SPLITS = (Fraction(3, 2), *map(Fraction, _WHOLE), *(Fraction(1, new) for new in _WHOLE))
@@ -43,8 +43,8 @@ _HARMLESS: frozenset[Kind] = frozenset(("move", "unusable", "stale", "unfinished
 
 @dataclass(frozen=True)
 class SuspiciousRow:
-    """A suspicious row: symbol (empty: all), day (YYYY-MM-DD, the first of several), numbers, and whether it was
-    dropped."""
+    """A suspicious row: symbol (empty: all), day (YYYY-MM-DD, the first of several), prices as text (`detail`), and
+    whether it was dropped (`left_out`)."""
 
     kind: Kind
     symbol: str
@@ -58,7 +58,7 @@ class SuspiciousRow:
 
 
 def distorting(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
-    """Return the rows in the panel that `market.suspicious` decides on: they distort metrics."""
+    """Return the rows that distort metrics and were not dropped; `market.suspicious` says what to do with them."""
     return tuple(row for row in rows if row.kind not in _HARMLESS and not row.left_out)
 
 
@@ -128,7 +128,7 @@ def _jumps(first: Grid, close: Grid) -> Iterator[Finding]:
         distances = np.abs(overnight[move] - _SPLIT_MOVES)
         split = _SPLITS[int(distances.argmin())] if distances.min() <= _SPLIT_TOLERANCE else None
         sides = moves[max(move - _DAYS_AROUND, 0) : move], moves[move + 1 : move + 1 + _DAYS_AROUND]
-        # Without other changes of scale, such as the one back.
+        # Exclude other changes of scale, such as a reversal.
         small = (side[np.abs(side) < np.log(_SPIKE)] for side in sides)
         around = [side for side in small if len(side) >= _FEWEST_DAYS_AROUND]
         deviation, size = max((side.std() for side in around), default=np.inf), abs(moves[move])

@@ -66,7 +66,6 @@ class PriceRows:
         return replace(self.kept(kept), found=(*self.found, *left_out))
 
     def between(self, first: str | None, last: str | None) -> "PriceRows":
-        """Return the rows from `first` to `last`, inclusive."""
         begin, end = np.datetime64(first or "0001-01-01"), np.datetime64(last or "9999-12-31")
         return self.kept((self.days >= begin) & (self.days <= end))
 
@@ -75,8 +74,8 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
     """Join the rows of all files (`parts`, with their `names`) into rows of days.
 
     Raises:
-        InputError: symbols differ only in case, timestamps do not determine the day, or there are intraday bars that
-            are not to be aggregated or cannot be. The message names the source, `where`.
+        InputError: symbols are missing or differ only in case, timestamps do not determine the day, or intraday bars
+            cannot be aggregated or `market.intraday` forbids it. The message names the source, `where`.
     """
     symbols = _symbols(parts, market, where)
     codes = {symbol: code for code, symbol in enumerate(symbols)}
@@ -102,7 +101,7 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
     counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
     has_bars, day = _are_bars(rows), rows["day"]
-    # The last day's rows alone are not at midnight.
+    # Only the last day's rows have a time of day.
     unfinished = str(day.max().date()) if ((rows["local"] != day) == (day == day.max())).all() else ""
     if has_bars:
         _refuse_bars(rows, market, where)
@@ -145,23 +144,23 @@ def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tup
         for symbol, rows in zip(part.symbols, np.bincount(part.rows["code"], minlength=len(part.symbols)), strict=True)
         if rows and (wanted is None or symbol in wanted)
     )
+    if missing := sorted(set(market.symbols) - found.keys()):
+        raise InputError(f"market.symbols names '{missing[0]}', which is not in {where}: correct or remove it.")
     if not found:
         raise InputError(f"{where} has no row with a date and a symbol: give dates as YYYY-MM-DD, and a symbol.")
-    if missing := sorted(set(market.symbols) - found.keys()):
-        raise InputError(f"market.symbols names '{missing[0]}', which is not in {where}: correct it or leave it out.")
     alike = {symbol: normalize("NFKC", symbol).casefold() for symbol in found}
     spelled = {key: symbol for symbol, key in alike.items()}
     if wanted is None and len(spelled) < len(found):
         one = next(symbol for symbol in found if spelled[alike[symbol]] != symbol)
         raise InputError(
-            f"{where} has the symbols '{one}' and '{spelled[alike[one]]}', which differ in case or form alone: write "
-            "both alike if they are one, or name all symbols that are to be read in market.symbols."
+            f"{where} has the symbols '{one}' and '{spelled[alike[one]]}', which differ only in case or Unicode form: "
+            "if they are one symbol, write both alike; otherwise list all symbols to read in market.symbols."
         )
     return tuple(found) if any(part.layout == "wide" for part in parts) else tuple(sorted(found))
 
 
 def _are_bars(rows: pd.DataFrame) -> bool:
-    """Return whether most days of symbols have rows at several times, or some at many; a live row causes neither."""
+    """Return whether most days of symbols have several times, or over 5 % do, with many times (a live row has one)."""
     if rows["utc"].nunique() == rows["day"].nunique():
         return False
     rows = rows[["code", "utc", "day"]].drop_duplicates()
@@ -196,7 +195,7 @@ def _refuse_bars(rows: pd.DataFrame, market: MarketConfig, where: str) -> None:
 
 def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tuple[pd.DataFrame, int, str]:
     """Return the days formed by bars, the number of repeated bars, and the last day if its bars end early."""
-    # Compared in UTC: a local clock that is put back shows an hour twice.
+    # Compare in UTC: a local clock that is set back shows an hour twice.
     values = [name for name in map(str, rows) if name in PRICE_ROLES or name.startswith(OWN)]
     bars = rows[rows[values].notna().any(axis=1)].sort_values(["code", "utc"], kind="stable")
     _refuse_sessions_over_midnight(bars["day"].to_numpy().astype("datetime64[D]"), where)
@@ -225,7 +224,7 @@ def _days_of_bars(rows: pd.DataFrame, symbols: Sequence[str], where: str) -> tup
 def _refuse_sessions_over_midnight(days: Days, where: str) -> None:
     """Refuse bars whose sessions reach into the weekend: aggregated by midnight they would form an extra day."""
     days, bars = np.unique(days, return_counts=True)
-    # The first and the last may be cut.
+    # The first and the last day may be incomplete.
     weekdays, bars = weekdays_of(days[1:-1]), bars[1:-1]
     usual = bars[weekdays < SATURDAY]
     for weekday, name in ((SATURDAY, "Saturdays"), (_SUNDAY, "Sundays")):
@@ -270,7 +269,7 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
         spacing = int(np.median(list(longer.values())))
         name = next((each for each, days_of in _BARS.items() if spacing in days_of), f"{spacing}-day")
         raise InputError(
-            f"{source}: most rows of {len(longer)} of {len(symbols)} symbols, '{next(iter(longer))}' first, follow "
-            f"each other after about {spacing} days: these look like {name} bars. Holding days, windows and yearly "
-            "figures count trading days: give daily bars."
+            f"{source}: most rows of {len(longer)} of {len(symbols)} symbols, such as '{next(iter(longer))}', are "
+            f"about {spacing} days apart, like {name} bars. Holding days, windows and annual metrics count trading "
+            "days: give daily bars."
         )

@@ -163,7 +163,7 @@ def test_invisible_characters_make_no_symbol(tmp_path: Path, character: str) -> 
 @pytest.mark.parametrize(("one", "other"), [("AAA", "aaa"), ("AAA", "ＡＡＡ"), ("É", "E\u0301")])
 def test_symbols_that_differ_in_case_or_form_alone_are_refused(tmp_path: Path, one: str, other: str) -> None:
     bars = BARS.replace({"AAA": one, "BBB": other})
-    with pytest.raises(InputError, match="differ in case or form alone"):
+    with pytest.raises(InputError, match="differ only in case or Unicode form"):
         read(write_csv(tmp_path / "p.csv", bars))
     assert len(read(tmp_path / "p.csv", f"market.symbols={one},{other}").symbols) == 2
 
@@ -248,7 +248,7 @@ def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Pa
 def test_what_is_no_price_is_not_left_out_row_by_row(tmp_path: Path) -> None:
     returns = wide(AAA=np.random.default_rng(2).normal(size=60))
     path = write_csv(tmp_path / "p.csv", returns)
-    with pytest.raises(InputError, match=r"suspicious rows of 120, so they are probably no prices"):
+    with pytest.raises(InputError, match=r"suspicious rows of 120, so they are probably not prices"):
         read(path, "market.layout=wide", "market.suspicious=drop")
 
 

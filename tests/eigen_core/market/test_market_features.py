@@ -241,7 +241,7 @@ def test_columns_of_several_files(tmp_path: Path, bars: pd.DataFrame) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda frame: frame.drop(columns=["Mood", "news count"]), "no numeric column beside date"),
+        (lambda frame: frame.drop(columns=["Mood", "news count"]), "no numeric column except date"),
         (lambda frame: frame.rename(columns={"Mood": "range"}), "Several features are called 'range'"),
         (lambda frame: frame.assign(Mood=frame["Mood"].astype(object).mask(frame.index == 7, "good")), "line 9"),
         (

@@ -118,7 +118,7 @@ def prices_spaced(*spacings: pd.DatetimeIndex) -> pd.DataFrame:
 
 @pytest.mark.parametrize(
     ("frequency", "words"),
-    [("W-FRI", "7 days: these look like weekly bars"), ("BME", "monthly"), ("BQE", "quarterly"), ("3D", "3-day bars")],
+    [("W-FRI", "7 days apart, like weekly bars"), ("BME", "monthly"), ("BQE", "quarterly"), ("3D", "3-day bars")],
 )
 def test_longer_bars_are_refused(tmp_path: Path, frequency: str, words: str) -> None:
     days = pd.date_range("2010-01-01", "2019-12-31", freq=frequency)
@@ -126,7 +126,7 @@ def test_longer_bars_are_refused(tmp_path: Path, frequency: str, words: str) -> 
     moved = days.where(np.arange(len(days)) % 9 != 0, days - pd.Timedelta(days=1)).delete([30, 31])
     for dates in (days, moved) if frequency == "W-FRI" else (days,):
         path = write_csv(tmp_path / "p.csv", prices_spaced(dates, dates[5:], dates))
-        with pytest.raises(InputError, match=f"3 of 3 symbols, 'S0' first.*{words}.*give daily bars"):
+        with pytest.raises(InputError, match=f"3 of 3 symbols, such as 'S0'.*{words}.*give daily bars"):
             cleaned(path)
 
 
@@ -134,7 +134,7 @@ def test_weekly_symbols_beside_daily_ones_are_read(tmp_path: Path) -> None:
     weekly = DAYS[DAYS.day_of_week == 2]
     path = write_csv(tmp_path / "p.csv", prices_spaced(DAYS, DAYS, weekly, weekly))
     assert cleaned(path)[0].symbols == ("S0", "S1", "S2", "S3")
-    with pytest.raises(InputError, match="2 of 3 symbols, 'S1' first"):
+    with pytest.raises(InputError, match="2 of 3 symbols, such as 'S1'"):
         cleaned(write_csv(path, prices_spaced(DAYS, weekly, weekly)))
     assert cleaned(path, context=("S1", "S2"))[0].assets == 1
 
