@@ -267,7 +267,7 @@ def report(
 ) -> None:
     """Write what a run or a walk would have earned, and whether to believe it, into one HTML file that can be sent."""
     from eigen_core.reporting.report import is_report_of_walk, write_report, write_walk_report
-    from flows.server.reporter import publish
+    from flows.server.artifacts import publish
 
     where, file = store_of(store), out or Path(f"{name}-report.html")
     of_walk = is_report_of_walk(where, name, span=span, agent=agent)

@@ -28,6 +28,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
 from eigen_core.training.listener import Listener, Training
+from flows.server.artifacts import Reporter, require_server, server_asked, server_is_there
 from flows.server.environment import (
     DEPLOYMENT,
     POOL,
@@ -39,7 +40,6 @@ from flows.server.environment import (
     tagged_run,
 )
 from flows.server.prefect_internals import LIMIT_REACHED
-from flows.server.reporter import Reporter, require_server, server_asked, server_is_there
 from flows.server.state_directory import ProcessRecord, wait_until
 
 if TYPE_CHECKING:

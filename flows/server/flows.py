@@ -163,7 +163,7 @@ def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: boo
     """
     # As in `train_flow`: this file is rarely read to clean something.
     from eigen_core.housekeeping import clean_runs
-    from flows.server.reporter import publish_cleaning
+    from flows.server.artifacts import publish_cleaning
 
     store = store_from_environment(os.environ) or CheckpointConfig().store
     cleaned = clean_runs(store, None, grace_hours * 3_600.0, dry_run=dry_run)

@@ -100,7 +100,7 @@ def page_of(api: str, flow_run_id: str) -> str:
 
 
 def run_page_of(client: SyncPrefectClient, api: str, run: str) -> str | None:
-    from flows.server.reporter import artifact_key
+    from flows.server.artifacts import artifact_key
 
     wanted = ArtifactCollectionFilter.model_validate({"key": {"any_": [artifact_key(run)]}})
     found = client.read_latest_artifacts(artifact_filter=wanted, limit=1)

@@ -19,7 +19,7 @@ from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import pages, tables
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
-from flows.server.reporter import Artifacts, Reporter, artifact_key, server_asked, server_is_there
+from flows.server.artifacts import Artifacts, Reporter, artifact_key, server_asked, server_is_there
 
 # The rest is expected to take as long as these last generations.
 _RECENT = 5

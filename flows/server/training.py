@@ -32,8 +32,8 @@ from eigen_core.training import journals
 from eigen_core.training.runs import Run, require_named, require_store, runs_in
 from eigen_core.training.stop_requests import stop_requests_unmasked
 from flows.server import environment, flow_runs
+from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
-from flows.server.reporter import Reporter, retry_once, server_is_there
 from flows.server.state_directory import StateDirectory
 from tasks.phases import TASKS
 

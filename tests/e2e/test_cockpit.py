@@ -8,9 +8,9 @@ from operated import GENERATIONS, PHASES, Operated, Undisturbed
 from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES, Config
+from flows.server.artifacts import artifact_key
 from flows.server.deploying import client_of
 from flows.server.launching import run_page_of
-from flows.server.reporter import artifact_key
 
 _MISSING = missing_browser()
 

@@ -16,9 +16,9 @@ from eigen_core import generation
 from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import Config
+from flows.server.artifacts import artifact_key
 from flows.server.environment import FINISHED_NAME
 from flows.server.flows import cleanup_flow, train_flow
-from flows.server.reporter import artifact_key
 
 pytestmark = pytest.mark.usefixtures("prefect_api")
 

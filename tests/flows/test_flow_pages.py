@@ -14,7 +14,7 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.client.schemas.objects import Artifact, FlowRun
 from training_flow_cases import records, train
 
-import flows.server.reporter
+import flows.server.artifacts
 from eigen_core import generation
 from eigen_core.checkpoint.location import open_store
 from eigen_core.planning.run_plan import RunTooLargeError
@@ -46,7 +46,7 @@ def pages_of(flow_run: UUID) -> dict[str, Artifact]:
 def test_a_flow_run_has_one_page_of_each_kind_and_a_resume_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flows.server.reporter, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(flows.server.artifacts, "_EVERY_SECONDS", 0.0)
     monkeypatch.setattr(Drawing, "is_done", lambda drawing: drawing._process.wait() == 0)
     config = small_flow_config(tmp_path, reporting={"plot_every": 2}, market={"holdout_days": 50})
     heard: list[dict[str, str]] = []

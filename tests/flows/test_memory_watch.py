@@ -27,8 +27,8 @@ from eigen_core.config import Config
 from eigen_core.machine import MemoryGuardError
 from eigen_core.training.journals import memory_reports
 from eigen_core.training.runs import status_of
+from flows.server.artifacts import artifact_key
 from flows.server.environment import GUARD_NAME
-from flows.server.reporter import artifact_key
 
 MB = 1_000_000
 ROOM_GB = 0.25

@@ -15,7 +15,7 @@ from prefect import State
 from training_flow_cases import records, train
 
 import eigen_core.run
-import flows.server.reporter
+import flows.server.artifacts
 import tasks.phases
 from eigen_core import generation as phases
 from eigen_core.checkpoint.integrity import checksummed, holdout_name
@@ -201,7 +201,7 @@ def test_a_server_that_takes_no_artifacts_does_not_stop_a_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
 ) -> None:
     failing = Mock(side_effect=httpx.ConnectError("no server"))
-    monkeypatch.setattr(flows.server.reporter, "create_markdown_artifact", failing)
+    monkeypatch.setattr(flows.server.artifacts, "create_markdown_artifact", failing)
     monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()

@@ -21,7 +21,7 @@ from eigen_core.market import build_panel
 from eigen_core.reporting.compare import write_comparison
 from eigen_core.reporting.report import HEADLINES, write_report
 from flows.cli.app import app
-from flows.server import reporter
+from flows.server import artifacts as reporter
 
 ONE, OTHER, LONGER = "one", "other", "longer"
 REPORT_KEYS = {

@@ -21,7 +21,7 @@ from eigen_core.reporting.report import is_report_of_walk, report_of_walk, repor
 from eigen_core.reporting.walk_report import WalkResult, equity_table, play_walk, pooled, write_walk
 from eigen_core.training.runs import Run
 from flows.cli.walk import print_walk, walk_document
-from flows.server import reporter as publishing
+from flows.server import artifacts as publishing
 
 pytestmark = pytest.mark.thorough
 

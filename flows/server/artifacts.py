@@ -1,4 +1,4 @@
-"""Reports of a training to Prefect's server: artifacts and names, sent in a thread of their own."""
+"""Artifacts of a training on Prefect's server, and the thread that sends them."""
 
 import hashlib
 import logging

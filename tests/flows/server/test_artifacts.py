@@ -1,4 +1,4 @@
-"""Reports to a server: sent beside the training, renewed in place, and not waited for where it is away."""
+"""Artifacts of a training at a server, renewed in place in a thread that waits for no unavailable server."""
 
 import json
 import logging
@@ -19,8 +19,8 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
 from prefect.client.schemas.objects import Artifact
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED, temporary_settings
 
-from flows.server import reporter as reporter_module
-from flows.server.reporter import KINDS, REFUSALS, Artifacts, Reporter, artifact_key, publish_cleaning, retry_once
+from flows.server import artifacts as artifacts_module
+from flows.server.artifacts import KINDS, REFUSALS, Artifacts, Reporter, artifact_key, publish_cleaning, retry_once
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def present(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         if not answers[-1]:
             raise httpx.ConnectError("it does not answer")
 
-    monkeypatch.setattr(reporter_module, "require_server", require)
-    monkeypatch.setattr(reporter_module, "SyncClientContext", nullcontext)
+    monkeypatch.setattr(artifacts_module, "require_server", require)
+    monkeypatch.setattr(artifacts_module, "SyncClientContext", nullcontext)
     return answers
 
 
@@ -60,8 +60,8 @@ def test_of_reports_of_a_kind_the_newest_is_sent_and_none_waits_for_another() ->
 def test_a_server_that_does_not_answer_is_logged_once_and_asked_again(
     present: list[bool], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(reporter_module, "_EVERY_SECONDS", 0.0)
-    monkeypatch.setattr(reporter_module, "get_run_logger", lambda: logging.getLogger("reporter"))
+    monkeypatch.setattr(artifacts_module, "_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(artifacts_module, "get_run_logger", lambda: logging.getLogger("reporter"))
     sent: list[int] = []
     reporter = Reporter("mine")
     for number, answers in enumerate((False, False, True, False, True)):
@@ -134,7 +134,7 @@ def test_a_table_that_a_server_does_not_take_is_logged(
     def failing(**options: object) -> None:  # noqa: ARG001
         raise httpx.ConnectError("no server")
 
-    monkeypatch.setattr(reporter_module, "create_table_artifact", failing)
+    monkeypatch.setattr(artifacts_module, "create_table_artifact", failing)
     in_a_flow_run(lambda: publish_cleaning("runs", []))
     assert "The table of the cleaning could not be shown: ConnectError: no server" in caplog.text
 
@@ -162,7 +162,7 @@ class _Overloaded(BaseHTTPRequestHandler):
 
 @pytest.mark.thorough
 def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reporter_module, "_CALL_SECONDS", 0.5)
+    monkeypatch.setattr(artifacts_module, "_CALL_SECONDS", 0.5)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Overloaded)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
