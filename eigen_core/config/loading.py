@@ -64,7 +64,7 @@ def parse_assignments(assignments: Iterable[str]) -> dict[str, Any]:
         if key in seen:
             raise InputError(f"{key} is given twice: give it once.")
         seen.add(key)
-        value = _parse_value(_known(key), text)
+        value = _parse_value(_setting_of(key), text)
         *sections, name = key.split(".")
         inner = values
         for section in sections:
@@ -99,7 +99,7 @@ def differing_keys(one: Config, other: Config) -> tuple[str, ...]:
     return tuple(key for key in settings() if key in left and key in right and left[key] != right[key])
 
 
-def _known(key: str) -> Setting:
+def _setting_of(key: str) -> Setting:
     if key not in settings():
         raise InputError(_unknown(key))
     return settings()[key]

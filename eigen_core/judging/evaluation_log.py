@@ -73,7 +73,7 @@ def _copied_head(store: Store) -> Head | None:
         return None
 
 
-def _opened_head(store: Store) -> Head:
+def _head_or_new(store: Store) -> Head:
     found = _stored_head(store)
     if found is not None:
         return found
@@ -178,9 +178,9 @@ def record_look(store: Store, look: Look) -> None:
     content = look.model_dump_json().encode()
     if store.stat(look.name) is not None or not store.create(look.name, content):
         return
-    ledger = _opened_head(store).ledger
+    ledger = _head_or_new(store).ledger
     for _ in range(_ATTEMPTS):
-        last = _last(store, ledger)
+        last = _newest_entry(store, ledger)
         if last.number == LAST:
             raise InputError(
                 f"The evaluation log in {store.url} names entry {LAST:,}, which no log reaches: restore {LEDGER_HEAD} "
@@ -198,7 +198,7 @@ def record_look(store: Store, look: Look) -> None:
     )
 
 
-def _last(store: Store, ledger: str) -> Head:
+def _newest_entry(store: Store, ledger: str) -> Head:
     """Return number and hash of the newest entry in the chain, the head or its local copy; number 0 without entries."""
     heads = [head for head in (_stored_head(store), _copied_head(store)) if head is not None and head.ledger == ledger]
     newest = max(_names(store, LOOKS_CHAIN, _ENTRY), default=None)

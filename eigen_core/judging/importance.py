@@ -81,7 +81,7 @@ def importance(
     found: list[list[Importance]] = []
     for done, (name, part) in enumerate(parts, 1):
         moved = []
-        for changed in _moved(panel, part, days, draws, generator):
+        for changed in _shifted(panel, part, days, draws, generator):
             other = _task(config, changed, weights.device)
             moved.append([_play(other, agent, starts) for agent in weights])
         found.append([_importance(name, *played) for played in zip(usual, zip(*moved, strict=True), strict=True)])
@@ -101,7 +101,7 @@ def _task(config: Config, panel: Panel, device: torch.device) -> PanelTask:
     return task
 
 
-def _moved(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
+def _shifted(panel: Panel, part: _Part, days: range, draws: int, generator: np.random.Generator) -> Iterator[Panel]:
     """Yield panels with the values of `part` (columns, features) shifted cyclically within `days`."""
     nearest = max(1, int(_NEAREST * len(days)))
     for shift in generator.integers(nearest, max(len(days) - nearest, nearest + 1), draws):

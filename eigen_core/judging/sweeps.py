@@ -132,12 +132,14 @@ class Study:
             storage=f"sqlite:///{path}", study_name=path.stem, direction="maximize", pruner=pruner, load_if_exists=True
         )
         self._definition = definition
-        begun, now = self._study.user_attrs.get(_DEFINITION), definition.document()
-        if begun is None:
+        stored, now = self._study.user_attrs.get(_DEFINITION), definition.document()
+        if stored is None:
             self._study.set_user_attr(_DEFINITION, now)
             return
-        options = [f"--{key}" for key in ("vary", "seeds", "prune") if begun[key] != now[key]]
-        require_same_definition(f"Sweep '{path.stem}'", config_from_stored(begun["config"]), definition.config, options)
+        options = [f"--{key}" for key in ("vary", "seeds", "prune") if stored[key] != now[key]]
+        require_same_definition(
+            f"Sweep '{path.stem}'", config_from_stored(stored["config"]), definition.config, options
+        )
 
     def trials(self) -> list[Any]:
         return list(self._study.trials)

@@ -151,7 +151,7 @@ class TrustTrials:
             number = len(found) + 1
             started(number, len(wanted))
             with computing_threads(self._config.threads):
-                trial = self._made(edge, seed)
+                trial = self._run_trial(edge, seed)
             _write(path, trial.model_dump(mode="json"))
             finished(trial, number, len(wanted))
             found.append(trial)
@@ -165,7 +165,7 @@ class TrustTrials:
     def _path(self, edge: float | None, seed: int) -> Path:
         return self._folder / f"{'noise' if edge is None else f'edge-{edge:g}'}-{seed}.json"
 
-    def _made(self, edge: float | None, seed: int) -> Trial:
+    def _run_trial(self, edge: float | None, seed: int) -> Trial:
         config = self._config.model_copy(update={"seed": seed})
         panel = self._noise(seed) if edge is None else with_planted_edge(self._panel, config.trading, edge, seed)
         state = start_training(config, panel)

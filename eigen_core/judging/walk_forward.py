@@ -182,11 +182,11 @@ def require_same_walk(walk: Walk) -> None:
     store, now = open_store(walk.config.checkpoint.store), walk.document()
     if store.stat(_document_name(walk.name)) is None:
         return
-    begun = _begun(store, walk.name)
-    options = [f"--{key.replace('_', '-')}" for key in ("train_days", "seeds") if begun[key] != now[key]]
-    if begun["days"] != now["days"]:
+    stored = _stored_definition(store, walk.name)
+    options = [f"--{key.replace('_', '-')}" for key in ("train_days", "seeds") if stored[key] != now[key]]
+    if stored["days"] != now["days"]:
         options.append("the days of its folds")
-    require_same_definition(f"Walk '{walk.name}'", config_from_stored(begun["config"]), walk.config, options)
+    require_same_definition(f"Walk '{walk.name}'", config_from_stored(stored["config"]), walk.config, options)
 
 
 def is_walk(store: str, name: str) -> bool:
@@ -205,8 +205,8 @@ def stored_walk(store: str, name: str) -> Walk:
         InputError: there is no such walk, it is not finished, or its prices changed.
         StoreUnavailableError: the store does not answer.
     """
-    begun = _begun(open_store(store), name)
-    config, folds = config_from_stored(begun["config"]), len(begun["days"])
+    stored = _stored_definition(open_store(store), name)
+    config, folds = config_from_stored(stored["config"]), len(stored["days"])
     # The first run's settings have this machine's path of the prices, and the champions' account.
     own = Run.open(store, f"{name}-fold-1-seed-{config.seed}").config_to_resume()
     config = config.model_copy(
@@ -218,9 +218,9 @@ def stored_walk(store: str, name: str) -> Walk:
     )
     dates = build_panel(config)[0].dates
     # The prices may have new days after the walk.
-    dates = dates[dates <= np.datetime64(begun["days"][-1][-1])]
-    walk = plan_walk(name, config, dates, folds, train_days=begun["train_days"], seeds=begun["seeds"])
-    if walk.document()["days"] != begun["days"]:
+    dates = dates[dates <= np.datetime64(stored["days"][-1][-1])]
+    walk = plan_walk(name, config, dates, folds, train_days=stored["train_days"], seeds=stored["seeds"])
+    if walk.document()["days"] != stored["days"]:
         raise InputError(f"Walk '{name}' was started with prices of other days: restore those prices.")
     for run, _ in walk.runs():
         if status_of(store, run).state != "finished":
@@ -232,7 +232,7 @@ def _document_name(name: str) -> str:
     return f"{WALKS}{name}.json"
 
 
-def _begun(store: Store, name: str) -> Mapping[str, Any]:
+def _stored_definition(store: Store, name: str) -> Mapping[str, Any]:
     document = _document_name(name)
     try:
         return parse_checksummed(store.read(document, _MOST_BYTES))

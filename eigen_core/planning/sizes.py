@@ -134,12 +134,12 @@ def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
     local = upload = 0
     if is_remote(settings.store):
         waiting = min(settings.queue_generations + settings.keep_local, last)
-        local = _kept_bytes(sizes, set(range(last - waiting + 1, last + 1)))
+        local = _size_of_generations(sizes, set(range(last - waiting + 1, last + 1)))
         upload = sum(checkpoints) + _plot_pages(sizes) * _PLOT_PAGE_BYTES
     return DiskPlan(
         checkpoint_bytes=sum(checkpoints) // last,
-        run_bytes=_kept_bytes(sizes, _kept(sizes, settings.keep_last)) + _PLOT_PAGE_BYTES,
-        most_bytes=_kept_bytes(sizes, _kept(sizes, settings.keep_last + 1)) + _PLOT_PAGE_BYTES,
+        run_bytes=_size_of_generations(sizes, _retained_generations(sizes, settings.keep_last)) + _PLOT_PAGE_BYTES,
+        most_bytes=_size_of_generations(sizes, _retained_generations(sizes, settings.keep_last + 1)) + _PLOT_PAGE_BYTES,
         local_bytes=local,
         upload_bytes=upload,
     )
@@ -157,7 +157,7 @@ def _files_bytes(sizes: Sizes, generation: int) -> int:
     return sizes.population_bytes + sizes.champion_bytes + records + _FIXED_BYTES + sizes.facts_bytes
 
 
-def _kept(sizes: Sizes, newest: int) -> set[int]:
+def _retained_generations(sizes: Sizes, newest: int) -> set[int]:
     """Return the generations kept at the run's end, if the champion is from generation 1."""
     last = sizes.config.generations
     every = sizes.config.checkpoint.keep_every
@@ -165,7 +165,7 @@ def _kept(sizes: Sizes, newest: int) -> set[int]:
     return kept_generations(range(1, last + 1), whole, every, 1)
 
 
-def _kept_bytes(sizes: Sizes, kept: set[int]) -> int:
+def _size_of_generations(sizes: Sizes, kept: set[int]) -> int:
     """Return the size of generations: the files of each, and once each replay shard that any of them needs (bytes)."""
     shards = set().union(*(_shards_of(sizes, generation) for generation in kept))
     return sum(_files_bytes(sizes, generation) for generation in kept) + len(shards) * _shard_bytes(sizes)

@@ -58,7 +58,7 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
     found: list[Suggestion] = []
     combined: dict[str, int | str] = {}
     for change in islice(_changes(config, plan), _MOST_PLANS):
-        suggestion = _tried(config, change, plan, plan_with)
+        suggestion = _try(config, change, plan, plan_with)
         if suggestion is None:
             continue
         if suggestion.fits:
@@ -69,12 +69,12 @@ def suggestions_for(config: Config, plan: Plan, plan_with: Callable[[Config], Pl
             combined |= change[0]
     if len(combined) > 1:
         same_result = all(suggestion.same_result for suggestion in found)
-        if (suggestion := _tried(config, (combined, same_result), plan, plan_with)) is not None:
+        if (suggestion := _try(config, (combined, same_result), plan, plan_with)) is not None:
             found.append(suggestion)
     return found
 
 
-def _tried(config: Config, change: Change, plan: Plan, plan_with: Callable[[Config], Plan | None]) -> Suggestion | None:
+def _try(config: Config, change: Change, plan: Plan, plan_with: Callable[[Config], Plan | None]) -> Suggestion | None:
     """Plan the run with a change; None if the changed configuration is invalid."""
     settings, same_result = change
     values = config.model_dump(mode="json")

@@ -467,7 +467,7 @@ def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) ->
     run, walk = Run(CheckpointConfig(store=store), name).exists, is_walk(store, name)
     where = open_store(store).url
     if not run and not walk:
-        raise InputError(f"{no_such_run(open_store(store), name)} {_held(walks_in(store))}")
+        raise InputError(f"{no_such_run(open_store(store), name)} {_walks_in_words(walks_in(store))}")
     if run and walk and span is None:
         raise InputError(
             f"'{name}' is a run and a walk in {where}: give --slice walk for the walk, --slice holdout for the run."
@@ -484,7 +484,7 @@ def is_report_of_walk(store: str, name: str, *, span: str | None, agent: str) ->
     return True
 
 
-def _held(walks: Sequence[str]) -> str:
+def _walks_in_words(walks: Sequence[str]) -> str:
     shown = f"{', '.join(walks[:20])}{', ...' if len(walks) > 20 else ''}"
     return f"Its walks: {shown}." if walks else "It holds no walks either."
 

@@ -323,7 +323,7 @@ def test_claims_of_skill_are_counted_by_edge(tmp_path: Path, monkeypatch: pytest
         found = {"edge": edge, "seed": seed, "claim": "skill" if claims_skill else "none", "matched_pvalue": 0.5}
         return Trial.model_validate({**found, "trades": 3, "excess": None, "excess_pvalue": None})
 
-    monkeypatch.setattr(TrustTrials, "_made", made)
+    monkeypatch.setattr(TrustTrials, "_run_trial", made)
     arguments = ("--trials", "4", "--edges", "0.2,0.1", "--out", str(tmp_path))
     document = json.loads(trust(*arguments, "--json").stdout)
     shares = [document["false_alarms"], *document["power"]]
@@ -368,7 +368,7 @@ def test_finished_trials_are_kept_and_other_settings_are_refused(
     definition = json.loads(files["definition.json"])
     definition["config"] |= {"format_version": 10, "learner": {**definition["config"]["learner"], "clip_range": 0.1}}
     (tmp_path / "definition.json").write_text(json.dumps(definition))
-    monkeypatch.setattr(TrustTrials, "_made", None)
+    monkeypatch.setattr(TrustTrials, "_run_trial", None)
     trust(*arguments, code=0)
 
     (tmp_path / "noise-1.json").write_text("{}")
