@@ -137,7 +137,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
 
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[list[CheckpointConfig], list[Damage]]:
     """Return the retention rules in the configurations of a run and its manifests, and the damages of these."""
-    begun = contents.begun_config()
+    begun = contents.first_config()
     stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
     rules: list[CheckpointConfig] = []
     damages: dict[str, Damage] = {}

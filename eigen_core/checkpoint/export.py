@@ -1,4 +1,4 @@
-"""The champion as one file for others to use: its weights, and in the header the configuration and what they mean.
+"""The champion as one safetensors file: its weights, and in the header the configuration and the weights' layout.
 
 from safetensors import safe_open
 with safe_open("champion.safetensors", framework="pt") as file:
@@ -28,7 +28,7 @@ from eigen_core.config.stored import current_values
 logger = logging.getLogger(__name__)
 
 CHAMPION = "champion"
-"""Stem of the tensors and of the document that a champion is made of."""
+"""Stem of the files with a champion's tensors and facts."""
 _FORMAT = "eigen champion"
 _FORMAT_VERSION = "1"
 _TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')
@@ -39,13 +39,13 @@ class ExportedChampion(NamedTuple):
     weights: torch.Tensor
     """float32 `[parameters]`."""
     config: dict[str, JsonValue]
-    """With which it was trained, as this version of Eigen names its settings."""
+    """The configuration it was trained with, in this version's names of settings."""
     facts: dict[str, JsonValue]
     """`layout` (name and shape of each parameter, in their order), `symbols`, `features`, `panel`."""
 
 
 def write_champion(contents: RunContents, path: Path) -> Manifest:
-    """Write a run's newest undamaged champion to a safetensors file; return its manifest. `InputError` without any."""
+    """Write a run's newest undamaged champion to a safetensors file; return its manifest. `InputError` if none."""
     damages: list[Damage] = []
     for found in contents.newest_first():
         if isinstance(found, Damage):
@@ -55,11 +55,11 @@ def write_champion(contents: RunContents, path: Path) -> Manifest:
             _write(contents, path, found)
         except DamagedGenerationError as error:
             damages += error.damages
-            logger.warning("Run '%s': %s. An older champion is looked for.", contents.name, error.damages[0])
+            logger.warning("Run '%s': %s. An older generation's champion is tried.", contents.name, error.damages[0])
         else:
             return found
     if damages:
-        raise DamagedGenerationError(f"Run '{contents.name}' has no whole champion: {damages[0]}.", damages)
+        raise DamagedGenerationError(f"Run '{contents.name}' has no undamaged champion: {damages[0]}.", damages)
     raise InputError(f"Run '{contents.name}' has no champion yet: it has not completed a generation.")
 
 
@@ -72,7 +72,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
     if not isinstance(facts, dict):
         entry = manifest.entry(f"{CHAMPION}.json")
         with reading_part(manifest, entry.name, blob_name(entry.sha256)):
-            raise DamagedFileError("says nothing of a champion's weights")
+            raise DamagedFileError("does not describe a champion")
     # Earlier versions stored passwords of trackers.
     config = canonical_json(manifest.config).decode("ascii")
     metadata = {
@@ -88,7 +88,7 @@ def _write(contents: RunContents, path: Path, manifest: Manifest) -> None:
 
 
 def stored_weights(contents: RunContents, manifest: Manifest, stem: str) -> torch.Tensor:
-    """Return float32 weights of a generation: of `champion` `[parameters]`, of `population` `[agents, parameters]`.
+    """Return float32 weights of a generation: stem `champion` `[parameters]`, `population` `[agents, parameters]`.
 
     `DamagedGenerationError` if they are damaged, `KeyError` if the manifest lists no file of this stem.
     """
@@ -105,7 +105,7 @@ def read_champion(path: Path) -> ExportedChampion:
     """Return the champion in a file that `eigen export` wrote.
 
     Raises:
-        InputError: the file cannot be read, is none of these, or was written by a newer version of Eigen.
+        InputError: the file cannot be read, is no exported champion, or was written by a newer version of Eigen.
     """
     foreign = f"{path} is no champion that Eigen exported."
     with explained("read", path):

@@ -28,9 +28,9 @@ class RunLockedError(InputError):
 
 
 class ProcessIdentity(BaseModel):
-    """A process on a machine, which no other process ever matches.
+    """Identifies a process, distinct from every other one on any machine at any time.
 
-    Unknown parts (without `/proc`) are None; then nothing can be proved.
+    Without `/proc` some fields are None; then neither `is_alive` nor `has_ended` is ever true.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -38,11 +38,11 @@ class ProcessIdentity(BaseModel):
     host: str
     pid: int
     boot: str | None = None
-    """The kernel's number of the machine's start."""
+    """The kernel's identifier of the current boot."""
     namespace: str | None = None
-    """Namespace of the process number: each container has its own."""
+    """Namespace of the PID: each container has its own."""
     started: int | None = None
-    """Start of the process (clock ticks after that of the machine)."""
+    """Start of the process (clock ticks since boot)."""
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -61,15 +61,15 @@ class ProcessIdentity(BaseModel):
     def is_alive(self) -> bool:
         """Whether it certainly runs on this machine."""
         status = self._status_here()
-        # A process that was killed keeps its number until its parent asks how it ended.
+        # A killed process keeps its PID until its parent waits for it.
         return status is not None and status[1] == self.started and status[0] not in _ENDED
 
     def has_ended(self) -> bool:
-        """Whether it ran on this machine and has certainly ended: its number is free, or another process's."""
+        """Whether it ran on this machine and has certainly ended: its PID is unused, or another process has it."""
         if not self._is_of_this_machine():
             return False
         try:
-            # A process of another user is hidden in some /proc, but not from this question.
+            # Some /proc hide processes of other users; a signal's error does not.
             os.kill(self.pid, 0)
         except ProcessLookupError:
             return True
@@ -92,7 +92,7 @@ def this_process() -> ProcessIdentity:
 class FileLock:
     """An advisory lock (flock) on a file, which the kernel frees when its process ends.
 
-    The file names the holder, and is not removed on release: else two processes could lock two files.
+    The file names the holder. Release does not remove it: two processes could then lock two different files.
     """
 
     def __init__(self, path: Path) -> None:
@@ -106,7 +106,8 @@ class FileLock:
     def acquire(self, seconds: float = _TRY_SECONDS) -> bool:
         """Take the lock and return whether that succeeded within `seconds`.
 
-        `is_taken` in another process holds a shared lock for an instant. `InputError` if the path is no regular file.
+        The default outlasts the shared lock that another process's `is_taken` holds briefly. `InputError` if the path
+        is no regular file.
         """
         with ExitStack() as closing:
             descriptor = self._opened(os.O_RDWR | os.O_CREAT, closing)
@@ -138,7 +139,7 @@ class FileLock:
 
     def is_taken(self) -> bool:
         """Whether any process, this one included, holds the lock."""
-        with explained("look at the lock", self._path, ANOTHER_STORE), ExitStack() as closing:
+        with explained("check the lock", self._path, ANOTHER_STORE), ExitStack() as closing:
             try:
                 descriptor = self._opened(os.O_RDONLY, closing)
             except FileNotFoundError:
@@ -154,11 +155,11 @@ class FileLock:
             return None
 
     def _opened(self, flags: int, closing: ExitStack) -> int:
-        # A pipe would wait for its other end.
+        # O_NONBLOCK: opening a pipe would wait for its other end.
         descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         closing.callback(os.close, descriptor)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise InputError(f"{self._path} is no file and cannot be locked: remove it.")
+            raise InputError(f"{self._path} is not a regular file and cannot be locked: remove it.")
         return descriptor
 
 
@@ -189,7 +190,7 @@ def _namespace() -> str | None:
 
 
 def _sees_itself() -> bool:
-    """Whether /proc counts processes as this process does."""
+    """Whether /proc has the PIDs of this process's namespace."""
     return _link("self") == str(os.getpid())
 
 

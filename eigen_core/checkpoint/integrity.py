@@ -48,7 +48,7 @@ def manifest_name(generation: int, checksum: str) -> str:
 
 
 def generation_of(name: str) -> int | None:
-    """Return the generation of a manifest, given its name with or without the folder; None if it is no manifest's."""
+    """Return the generation in a manifest's name, with or without its folder; None for other names."""
     match = _MANIFEST.fullmatch(name)
     if match is None or f"{int(match[1]):06d}" != match[1]:
         return None
@@ -61,7 +61,7 @@ def holdout_name(generation: int) -> str:
 
 @dataclass(frozen=True)
 class Damage:
-    """A defect of a part of a run that one generation needs (None: all): `what` ends a sentence that `file` begins.
+    """A defect of a file, needed by `generation` (None: by all); `file` and `what` together are a sentence.
 
     `file`: "population.safetensors", "replay shard 11600", "manifest"; `path`: relative to the run's folder.
     """
@@ -78,11 +78,11 @@ class Damage:
 
 
 class DamagedFileError(ValueError):
-    """A file is missing or damaged. The message is the rest of a sentence that starts with it."""
+    """A file is missing or damaged. The message continues a sentence that begins with the file's name."""
 
 
 class UnfitSnapshotError(InputError):
-    """A snapshot is whole, but no run with this configuration can have written it: `what` is wrong with `file`."""
+    """An undamaged snapshot that no run with this configuration can have written; `file` and `what` say why."""
 
     def __init__(self, file: str, what: str) -> None:
         super().__init__(f"{file} {what}.")
@@ -137,7 +137,7 @@ def _file_content(document: JsonValue) -> bytes:
 
 
 class BytesDone:
-    """Count bytes and report them as progress of `name`, in the context in which this object was made."""
+    """Counts bytes and reports them as progress of `name`, in the context (`contextvars`) of its constructor."""
 
     def __init__(self, name: str, total: int) -> None:
         self._name = name
@@ -181,7 +181,7 @@ def blob_path(run: Path, sha256: str) -> Path:
 def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
     """Write a blob durably, with the content that `fill` writes to a path; return its SHA-256 and size (bytes).
 
-    A blob of this content that exists already is replaced, since it may be damaged.
+    An existing blob of this name is replaced, since it may be damaged.
     """
     with temporary_file(run / BLOBS) as (_, temporary):
         mode = temporary.stat().st_mode
@@ -194,7 +194,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
         path = blob_path(run, sha256)
         make_folder(path.parent)
         if path.is_dir() and not path.is_symlink():
-            # No file takes a folder's place. What it holds may be of use to its owner.
+            # A file cannot replace a folder. It is kept, since its owner may need its content.
             path.rename(path.with_name(f"{HIDDEN}{path.name}-{uuid.uuid4().hex}"))
         os.replace(temporary, path)
         sync_folder(path.parent)
@@ -204,7 +204,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
 @contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read; `IsADirectoryError` if it is no regular file."""
-    # A pipe in the place of the file would wait until a process writes to it.
+    # O_NONBLOCK: opening a pipe would wait until a process writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -1,10 +1,10 @@
 """The lease on a run in a store: of all processes on all machines, one at a time writes its manifests.
 
-    <run>/lease/<epoch>        created once, by the process that takes the lease: which that is
-    <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it lives
-    <run>/lease/<epoch>.<manifest>   there while the holder may be creating that manifest
+    <run>/lease/<epoch>        created once, by the process that takes the lease, with its identity
+    <run>/lease/<epoch>.beat   rewritten by the holder, so that others see that it is alive
+    <run>/lease/<epoch>.<manifest>   exists while the holder may be creating that manifest
 
-No clock but the store's is ever compared with another one's.
+Times of different machines are never compared: dates are those of the store's clock.
 """
 
 import logging
@@ -26,7 +26,7 @@ from eigen_core.common.errors import InputError
 
 logger = logging.getLogger(__name__)
 
-# Of a lease whose record cannot be read.
+# Assumed duration of a lease whose record cannot be read.
 _DEFAULT_SECONDS = 90.0
 _BEATS_PER_LEASE = 4
 _KEPT_EPOCHS = 8
@@ -37,7 +37,7 @@ _ANNOUNCEMENT = re.compile(r"\d{6,18}\.(\d{6,18}-[0-9a-f]{8}\.json)")
 
 _Document = TypeVar("_Document", bound=BaseModel)
 
-# Tokens of the leases that this process holds: one of its own that is not among them is free.
+# Tokens of the leases that this process holds: any other lease that names this process as its owner is free.
 _held_here: set[str] = set()
 
 
@@ -67,10 +67,10 @@ class _Beat(BaseModel):
 
 @dataclass(frozen=True)
 class LeaseState:
-    """The lease on a run, as the store shows it.
+    """The lease on a run, as read from the store.
 
-    `epoch` counts the holders so far. `age_seconds` is the time since the last renewal, by the store's clock: infinite
-    if the lease was released, or its holder has certainly ended.
+    `epoch` counts the holders so far. `age_seconds` is the time since the last renewal by the store's clock; infinite
+    if the lease was released or its holder has certainly ended.
     """
 
     epoch: int
@@ -87,7 +87,7 @@ class LeaseState:
 class Lease:
     """The right to write a run's manifests, under an epoch that no other holder ever had. Make one with `acquire`.
 
-    Methods that ask the store raise its errors too (`Store`); the lease stays as it is then.
+    Methods that access the store also raise its errors (`Store`), which leave the lease unchanged.
 
     As a context manager it is renewed in the background, which tells others to wait, and released at the end. Only
     `check` proves that it is still held.
@@ -117,18 +117,18 @@ class Lease:
         run: str,
         lease_seconds: float,
         *,
-        above: int = 0,
-        at_once: bool = False,
+        last_epoch: int = 0,
+        holder_has_ended: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> Self:
         """Take the lease on a run, which expires when it is not renewed for `lease_seconds`.
 
-        `LeaseHeldError` if another process holds it. `above` is a lower bound of the epoch: the highest in the run's
-        manifests. With `at_once` any other holder has certainly ended, since this process holds the run's lock.
+        `LeaseHeldError` if another process holds it. `last_epoch` is the highest epoch in the run's manifests.
+        `holder_has_ended`: any other holder has certainly ended, since this process holds the run's lock.
         """
         record = _LeaseRecord(token=uuid.uuid4().hex, owner=this_process(), lease_seconds=lease_seconds)
         while True:
-            state = lease_state(store, run, at_once=at_once)
+            state = lease_state(store, run, holder_has_ended=holder_has_ended)
             if state is not None and state.live:
                 left = max(1, math.ceil(state.lease_seconds - state.age_seconds))
                 raise LeaseHeldError(
@@ -136,17 +136,17 @@ class Lease:
                     f"{state.age_seconds:.0f} s ago: wait until it ends or stop it. If it was killed, the run can be "
                     f"resumed from here in {left} s."
                 )
-            lease = cls(store, run, max(0 if state is None else state.epoch, above) + 1, record, clock)
+            lease = cls(store, run, max(0 if state is None else state.epoch, last_epoch) + 1, record, clock)
             if lease._create():
                 return lease
 
     def raise_if_lost(self) -> None:
-        """Raise `LeaseLostError` if the last check or renewal found the lease lost; the store is not asked."""
+        """Raise `LeaseLostError` if the last check or renewal found the lease lost; does not access the store."""
         if self._lost is not None:
             raise LeaseLostError(self._lost)
 
     def check(self) -> None:
-        """Raise `LeaseLostError` if another process has taken the lease; one that merely expired is still held."""
+        """Raise `LeaseLostError` if another process has taken the lease; an expired one that nobody took is held."""
         if self._clock() - self._renewed > self._record.lease_seconds / 2:
             self.renew()
         self._look_for_another()
@@ -170,7 +170,7 @@ class Lease:
                 self._renewed = started
 
     def release(self) -> None:
-        """Release the lease. If the store does not answer, it expires by itself; that is logged."""
+        """Release the lease. If the store does not answer, log it: the lease then expires by itself."""
         if self._ended.is_set():
             return
         self._ended.set()
@@ -183,7 +183,7 @@ class Lease:
         try:
             self._put_beat(released=True)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': the lease cannot be given back (%s); %s", self._run, error, self._expires())
+            logger.warning("Run '%s': the lease cannot be released (%s); %s", self._run, error, self._expires())
         finally:
             self._writing.release()
 
@@ -227,7 +227,7 @@ class Lease:
         try:
             self._store.delete(names)
         except (StoreUnavailableError, InputError) as error:
-            logger.warning("Run '%s': old records of the lease stay in the store: %s", self._run, error)
+            logger.warning("Run '%s': old records of the lease stay in the store (harmless): %s", self._run, error)
 
     def _put_beat(self, *, released: bool) -> None:
         self._beats += 1
@@ -254,14 +254,14 @@ class Lease:
                 logger.error("%s", error)
                 return
             except (StoreUnavailableError, InputError) as error:
-                logger.warning("Run '%s': the lease could not be renewed: %s", self._run, error)
+                logger.warning("Run '%s': the lease could not be renewed and is tried again: %s", self._run, error)
 
     def _expires(self) -> str:
         return f"until it expires, within {self._record.lease_seconds:.0f} s, no other machine can continue the run."
 
 
-def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState | None:
-    """Return the lease on a run, None if none was ever taken; `at_once`: its holder has certainly ended."""
+def lease_state(store: Store, run: str, *, holder_has_ended: bool = False) -> LeaseState | None:
+    """Return the lease on a run, None if none was ever taken; `holder_has_ended`: see `Lease.acquire`."""
     found = store.objects(f"{run}/{LEASES}")
     epoch = max(_epochs(found), default=0)
     if epoch == 0:
@@ -269,7 +269,7 @@ def lease_state(store: Store, run: str, *, at_once: bool = False) -> LeaseState 
     record = _parsed(_LeaseRecord, store, _record_name(run, epoch))
     owner = None if record is None else record.owner
     lease_seconds = _DEFAULT_SECONDS if record is None else record.lease_seconds
-    if at_once or (record is not None and _is_free(store, run, epoch, record)):
+    if holder_has_ended or (record is not None and _is_free(store, run, epoch, record)):
         return LeaseState(epoch, owner, math.inf, lease_seconds)
     heard = max(thing.modified for thing in found if thing.name in (_record_name(run, epoch), _beat_name(run, epoch)))
     age = max(0.0, (store.time() - heard).total_seconds())

@@ -1,13 +1,13 @@
 """The replay buffer as shards: consecutive rows, of which each generation writes only the new ones.
 
-A shard is one stream, compressed with zstd and written and read in bounded memory; streams that were stored as they are
-or as gzip are read too. Before compression it is
+A shard is one stream, compressed with zstd and written and read in bounded memory; uncompressed and gzip streams are
+read too. Before compression it is
 
     8 bytes   EIGNRING
     4 bytes   length of the header (little-endian)
     header    JSON: first, count, block (rows), columns [{name, dtype, shape of a row}] by name
-    blocks    of `block` rows, the last one of fewer; in each block column after column, and of a column first the
-              first byte of every row, then the second byte of every row, and so on
+    blocks    of `block` rows, the last one shorter; a block has column after column, and each column the first byte of
+              every row, then the second byte of every row, and so on
 
 The bytes of one value over many rows resemble each other more than the bytes of one row do, so this compresses better
 than rows, and better than the bytes of one element after another.
@@ -55,26 +55,26 @@ _ZSTD_LEVEL = 1
 # The largest window (bytes) that a reader allocates; level 1 writes half a megabyte.
 _ZSTD_WINDOW = 8 << 20
 _SHARD_BYTES = 64 << 20
-# With so many shards beyond those that the ring's size asks for, the whole ring is written anew.
+# With so many more shards than the ring's size requires, the whole ring is written anew.
 _SMALL_SHARDS = 256
 _WORKERS = 2
 
 Bytes = NDArray[np.uint8]
 
 RowRange = tuple[int, int]
-"""Number of a first row, and how many."""
+"""First row, and number of rows."""
 
 
 @dataclass(frozen=True)
 class Ring:
     """The newest rows of a table to which rows are only ever appended.
 
-    The row that was appended as number n (from 0) is in slot n % capacity; slots that no row has reached hold anything
-    before saving, zeros after loading. `ValueError` if columns, size and number of rows do not fit together.
+    The row that was appended as number n (from 0) is in slot n % capacity. Unused slots hold arbitrary values before
+    saving, zeros after loading. `ValueError` if columns, size and number of rows do not fit together.
     """
 
     columns: Mapping[str, torch.Tensor]
-    """Name -> `[capacity, ...]`; may be views and on any device, come back on the CPU, contiguous, in own memory."""
+    """Name -> `[capacity, ...]`; views on any device are allowed, loaded ones are contiguous CPU tensors."""
     size: int
     """Rows that are stored."""
     written: int
@@ -88,7 +88,7 @@ class Ring:
             raise ValueError(f"a ring of {self.capacity} slots and {self.written} rows cannot store {self.size}")
         for name in self.columns:
             if not STEM.fullmatch(name):
-                raise ValueError(f"'{name}' cannot be the name of a column of a ring")
+                raise ValueError(f"'{name}' cannot name a column of a ring: it must match {STEM.pattern}")
 
     @property
     def capacity(self) -> int:
@@ -96,7 +96,7 @@ class Ring:
 
 
 def slot_ranges(capacity: int, first: int, stop: int, most: int | None = None) -> Iterator[tuple[int, slice]]:
-    """Yield where the rows `first` to `stop` of a ring lie: number of a first row, slots; at most `most` at a time."""
+    """Yield the slots of rows `first` to `stop` of a ring, as (first row, slots), at most `most` rows at a time."""
     while first < stop:
         slot = first % capacity
         count = min(stop - first, capacity - slot, stop if most is None else most)
@@ -112,7 +112,7 @@ def ring_columns(ring: Ring) -> tuple[TensorFacts, ...]:
 def _plan_shards(
     ring: Ring, row_bytes: int, known: Sequence[ShardEntry], run: Path
 ) -> tuple[list[ShardEntry], list[RowRange]]:
-    """Return the known shards of an earlier state that still serve, and the ranges of rows to write."""
+    """Return the known shards that can be reused, and the ranges of rows to write."""
     oldest = ring.written - ring.size
     kept = [shard for shard in known if shard.stop > oldest]
     reaches = kept and kept[0].first <= oldest and kept[-1].stop <= ring.written
@@ -185,13 +185,13 @@ def empty_ring(entry: RingEntry) -> Ring:
 
 
 @dataclass(frozen=True)
-class _Head:
+class _Header:
     first: int
     count: int
     block: int
     columns: tuple[TensorFacts, ...]
 
-    def spelled(self) -> bytes:
+    def encoded(self) -> bytes:
         columns: list[JsonValue] = [column.model_dump(mode="json") for column in self.columns]
         header = canonical_json({"first": self.first, "count": self.count, "block": self.block, "columns": columns})
         return _MAGIC + len(header).to_bytes(_LENGTH_BYTES, "little") + header
@@ -200,8 +200,8 @@ class _Head:
 def write_shard(path: Path, ring: Ring, columns: tuple[TensorFacts, ...], first: int, count: int) -> int:
     """Write rows of a ring to a file as a shard; return the shard's size before compression (bytes)."""
     row_bytes = sum(column.nbytes for column in columns)
-    head = _Head(first, count, max(1, min(count, _BLOCK_BYTES // max(1, row_bytes))), columns)
-    start = head.spelled()
+    head = _Header(first, count, max(1, min(count, _BLOCK_BYTES // max(1, row_bytes))), columns)
+    start = head.encoded()
     raw_bytes = len(start) + count * row_bytes
     compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=raw_bytes)
     with open(path, "wb") as file:
@@ -212,8 +212,8 @@ def write_shard(path: Path, ring: Ring, columns: tuple[TensorFacts, ...], first:
     return raw_bytes
 
 
-def _planes(ring: Ring, head: _Head) -> Iterator[memoryview]:
-    """Yield the blocks of a shard, column after column; each is overwritten when the next one is asked for."""
+def _planes(ring: Ring, head: _Header) -> Iterator[memoryview]:
+    """Yield the blocks of a shard, column after column; the next one may overwrite the memory of the one before."""
     buffers = {column.name: np.empty((column.nbytes, head.block), dtype=np.uint8) for column in head.columns}
     for start in range(head.first, head.first + head.count, head.block):
         stop = min(start + head.block, head.first + head.count)
@@ -235,14 +235,14 @@ def rows_as_bytes(rows: torch.Tensor) -> Bytes:
 
 
 def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dict[str, Bytes]) -> None:
-    """Read a verified shard into the slots of its rows; rows that have been overwritten since are left out.
+    """Read a verified shard into the slots of its rows, except for rows that newer ones have overwritten.
 
     Nothing beyond the sizes in the manifest is decompressed; `DamagedFileError` if the content differs from it.
     `columns` maps each name to the ring's memory as bytes `[capacity, bytes of a row]`.
     """
     stream = _reader(file)
     try:
-        head = _read_head(stream, entry, shard)
+        head = _read_header(stream, entry, shard)
         oldest = max(shard.first, entry.written - entry.size)
         for start in range(shard.first, shard.stop, head.block):
             stop = min(start + head.block, shard.stop)
@@ -258,7 +258,7 @@ def read_shard(file: BinaryIO, entry: RingEntry, shard: ShardEntry, columns: dic
         raise DamagedFileError(f"cannot be decompressed ({error})") from error
 
 
-def _read_head(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Head:
+def _read_header(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Header:
     start = bytearray(len(_MAGIC) + _LENGTH_BYTES)
     _read_exactly(stream, memoryview(start))
     length = int.from_bytes(start[len(_MAGIC) :], "little")
@@ -272,8 +272,8 @@ def _read_head(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Head:
         block = None
     if type(block) is not int or not 1 <= block <= shard.count:
         raise DamagedFileError("has an unexpected header")
-    head = _Head(shard.first, shard.count, block, entry.columns)
-    if head.spelled() != bytes(start + header):
+    head = _Header(shard.first, shard.count, block, entry.columns)
+    if head.encoded() != bytes(start + header):
         raise DamagedFileError("has an unexpected header")
     if block > 1 and block * entry.row_bytes > _LARGEST_BLOCK_BYTES:
         raise DamagedFileError("has blocks that are too large")
@@ -306,7 +306,7 @@ def _reader(file: BinaryIO) -> _Reader:
 
 
 def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:
-    """Return the ring of a generation, after its blobs were verified; `DamagedGenerationError` if reading fails."""
+    """Return the ring of a generation whose blobs were verified; `DamagedGenerationError` if reading fails."""
     with reading_part(manifest, "replay", manifest.name):
         ring = empty_ring(entry)
     memory = {name: rows_as_bytes(column) for name, column in ring.columns.items()}

@@ -67,7 +67,7 @@ _READERS = 2
 class CleanReport:
     """Files that `RunContents.clean` removed, or would remove in a dry run.
 
-    `generations`: all of whose manifests are gone, rising; `manifests` names superseded ones of kept generations too.
+    `generations` have no manifest left (ascending); `manifests` also has superseded ones of kept generations.
     """
 
     generations: tuple[int, ...]
@@ -77,7 +77,7 @@ class CleanReport:
 
 
 class _Summary(NamedTuple):
-    """The fields of a manifest that retention needs: a tenth of its memory, which counts over a long run."""
+    """The fields of a manifest that retention needs, with a tenth of its memory, which matters in a long run."""
 
     name: str
     generation: int
@@ -93,17 +93,17 @@ class _ListedFile(BaseModel):
 
 
 class _FileList(BaseModel):
-    """The list of the holdout results, which shows one that is missing or another's."""
+    """The list of the holdout results, which reveals missing and replaced ones."""
 
     format_version: int = FORMAT_VERSION
     files: tuple[_ListedFile, ...]
 
 
 class RunContents:
-    """The content of a run in any store. Reading needs no lock; cleaning is for the run's only writer, or for none.
+    """The content of a run in any store. Reading needs no lock; nothing may write to the run while `clean` runs.
 
     Attributes:
-        unfit: names of manifests that no training can go on from; retention does not count on them.
+        unfit: names of manifests that training cannot continue from; retention treats them as damaged.
     """
 
     def __init__(self, store: Store, name: str) -> None:
@@ -125,8 +125,8 @@ class RunContents:
         return self.store.stat(self.object_name(CONFIG_NAME)) is not None or bool(self.manifest_names())
 
     def config(self) -> dict[str, JsonValue]:
-        """Return the run's first configuration, else the newest manifest's; `InputError` if both are damaged."""
-        config = self.begun_config()
+        """Return the run's first configuration; if it is damaged, the newest manifest's; without one `InputError`."""
+        config = self.first_config()
         if isinstance(config, dict):
             return config
         newest = self.newest_manifest()
@@ -137,7 +137,7 @@ class RunContents:
         )
         return newest.config
 
-    def begun_config(self) -> dict[str, JsonValue] | Damage:
+    def first_config(self) -> dict[str, JsonValue] | Damage:
         try:
             config = self.read_json(CONFIG_NAME).get("config")
             if not isinstance(config, dict):
@@ -149,14 +149,14 @@ class RunContents:
         return config
 
     def read_json(self, relative: str) -> dict[str, JsonValue]:
-        """Return the fields of a document with a checksum; `MissingObjectError` or `DamagedFileError` without them."""
+        """Return the fields of a document, after verifying its checksum; `MissingObjectError` or `DamagedFileError`."""
         return parse_checksummed(self._read(relative, _DOCUMENT_LIMIT))
 
     def write_json(self, relative: str, fields: Mapping[str, JsonValue]) -> None:
         self.store.put(self.object_name(relative), checksummed(fields))
 
     def read_holdout(self, name: str) -> dict[str, JsonValue]:
-        """Return a result of the holdout; errors of `read_json`, also if it is not the one that is listed."""
+        """Return a result of the holdout; raises as `read_json`, and `DamagedFileError` if it is not the one listed."""
         fields, listed = self.read_json(name), self._listed().get(name)
         if listed is not None and listed.sha256 != _listed_file(name, fields).sha256:
             raise DamagedFileError(f"is not the file that {LIST_NAME} lists")
@@ -201,7 +201,7 @@ class RunContents:
         return [stored for _, stored in sorted(found, key=lambda pair: (-pair[0], pair[1].name))]
 
     def _is_withdrawn(self, stored: StoredObject) -> bool:
-        """Whether a manifest's name is occupied, so that it cannot be created too late (see `Lease`)."""
+        """Whether the name is only reserved, so that no process creates that manifest late (see `Lease`)."""
         if stored.bytes != len(DELETED_MARK):
             return False
         with suppress(MissingObjectError):
@@ -212,11 +212,11 @@ class RunContents:
         return stored.name.removeprefix(f"{self.name}/")
 
     def manifest(self, name: str) -> Manifest | Damage:
-        """Return a manifest or its damage, without its blobs; `InputError` if a newer version of Eigen wrote it."""
+        """Return a manifest or its damage, blobs unchecked; `InputError` if a newer version of Eigen wrote it."""
         try:
             manifest = parse_manifest(self._read(name, MANIFEST_LIMIT))
             if manifest.name != name:
-                raise DamagedFileError(f"is that of {manifest.name}")
+                raise DamagedFileError(f"has the content of {manifest.name}")
         except MissingObjectError:
             return Damage(generation_of(name), "manifest", _MISSING, name)
         except DamagedFileError as error:
@@ -224,18 +224,18 @@ class RunContents:
         return manifest
 
     def manifests(self) -> list[Manifest]:
-        """Return the manifests that are whole, newest first: by generation, epoch of the lease, then time."""
+        """Return the undamaged manifests, newest first: by generation, epoch of the lease, then time."""
         return [found for found in self.newest_first() if isinstance(found, Manifest)]
 
     def newest_first(self) -> Iterator[Manifest | Damage]:
-        """Yield the manifests, or their damages, newest first; each is read when it is its turn."""
+        """Yield the manifests, or their damages, newest first; they are read lazily."""
         for _, names in groupby(self.manifest_names(), generation_of):
-            # One that is gone since it was listed was removed with its generation.
+            # A manifest that has disappeared since it was listed was removed with its generation.
             found = [one for one in map(self.manifest, names) if isinstance(one, Manifest) or one.what != _MISSING]
             yield from sorted(found, key=age_key, reverse=True)
 
     def newest_manifest(self) -> Manifest | None:
-        """Return the newest manifest that is whole; its blobs are not checked."""
+        """Return the newest undamaged manifest; its blobs are not checked."""
         return next((found for found in self.newest_first() if isinstance(found, Manifest)), None)
 
     def document(self, manifest: Manifest, stem: str) -> JsonValue:
@@ -247,7 +247,7 @@ class RunContents:
 
     @contextmanager
     def blob_file(self, blob: str, size: int, read: Progress | None = None) -> Iterator[Path]:
-        """Give a verified file with a blob of this size (bytes), a temporary one if the store is elsewhere.
+        """Yield the path of a verified blob of `size` bytes, of a temporary copy if the store is remote.
 
         `DamagedFileError` if the blob is missing or damaged; `read` is called with the number of bytes just read.
         """
@@ -293,13 +293,13 @@ class RunContents:
                     path.unlink(missing_ok=True)
                     raise
         if local.manifest(manifest.name) != manifest:
-            # Instead of a damaged one of that name, if there is one.
+            # This also replaces a damaged manifest of that name.
             local.store.put(local.object_name(manifest.name), manifest_bytes(manifest))
         if lacking:
             logger.info("Run '%s': fetched generation %d, %s", self.name, manifest.generation, in_mb(total))
 
     def damages(self, *manifests: Manifest, deep: bool = False, phase: str = "verify") -> list[Damage]:
-        """Return the damages of generations by the sizes, with `deep` also the SHA-256 of all their blobs.
+        """Check the sizes of the generations' blobs, with `deep` also their SHA-256, and return the damages.
 
         With `deep` progress is reported as `phase`, in bytes.
         """
@@ -321,11 +321,11 @@ class RunContents:
 
         With `deep` SHA-256 and holdout results are checked too; progress is reported as "verify", in bytes.
         """
-        config = self.begun_config()
+        config = self.first_config()
         found = list(self.newest_first())
         damages = [one for one in (config, *found) if isinstance(one, Damage)]
         wrong = self.damages(*(one for one in found if isinstance(one, Manifest)), deep=deep)
-        # What a living run has removed meanwhile, manifest first, is not damaged.
+        # Files that a running training has removed meanwhile, manifest first, are not damaged.
         present = self.generations() if wrong else set()
         damages += [damage for damage in wrong if damage.generation in present]
         return [*damages, *self._holdout_damages()] if deep else damages
@@ -345,9 +345,9 @@ class RunContents:
         return damages
 
     def missing_generations(self, rules: Collection[CheckpointConfig]) -> list[Damage]:
-        """Return the first thousand generations that are gone though retention by all these rules keeps them."""
+        """Return the first thousand missing generations that all these rules of retention would have kept."""
         newest = self.newest_manifest()
-        # Listed after the newest one was read: a living run's older ones go when a newer one is there.
+        # Listed after the newest one was read: a running training removes older ones once a newer one exists.
         missing = missing_generations(self.generations(), 0 if newest is None else newest.champion_generation, rules)
         return [
             Damage(
@@ -360,7 +360,7 @@ class RunContents:
         ]
 
     def unreferenced(self) -> list[StoredObject]:
-        """Return the blobs that no readable manifest refers to: of a generation that is incomplete so far, or gone."""
+        """Return the blobs that no readable manifest refers to: their generation is incomplete or was removed."""
         blobs = self.store.objects(self.object_name(BLOBS))
         needed = {blob for manifest in self.manifests() for blob in manifest.blobs}
         return [stored for stored in blobs if self._relative(stored) not in needed]
@@ -395,19 +395,19 @@ class RunContents:
         No process may write to the run meanwhile, unless the grace period is longer than writing a generation takes.
 
         Args:
-            keep_last: number of newest generations that stay; only those count whose files are there in full size, so
-                that damage never costs the last good one.
+            keep_last: number of newest generations that stay; those with missing or truncated files are not counted,
+                so that the last good one always stays.
             keep_every: generations whose number is a multiple of this stay; 0: none.
-            champion_generation: stays; None: what the newest whole manifest says.
+            champion_generation: also stays; None: the one in the newest undamaged manifest.
             protected: generations that stay in any case.
             grace_seconds: a blob younger than this (seconds, by the store's clock) stays if no manifest names it, not
                 even one that is removed here: another process may be about to name it.
             dry_run: remove nothing.
-            confirm: called before anything is removed; what it raises keeps everything.
+            confirm: called before anything is removed; if it raises, everything stays.
         """
         if keep_last < 1:
-            raise ValueError(f"keep_last is {keep_last}, but the newest generation always stays")
-        # Blobs first: those of a generation that is completed meanwhile are not among them, or its manifest is seen.
+            raise ValueError(f"keep_last is {keep_last}, but must be at least 1: the newest generation always stays")
+        # Blobs are listed first: if a generation is completed meanwhile, its manifest is found, or its blobs are not.
         blobs = {self._relative(stored): stored for stored in self.store.objects(self.object_name(BLOBS))}
         listed = {self._relative(stored): stored for stored in self._stored_manifests()}
         read = {name: self._summary(name, stored) for name, stored in listed.items()}
@@ -477,10 +477,10 @@ def _generations(names: Iterable[str]) -> set[int]:
 def kept_generations(
     stored: Collection[int], whole: Sequence[int], keep_every: int, champion_generation: int
 ) -> set[int]:
-    """Return the generations that stay, of all that are `stored`; of undamaged ones `whole`, the newest, always stay.
+    """Return the generations of `stored` that stay; those in `whole`, the newest undamaged ones, always do.
 
-    A damaged generation newer than all whole ones stays too, until it is written again: it shows the cause. Without any
-    whole generation all stay.
+    Damaged generations newer than all of `whole` stay as evidence, until they are written again. Without any in `whole`
+    all stay.
     """
     newest = max(whole, default=-1)
     return {
@@ -496,9 +496,9 @@ def kept_generations(
 def missing_generations(
     present: Collection[int], champion_generation: int, rules: Collection[CheckpointConfig]
 ) -> Iterator[int]:
-    """Yield the generations that all rules (at least one) would have kept and that are not present, rising.
+    """Yield the generations that all rules (at least one) would have kept and that are not present, ascending.
 
-    Take no more than are needed: a manifest that names a huge generation makes them many.
+    A manifest with a huge generation number makes this iterator very long.
     """
     newest = max(present, default=0)
     last = min(rule.keep_last for rule in rules)

@@ -1,4 +1,4 @@
-"""Where a run is kept, and its directory on this machine, in which generations are committed and read again."""
+"""The directory of a run on this machine, to which generations are committed and from which they are loaded."""
 
 import logging
 import os
@@ -47,7 +47,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Saved:
-    """A generation that was committed; `ring_bytes` of the bytes of its new files are new rows of the ring."""
+    """A committed generation and the size of its new files, of which `ring_bytes` are new rows of the ring."""
 
     manifest: Manifest
     written_bytes: int
@@ -58,7 +58,7 @@ class RunDirectory:
     """A run's folder `path` on this machine, in a `LocalStore` at `root`. Make one with `create` or `open`.
 
     A generation is committed by its manifest, which is written last. Files of a killed process are removed when the run
-    is next locked, or with the next old generation. `config` is the configuration that the run began with.
+    is next locked, or with the next old generation. `config` is the configuration that the run was created with.
     """
 
     def __init__(self, root: Path, name: str, config: Mapping[str, JsonValue]) -> None:
@@ -72,7 +72,7 @@ class RunDirectory:
 
     @classmethod
     def create(cls, root: Path, name: str, config: Mapping[str, JsonValue]) -> Self:
-        """Create a run with its configuration alone, completely or not at all; `InputError` if it exists."""
+        """Create a run with nothing but its configuration, completely or not at all; `InputError` if it exists."""
         check_run_name(name)
         content = config_content(name, config)
         store = LocalStore(root)
@@ -106,7 +106,7 @@ class RunDirectory:
                 for path in left:
                     path.unlink(missing_ok=True)  # a status that another thread was writing
             if left:
-                logger.info("Run '%s': cleared %d files, left by a process that was stopped.", self.name, len(left))
+                logger.info("Run '%s': removed %d unfinished files of a process that was killed.", self.name, len(left))
             yield
         finally:
             self._lock.release()
@@ -122,9 +122,9 @@ class RunDirectory:
     ) -> Saved:
         """Commit a generation durably, completely or not at all; the run is locked meanwhile.
 
-        Of the ring only those rows are written that are new since the generation that this object saved or loaded
-        last: between the two, rows may only have been appended. A generation with the same content stays as it is.
-        `config` is by default the one that the run began with; `epoch` is that of the lease, 0 without one.
+        Of the ring only the rows are written that are new since the generation that this object last saved or loaded:
+        since then rows may only have been appended. An existing generation with the same content stays unchanged.
+        `config` defaults to the one that the run was created with; `epoch` is the lease's, 0 without a lease.
 
         Raises:
             InputError: the folder cannot be written to (no space, no permission, ...).
@@ -148,12 +148,12 @@ class RunDirectory:
             if stored is None and not self.contents.store.create(name, manifest_bytes(manifest)):
                 raise FileExistsError(name)
             self._base = stored or manifest
-            # Its blobs are all written anew.
+            # All its blobs were just written anew.
             self.contents.unfit.discard(self._base.name)
             return Saved(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
 
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
-        """Return the stored manifest that differs in its time alone."""
+        """Return the stored manifest that differs only in its time."""
         names = [name for name in self.contents.manifest_names() if generation_of(name) == manifest.generation]
         for found in map(self.contents.manifest, names):
             if isinstance(found, Manifest):
@@ -165,7 +165,7 @@ class RunDirectory:
     def load(self, manifest: Manifest, form: SnapshotForm | None = None) -> LoadedGeneration:
         """Read a generation, all of it verified before any is parsed; tensors are on the CPU, in their own memory.
 
-        `DamagedGenerationError` if it is damaged, or not of this form, which is checked before any of it is read.
+        `DamagedGenerationError` if it is damaged or does not have this form, which is checked before any file is read.
         """
         _require_form(manifest, form)
         if damages := self.contents.damages(manifest, deep=True, phase="load"):
@@ -184,7 +184,7 @@ class RunDirectory:
 
         Args:
             form: see `load`.
-            restore: called with the snapshot; a generation for which it raises `UnfitSnapshotError` counts as damaged.
+            restore: called with the snapshot; if it raises `UnfitSnapshotError`, the generation is treated as damaged.
             stored: the run in a bucket, from which newer generations and damaged parts are fetched.
 
         Raises:
@@ -233,18 +233,20 @@ class RunDirectory:
 
     def _skip(self, contents: RunContents, found: list[Damage], damages: list[Damage]) -> None:
         for damage in found:
-            logger.warning("Run '%s' in %s is damaged: %s; it is skipped.", self.name, contents.store.url, damage)
+            logger.warning(
+                "Run '%s' in %s is damaged: %s. An older generation is tried.", self.name, contents.store.url, damage
+            )
         damages += [damage for damage in found if damage not in damages]
 
     def _log_unreferenced(self, newest: int) -> None:
         if unreferenced := self.contents.unreferenced():
             logger.warning(
-                "Run '%s': beside generation %d and older ones there are %d files (%s) of no generation: one was "
-                "cut short, or its manifest is gone.",
+                "Run '%s' has %d files (%s) that generations up to %d do not use: a later one was not completed, or "
+                "its manifest is missing. The next checkpoint removes them.",
                 self.name,
-                newest,
                 len(unreferenced),
                 size(sum(stored.bytes for stored in unreferenced)),
+                newest,
             )
 
     def clean(

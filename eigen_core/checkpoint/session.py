@@ -1,4 +1,4 @@
-"""A run that this process trains: its directory on this machine, its lease, and its copies in a store elsewhere."""
+"""A run that this process trains: its directory on this machine, its lease, and its uploads to a bucket."""
 
 import logging
 import shutil
@@ -52,7 +52,7 @@ class RunSession:
         return self._save(snapshot, config)
 
     def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
-        """Commit `snapshot` without waiting for uploads; None if this session has committed the generation before."""
+        """Commit `snapshot` without waiting for uploads; None if this session has already committed the generation."""
         self.lease.check()
         newest = self.location.local.newest_manifest()
         if newest is not None and (newest.epoch, newest.generation) == (self.lease.epoch, snapshot.generation):
@@ -78,7 +78,7 @@ class RunSession:
                 self.uploader.add_file(path.relative_to(self.directory.path).as_posix())
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait, by default for `checkpoint.finish_seconds`, until everything is in the store (`Uploader.finish`)."""
+        """Wait at most `seconds` (default: `checkpoint.finish_seconds`) until the store has everything."""
         if self.uploader is not None:
             self.uploader.finish(self.settings.finish_seconds if seconds is None else seconds)
 
@@ -87,7 +87,7 @@ class RunSession:
 
 
 def create_run(location: RunLocation, config: Mapping[str, JsonValue]) -> None:
-    """Create a run, here and in the store; `InputError` if it exists."""
+    """Create a run, on this machine and in its store; `InputError` if it exists."""
     directory = RunDirectory.create(location.root, location.name, config)
     if location.remote:
         try:
@@ -123,18 +123,22 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
 def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
     """Take the lease on a run (`Lease.acquire`) whose directory here, if there is one, is locked already."""
     newest = [contents.newest_manifest() for contents in location.contents()]
-    above = max((manifest.epoch for manifest in newest if manifest is not None), default=0)
-    at_once = not location.remote
-    return Lease.acquire(location.store, location.name, settings.lease_seconds, above=above, at_once=at_once)
+    return Lease.acquire(
+        location.store,
+        location.name,
+        settings.lease_seconds,
+        last_epoch=max((manifest.epoch for manifest in newest if manifest is not None), default=0),
+        holder_has_ended=not location.remote,
+    )
 
 
 def _publish_config(location: RunLocation, directory: RunDirectory) -> None:
-    """Create the run in the store; another run of that name there is refused."""
+    """Create the run in the store; `InputError` if the store has a different run of that name."""
     name, content = location.stored.object_name(CONFIG_NAME), config_content(location.name, directory.config)
     if not location.store.create(name, content) and location.stored.config() != dict(directory.config):
         raise InputError(
-            f"Run '{location.name}' in {location.store.url} is another one than that in {directory.path}: choose "
-            "another name, or move that folder away."
+            f"The run '{location.name}' in {location.store.url} is not the one in {directory.path}: choose another "
+            "name, or move that folder away."
         )
 
 

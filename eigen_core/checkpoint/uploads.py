@@ -40,10 +40,10 @@ _MOST_RETRY_SECONDS = 60.0
 _MOST_RETRY_SECONDS_AT_END = 5.0
 # Younger blobs without a manifest stay in the store: their manifest may be about to be uploaded.
 _GRACE_SECONDS = 86_400.0
-_NOT_DELETED = "Run '%s': old generations in %s could not be deleted yet: %s"
+_NOT_DELETED = "Run '%s': old generations in %s could not be deleted and stay until the next checkpoint: %s"
 
 UploaderState = Literal["idle", "uploading", "waiting", "ended"]
-"""Of a run's uploads; waiting: for a retry; ended: with the process, or by the last error."""
+"""State of a run's uploads: `waiting` for a retry, `ended` with the process or by `last_error`."""
 
 
 class UploadsEndedError(RuntimeError):
@@ -112,9 +112,10 @@ class _Generation(_File):
 class Uploader:
     """Copies generations and small files of a run to a bucket, in the order in which they were added.
 
-    As a context manager its thread runs inside the block, whose end stops it, whatever is left: call `finish` before.
-    Generations that are in the run directory at the start are queued. Methods may be called from any thread, `add` and
-    `finish` from the one that commits generations. `sleep` waits between two blocks; by default `close` ends the wait.
+    As a context manager its thread runs inside the block, whose end abandons the rest of the queue: call `finish`
+    before. Generations that are in the run directory at the start are queued. Methods may be called from any thread,
+    `add` and `finish` from the one that commits generations. `sleep` waits between two blocks of a file, by default
+    until `close`.
     """
 
     def __init__(
@@ -139,18 +140,18 @@ class Uploader:
         self._sleep = sleep or self._closing.wait
         self._thread = threading.Thread(target=self._run, name=f"eigen-uploads-{self._name}", daemon=True)
 
-        # Read and written with the condition held.
+        # Guarded by `_changed`.
         self._changed = threading.Condition()
         self._queue: dict[str, _File] = {}  # by name; the first one is uploaded first
         self._current: _File | None = None
         self._status = UploadStatus(run=self._name, store=self._url, updated=datetime.now(UTC))
-        self._blobs: Mapping[str, int] = {}  # those in the store: name, relative to the run -> size (bytes)
+        self._blobs: Mapping[str, int] = {}  # blobs in the store: name, relative to the run -> size (bytes)
         self._damaged: dict[int, str] = {}  # generations, newer than all in the store, that cannot be uploaded -> why
         self._failures = 0
         self._is_finishing = False
         self._broken: BaseException | None = None
 
-        # The thread's own.
+        # Used by the upload thread only.
         self._free_at = clock()
         self._moved_bytes = 0
         for manifest in reversed(directory.contents.manifests()):
@@ -173,27 +174,27 @@ class Uploader:
         self._clean_directory()
 
     def add_file(self, name: str) -> None:
-        """Queue a small file of the run directory, with the content that it has when its turn comes."""
+        """Queue a small file of the run directory; its content is read when it is uploaded."""
         with self._changed:
             self._put(_File(name))
             self._changed.notify_all()
 
     def wait_for_queue(self) -> None:
-        """Wait while the queue has too many or too large generations; errors of `add`."""
+        """Wait while the queue has too many or too large generations; raises as `add`."""
         with self._changed:
-            self._wait(self._has_room, math.inf, "training waits", -math.inf)
+            self._wait(self._has_room, math.inf, "training", -math.inf)
             self._raise_if_broken()
 
     def finish(self, seconds: float) -> None:
-        """Wait until everything is in the store, and apply retention in the run directory; errors of `add`.
+        """Wait until everything is in the store, and apply retention in the run directory; raises as `add`.
 
         Raises:
-            StoreUnavailableError: something is not there after these seconds, or never will be; the message lists it.
+            StoreUnavailableError: something is not in the store by then, or cannot be uploaded; the message lists it.
         """
         with self._changed:
             self._is_finishing = True
             self._changed.notify_all()
-            self._wait(self._has_finished, seconds, "its end waits", self._clock())
+            self._wait(self._has_finished, seconds, "the end of the run", self._clock())
             self._is_finishing = False
             self._raise_if_missing(seconds)
         self._clean_directory()
@@ -262,7 +263,7 @@ class Uploader:
                 self._pause(self.step())
         except BaseException as error:
             is_lost = isinstance(error, LeaseLostError)
-            logger.error("%s", error if is_lost else f"Run '{self._name}': uploads have ended by an error: {error!r}")
+            logger.error("%s", error if is_lost else f"Run '{self._name}': an error has ended its uploads: {error!r}")
             self._broken = error
             self._set(state="ended", last_error=str(error) or repr(error))
             self._save_status()
@@ -279,17 +280,17 @@ class Uploader:
                     seconds = min(seconds, _MOST_RETRY_SECONDS_AT_END)
                 self._changed.wait_for(lambda: self._closing.is_set() or self._is_finishing > was_finishing, seconds)
 
-    def _wait(self, is_done: Callable[[], bool], seconds: float, what: str, warned: float) -> None:
-        """Wait for at most these seconds, and log a warning each minute after `warned`."""
+    def _wait(self, is_done: Callable[[], bool], seconds: float, what: str, last_warning: float) -> None:
+        """Wait until `is_done`, at most `seconds`; log that `what` waits, each minute after `last_warning`."""
         deadline = self._clock() + seconds
         while not is_done():
             self._raise_if_broken()
             left = deadline - self._clock()
             if left <= 0:
                 return
-            if self._clock() - warned >= _WARN_SECONDS:
-                warned = self._clock()
-                logger.warning("Run '%s': %s. %s", self._name, what, self.status())
+            if self._clock() - last_warning >= _WARN_SECONDS:
+                last_warning = self._clock()
+                logger.warning("Run '%s': %s waits for uploads. %s", self._name, what, self.status())
             self._changed.wait(min(left, _WARN_SECONDS))
 
     def _append(self, manifest: Manifest) -> None:
@@ -331,14 +332,14 @@ class Uploader:
         for number, item in waiting.items():
             if number not in kept and item is not self._current:
                 self._take(item)
-                logger.info("Run '%s': %s is not needed in the store", self._name, item.name)
+                logger.info("Run '%s': %s is not uploaded, since retention would remove it", self._name, item.name)
 
     def _upload(self, item: _Generation) -> None:
         number, began, self._moved_bytes = item.manifest.generation, self._clock(), 0
         try:
             self._write(item.manifest)
         except DamagedFileError as error:
-            why = f"{error}. It stays on this machine alone; verify the run."
+            why = f"{error}. It stays on this machine only; see `eigen verify`."
             with self._changed:
                 if self._take(item):
                     self._damaged[number] = why
@@ -395,15 +396,15 @@ class Uploader:
         if self._store.create(name, content):
             return
         self._lease.check()
-        # Its name has a part of its checksum. What reads differently is damaged, or was announced by a former holder.
-        logger.warning("%s in %s was damaged or withdrawn, and is replaced", name, self._url)
+        # The name has a part of the checksum, so other content is damage, or reserves what a former holder announced.
+        logger.warning("%s in %s is damaged or only reserved, and is replaced", name, self._url)
         self._store.delete([name])
         self._lease.check()
         if not self._store.create(name, content):
-            raise StoreUnavailableError(f"{self._url} gives back something else than {name}, as it was written")
+            raise StoreUnavailableError(f"{self._url} returns other content for {name} than was written")
 
     def _moved(self, count: int) -> None:
-        """Keep to the rate limit after a block of so many bytes; unused time is not saved up."""
+        """Keep to the rate limit after `count` more bytes; unused time does not allow a higher rate later."""
         now, limit = self._clock(), self._config.upload_mb_per_second * 1e6
         self._moved_bytes += count
         if limit > 0:
@@ -416,7 +417,7 @@ class Uploader:
     def _clean_store(self) -> None:
         """Apply retention in the store; a failure is logged, and the next generation tries again."""
         try:
-            # It may take long: the lease is made to last.
+            # Cleaning may take long: the lease must not expire meanwhile.
             self._lease.renew()
             self._target.clean(
                 self._config.keep_last,
@@ -445,7 +446,7 @@ class Uploader:
                 self._put(item)
             self._drop_unneeded()
             self._set(state="waiting", last_error=str(error))
-        logger.warning("Run '%s', next attempt within %.0f s. %s", self._name, pause, self.status())
+        logger.warning("Run '%s': an upload failed, next attempt within %.0f s. %s", self._name, pause, self.status())
         self._save_status()
         return pause
 
@@ -455,8 +456,8 @@ class Uploader:
             raise LeaseLostError(str(self._broken)) from self._broken
         if self._broken is not None:
             raise UploadsEndedError(
-                f"Uploads of run '{self._name}' have ended by an error ({self._broken!r}): what is not in {self._url} "
-                f"is in {self._directory.path}."
+                f"An error has ended the uploads of run '{self._name}' ({self._broken!r}): files that are not in "
+                f"{self._url} are in {self._directory.path}. Resume the run here to upload them."
             ) from self._broken
         if self._closing.is_set():
             raise UploadsEndedError(f"Uploads of run '{self._name}' are closed.")
@@ -467,7 +468,7 @@ class Uploader:
         if missing:
             error = f" Last error: {self._status.last_error}" if self._status.last_error else ""
             raise StoreUnavailableError(
-                f"Run '{self._name}' is not wholly in {self._url} after {seconds:.0f} s. Only on this machine, in "
+                f"Run '{self._name}' is not completely in {self._url} after {seconds:.0f} s. Only on this machine, in "
                 f"{self._directory.path}: {', '.join(missing)}. Resume the run here to upload them.{error}"
             )
         if self._damaged:

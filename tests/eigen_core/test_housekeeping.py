@@ -245,7 +245,7 @@ def test_an_export_that_fails_leaves_what_was_there(config: Config, tmp_path: Pa
     assert manifest is not None
     (location.root / "run" / blob_name(manifest.entry("champion.safetensors").sha256)).write_bytes(b"")
     if not location.remote:
-        with pytest.raises(DamagedGenerationError, match="no whole champion"):
+        with pytest.raises(DamagedGenerationError, match="no undamaged champion"):
             export_champion(config.checkpoint.store, "run", path)
     assert path.read_bytes() == b"former"
     assert [found.name for found in path.parent.iterdir()] == [path.name]

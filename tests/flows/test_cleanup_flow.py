@@ -82,7 +82,7 @@ def test_a_training_whose_store_has_gone_away_fails_and_says_what_is_missing(
         ended = train_flow(config, "away", return_state=True)
     error = ended.result(raise_on_failure=False)
     assert isinstance(error, StoreUnavailableError), error
-    assert f"Run 'away' is not wholly in {url}" in str(error)
+    assert f"Run 'away' is not completely in {url}" in str(error)
     assert "generation 1, generation 2, generation 3" in str(error)
     page = shown(artifact_key("away"))
     assert page.startswith("# Ended after generation 3 of 3 (100 %)\n\n**StoreUnavailableError: Run 'away' is not")

@@ -221,7 +221,7 @@ def test_a_manifest_under_another_name_is_noticed(run: RunDirectory) -> None:
     newest = newest_of(run)
     assert newest.snapshot.generation == 3
     assert [(damage.generation, damage.file) for damage in newest.damages] == [(4, "manifest")]
-    assert f"is that of manifests/{first.name}" in str(newest.damages[0])
+    assert f"has the content of manifests/{first.name}" in str(newest.damages[0])
 
 
 def test_presence_and_size_are_looked_at_without_reading(run: RunDirectory) -> None:

@@ -233,7 +233,7 @@ def test_large_rings_are_spread_and_long_histories_gathered(tmp_path: Path, monk
         ({"a": 3, "b": 4}, 0, "equally long"),
         ({}, 0, "equally long"),
         ({"a": 3}, 4, "cannot store 4"),
-        ({"../a": 3}, 0, "name of a column"),
+        ({"../a": 3}, 0, "cannot name a column"),
     ],
 )
 def test_a_ring_that_is_none_is_refused(columns: dict[str, int], written: int, sentence: str) -> None:

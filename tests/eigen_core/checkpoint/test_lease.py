@@ -43,7 +43,7 @@ def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyP
 
 def test_epochs_rise_and_are_above_those_of_the_manifests(store: MemoryStore, clock: Clock) -> None:
     for above, epoch in ((0, 1), (0, 2), (7, 8), (7, 9)):
-        lease = Lease.acquire(store, "run", 90.0, above=above, clock=clock)
+        lease = Lease.acquire(store, "run", 90.0, last_epoch=above, clock=clock)
         lease.check()
         assert is_live(store, "run")
         lease.release()
@@ -97,7 +97,7 @@ def test_a_lease_that_was_given_back_or_whose_run_is_locked_here_is_free_at_once
     assert is_live(store, "run")
     if is_released:
         holder.release()
-    assert Lease.acquire(store, "run", 90.0, clock=clock, at_once=not is_released).epoch == 2
+    assert Lease.acquire(store, "run", 90.0, clock=clock, holder_has_ended=not is_released).epoch == 2
 
 
 def test_a_lease_that_this_process_could_not_give_back_is_free_for_it_at_once(
@@ -108,7 +108,7 @@ def test_a_lease_that_this_process_could_not_give_back_is_free_for_it_at_once(
         Lease.acquire(store, "run", 90.0)
     store.away = True
     lease.release()
-    assert "cannot be given back" in caplog.text
+    assert "cannot be released" in caplog.text
     store.away = False
     assert Lease.acquire(store, "run", 90.0).epoch == 2
 

@@ -148,7 +148,7 @@ def test_a_lease_that_was_taken_over_stops_the_next_commit_on_this_machine(tmp_p
     location = begin(settings)
     with open_session(settings, RUN) as session:
         save(session, 1)
-        other = Lease.acquire(location.store, RUN, 90.0, at_once=True)
+        other = Lease.acquire(location.store, RUN, 90.0, holder_has_ended=True)
         before = files_below(tmp_path)
         for keep in (session.save, session.save_before_end):
             with pytest.raises(LeaseLostError, match="taken over by another process"):
@@ -163,7 +163,7 @@ def test_another_run_of_that_name_in_the_store_is_left_alone_and_leaves_nothing_
 ) -> None:
     begin(settings_of(gcs_bucket, tmp_path / "here"))
     location = RunLocation.of(settings_of(gcs_bucket, tmp_path / "elsewhere"), RUN)
-    with pytest.raises(InputError, match=f"'{RUN}' in {gcs_bucket} is another one"):
+    with pytest.raises(InputError, match=f"'{RUN}' in {gcs_bucket} is not the one in"):
         create_run(location, OTHER)
     assert not (location.root / RUN).exists()
     assert location.stored.config() == CONFIG

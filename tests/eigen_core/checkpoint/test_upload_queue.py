@@ -59,7 +59,7 @@ def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
 
     waiting = threading.Thread(target=wait, daemon=True)
     waiting.start()
-    while caplog.text.count("training waits. Not in memory://bucket yet: 3 generations") < 3:
+    while caplog.text.count("training waits for uploads. Not in memory://bucket yet: 3 generations") < 3:
         assert not passed.is_set()
     machine.memory.away = False
     machine.drain()

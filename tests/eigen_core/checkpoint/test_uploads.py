@@ -270,7 +270,7 @@ def test_the_death_of_the_thread_is_never_silent(
             ask(machine, uploader)
     assert uploader.status().state == "ended"
     assert "ZeroDivisionError" in str(uploader.status().last_error)
-    assert "have ended by an error" in caplog.text
+    assert "an error has ended its uploads" in caplog.text
     assert machine.here() == [1]
 
 
