@@ -70,7 +70,7 @@ def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
         try:
             return compute()
         except PASSING_ERRORS as error:
-            logger.warning("%s %d failed (%s: %s) and is tried again.", phase, generation, type(error).__name__, error)
+            logger.warning("%s %d failed (%s: %s): retrying.", phase, generation, type(error).__name__, error)
             time.sleep(seconds)
     return compute()
 

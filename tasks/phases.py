@@ -17,13 +17,11 @@ R = TypeVar("R")
 
 
 def _is_passing(task: Task[..., Any], task_run: TaskRun, state: State[Any]) -> bool:
-    """Whether a failed phase may succeed when it is tried again. If so, a warning says that it will be."""
+    """Return whether a retry of a failed phase may succeed; if so, log a warning."""
     error = state.result(raise_on_failure=False)
     if not isinstance(error, PASSING_ERRORS):
         return False
-    get_run_logger().warning(
-        "%s failed (%s: %s) and is tried again.", task_run.name or task.name, type(error).__name__, error
-    )
+    get_run_logger().warning("%s failed (%s: %s): retrying.", task_run.name or task.name, type(error).__name__, error)
     return True
 
 

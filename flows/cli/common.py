@@ -23,7 +23,7 @@ EXIT_OTHER = 1
 EXIT_BAD_INPUT = 2
 EXIT_MEMORY = 3
 LARGEST = 1_000_000
-"""Largest number that options take which count something."""
+"""Upper bound of options that are counts."""
 MEMORY_ADVICE = "`eigen doctor` shows what there is, `eigen plan` what is needed."
 
 
@@ -32,7 +32,7 @@ def flag(name: str, help_text: str, *short: str) -> Any:  # noqa: ANN401 - whate
 
 
 def option(metavar: str, help_text: str, shown: str | None = None, *names: str, **bounds: Any) -> Any:  # noqa: ANN401
-    """Return an option with a value; `shown`: its default, as the help says it; `bounds`: `min` and `max`."""
+    """Return an option with a value; `shown`: its default as the help shows it; `bounds`: `min` and `max`."""
     return typer.Option(*names, help=help_text, show_default=shown or True, metavar=metavar, **bounds)
 
 
@@ -74,7 +74,7 @@ class RunOptions:
     device: Annotated[str | None, option("KIND", "Device that computes: auto, cpu or cuda.", "auto")] = None
 
     def settings(self) -> list[str]:
-        """Return the options but preset and run as `key=value`."""
+        """Return the options, except preset and run, as `key=value`."""
         from eigen_core.config.market import absolute_data
 
         options = {
@@ -155,7 +155,7 @@ def sentences(command: Callable[P, None]) -> Callable[P, None]:
 
 
 def store_of(given: str | None) -> str:
-    """Return the store to use: the one given, else that of the environment, else the default."""
+    """Return the store `given`, else the environment's, else the default."""
     from eigen_core.config import Config
 
     return given or store_from_environment(os.environ) or Config().checkpoint.store

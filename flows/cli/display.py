@@ -1,4 +1,4 @@
-"""How a training looks while it runs, and what Ctrl-C and SIGTERM do to it."""
+"""Progress of a training on a console, and how Ctrl-C and SIGTERM stop it."""
 
 import logging
 import os
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class StopSignals:
-    """Decides what Ctrl-C and SIGTERM do.
+    """Handles Ctrl-C and SIGTERM.
 
-    Before a training they end the process at once: an exception could be swallowed by a library that is being imported
-    and leave it half initialised. During a training the first one raises `KeyboardInterrupt`, so that the flow can
-    report how it ended; the second one ends the process at once. That is always safe: a checkpoint is there completely
-    or not at all, and the kernel frees the run's lock. `requested`: the user has asked a training to stop.
+    Before a training they end the process at once: a library that is being imported could swallow an exception and stay
+    half initialised. During a training the first one raises `KeyboardInterrupt`, so that the flow can report its end;
+    the second one ends the process at once. That is always safe: checkpoints are written atomically, and the kernel
+    frees the run's lock. `requested`: the user has asked a training to stop.
 
-    A display hides the cursor of `console`, which is shown again before the process is ended.
+    A display hides the cursor of `console`; it is shown again before the process ends.
     """
 
     def __init__(self, console: Console | None = None) -> None:
@@ -56,7 +56,7 @@ class StopSignals:
             self._gentle = False
 
     def check(self) -> None:
-        """Raise `KeyboardInterrupt` if a stop was requested: for a request whose exception got lost on its way."""
+        """Raise `KeyboardInterrupt` if a stop was requested, in case the exception of the signal was swallowed."""
         if self.requested:
             raise KeyboardInterrupt
 
@@ -99,8 +99,8 @@ class Display(Listener):
     """Prints one line for each generation, for files and pipes; stops a training between two phases on request.
 
     Attributes:
-        describes: show data and plan of the next run, which have not been shown yet.
-        headings: by name of a run, a line that is shown when its training begins.
+        describes: show data and plan of the next run.
+        headings: lines to show when the training of a run starts, by its name.
         trained: the run that trains, or was trained last, and its configuration.
     """
 
@@ -148,14 +148,14 @@ class Display(Listener):
             print_line(self.console, f"continuing after generation {generation}/{generations}")
 
     def progressed(self, done: int, total: int) -> None:
-        """Show that `done` of `total` steps are finished, in a loop that is no training."""
+        """Show that `done` of `total` steps of another loop than a training are finished."""
 
     def generation_finished(self, record: "GenerationRecord", telemetry: "Telemetry") -> None:
         print_line(self.console, f"generation {record.generation}/{self._steps}  {figures(record, telemetry)}")
 
 
 def display_on(console: Console, steps: str = "generations", signals: StopSignals | None = None) -> Display:
-    """Return progress bars if `console` is a terminal, else lines; `steps`: name of those of the outermost loop."""
+    """Return progress bars if `console` is a terminal, else lines; `steps` names the steps of the outermost loop."""
     return BarDisplay(console, steps, signals) if console.is_terminal else Display(console, signals)
 
 
@@ -179,7 +179,7 @@ def figures(record: "GenerationRecord", telemetry: "Telemetry") -> str:
 
 
 class BarDisplay(Display):
-    """A bar for the generations, or other steps, one for the current phase, and the latest figures."""
+    """A bar for the generations, or other steps, a bar for the current phase, and the latest metrics."""
 
     def __init__(self, console: Console, steps: str = "generations", signals: StopSignals | None = None) -> None:
         super().__init__(console, signals)
@@ -247,10 +247,10 @@ class BarDisplay(Display):
 
 
 class ConsoleHandler(logging.Handler):
-    """Prints warnings and errors on the console that draws the progress bars, so that they do not tear them.
+    """Prints warnings and errors on the console of the progress bars, so that they do not garble them.
 
-    Prefect reports the error of a run several times; as it also reaches the command line, it is left out here, and so
-    is all that Prefect has to say about a stop that was requested.
+    Drops Prefect's records of a run's error, which it repeats and the command prints, and all of its records after a
+    stop was requested.
     """
 
     def __init__(self, console: Console, signals: StopSignals) -> None:
@@ -259,7 +259,7 @@ class ConsoleHandler(logging.Handler):
         self._signals = signals
 
     def emit(self, record: logging.LogRecord) -> None:
-        # Without its traceback, which the history in Prefect keeps.
+        # Without tracebacks, which Prefect's history keeps.
         if record.name.startswith("prefect") and self._signals.requested:
             return
         if record.name.startswith(_RUN_LOGGERS) and record.levelno >= logging.ERROR:

@@ -79,7 +79,7 @@ def _print_finding(console: Console, finding: "Finding") -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """Result of one check; `failed`: nothing can be trained so; `warning`: it can, but not as well, or not for long."""
+    """Result of one check; `failed`: training is impossible; `warning`: it works, but worse, or not for long."""
 
     check: str
     status: Status
@@ -292,7 +292,7 @@ def _versioned(package: str, found: str, have: str) -> Found:
     pinned = next((line.removeprefix(f"{package}==") for line in needed if line.startswith(f"{package}==")), have)
     if pinned == have:
         return "ok", found, ""
-    advice = f"Eigen was tried with {package} {pinned}: with another, equal runs may end differently or not at all."
+    advice = f"Eigen is tested with {package} {pinned}: with another version, runs may fail or give other results."
     return "warning", found, advice
 
 
@@ -306,7 +306,7 @@ def _driver() -> str:
 
 
 def _require_usable(folder: Path) -> None:
-    """Try all that a store does in a folder, or above one that is missing, which is not made."""
+    """Test all operations of a store in a folder or, if that is missing, in its nearest parent; do not make it."""
     if folder.is_dir():
         LocalStore(folder).check()
         return

@@ -59,7 +59,7 @@ COMPARED = ("total_return", "sharpe", "max_drawdown")
   eigen backtest first --slice validation --agent ensemble
   eigen backtest first --slice 2015-01-01:2016-12-31 --set account.shares=whole --set account.capital=20000
 
-Every look at days that no agent was trained on is counted, for good: the verdict takes the count into account.
+Every evaluation on days that no agent was trained on is counted permanently; the verdict allows for their number.
 """
 )
 def backtest(
@@ -79,7 +79,7 @@ def backtest(
     from eigen_core.judging.run_backtests import write_backtest
 
     if out is not None:
-        # Before the look at these days, which is counted.
+        # Before the evaluation, which is counted.
         require_place(out / "equity.csv")
     with progress_shown():
         found = play(store_of(store), name, span=span, agent=agent, settings=assignments or ())
@@ -141,7 +141,7 @@ def _random_document(drawn: "MatchedTraders", own: float, number: str) -> dict[s
 
 
 def _won(trades: "pd.DataFrame") -> float | None:
-    """Return the share of trades with a gain; None without trades, or where rows are single orders."""
+    """Return the share of trades with a gain; None without trades, or if the rows are single orders."""
     return float((trades["gain"] > 0.0).mean()) if len(trades) and "exit" in trades else None
 
 

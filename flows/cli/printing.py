@@ -20,7 +20,7 @@ Styled = str | tuple[str, str]
 """Text, or text with its style; no markup."""
 
 _PIPE_WIDTH = 120
-# Of the text after a label, on a terminal that is narrower than anyone's.
+# Least width of the text after a label, however narrow the terminal.
 _LEAST_WIDTH = 20
 
 
@@ -115,7 +115,7 @@ class PlainTable:
         self._rows: list[tuple[list[Text], bool]] = []
 
     def add_row(self, *cells: Styled, ends_section: bool = False) -> None:
-        """Add a row, one cell for each header; `ends_section`: a line follows, unless it is the last one."""
+        """Add a row, one cell for each header; `ends_section`: a line follows, unless it is the last row."""
         self._rows.append(([Text.assemble(cell) for cell in cells], ends_section))
 
     def print(self, console: Console) -> None:
@@ -140,7 +140,7 @@ class PlainTable:
             table.add_column(self._headers[column], justify=justify, width=width)
         for cells, ends_section in self._rows:
             table.add_row(*(cells[column] for column in shown), end_section=ends_section)
-        # A word that is longer than the console is wide runs beyond it: the terminal wraps it, and nothing is lost.
+        # A word that is wider than the console is not cropped: the terminal wraps it.
         console.print(table, width=max(console.width, table.width or 0), crop=False)
         left_out = [self._headers[column] for column in filled if column not in shown]
         if left_out:

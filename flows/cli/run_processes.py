@@ -1,4 +1,4 @@
-"""Whole runs, each trained by `eigen train` in a process: of this machine, or of a worker of a Dask scheduler."""
+"""Train whole runs, each by `eigen train` in a process of its own, here or on a worker of a Dask scheduler."""
 
 import os
 import signal
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from eigen_core.config import Config
 
 POLL_SECONDS = 0.5
-# A stop that was requested waits 15 s for uploads, and Prefect's report of it takes some.
+# A training that is asked to stop waits 15 s for uploads, and then reports its end to Prefect.
 _STOP_SECONDS = 60.0
-AGAIN = "The same command goes on."
-"""End of a sentence about runs that were not trained to their end."""
+AGAIN = "Run the same command again to continue."
+"""Last sentence of messages about runs that are not finished."""
 
 
 @dataclass(frozen=True)
 class WholeRun:
-    """A run to be trained in a process of its own; `arguments`: those of `eigen train`, but for the name."""
+    """A run to train in a process of its own; `arguments` are those of `eigen train`, except the name."""
 
     name: str
     config: "Config"
@@ -41,7 +41,7 @@ class WholeRun:
 
 
 def whole_run(name: str, preset: str | None, settings: Sequence[str]) -> WholeRun:
-    """Describe a run for a process of its own, by preset and settings `key=value`; of equal keys the last counts."""
+    """Return a run of a preset and settings `key=value`, of which the last one of equal keys counts."""
     from eigen_core.config.loading import load_config
 
     last = list({setting.partition("=")[0].strip(): setting for setting in settings}.values())
@@ -69,17 +69,17 @@ IsStopped = Callable[[], bool]
 Train = Callable[[WholeRun, Path, IsStopped], RunEnd]
 """Trains a run as `train_whole` does."""
 Task = Callable[[Train, IsStopped], None]
-"""Trains runs with the first argument, and gives it the second, alone or with conditions of its own."""
+"""Trains runs by calls of the first argument, with the second as its condition, or with a stricter one."""
 _STOPPED = RunEnd(-signal.SIGTERM, "")
 
 
 def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | None = None) -> RunEnd:
     """Train a run from its last checkpoint to its end in a process, which prints to `log`, and return how it ended.
 
-    Once `is_stopped`, asked twice a second, is true, the process is ended. Relative paths are in `folder`, or here.
-    Raise `Stopped` if another process trains the run.
+    `is_stopped` is called twice a second; once it returns true, the process is stopped. The process works in `folder`
+    (None: here). Raise `Stopped` if another process trains the run.
     """
-    if not _waited_until_free(run, is_stopped):
+    if not _wait_until_free(run, is_stopped):
         return _STOPPED
     with log.open("wb") as output:
         # Ctrl-C reaches this process alone, which then stops the others.
@@ -108,10 +108,10 @@ def train_whole(run: WholeRun, log: Path, is_stopped: IsStopped, folder: str | N
     return RunEnd(process.returncode, log.read_text(encoding="utf-8", errors="replace"))
 
 
-def _waited_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
-    """Wait for a process that an earlier call has left behind and that is about to end; return whether it did.
+def _wait_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
+    """Wait until no process of an earlier command trains the run; return False if `is_stopped` comes first.
 
-    One on a machine that was lost holds the run's lease until that expires.
+    A process on a machine that was lost holds the run's lease until that expires.
     """
     from eigen_core.training.runs import Run
 
@@ -122,13 +122,13 @@ def _waited_until_free(run: WholeRun, is_stopped: IsStopped) -> bool:
         if is_stopped():
             return False
         if time.monotonic() > end:
-            raise Stopped(f"Run {run.name} is trained by another process, and does not end. {AGAIN}")
+            raise Stopped(f"Another process still trains run {run.name}: stop it, or wait until it ends. {AGAIN}")
         time.sleep(POLL_SECONDS)
     return True
 
 
 def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
-    """Raise `Stopped`, or `StoppedByMemory`, for a run that failed or is finished where this process cannot see it."""
+    """Raise `Stopped`, or `StoppedByMemory`, if a run failed, or if the store here lacks its checkpoints."""
     from flows.cli.training import is_finished
 
     if end.code != 0:
@@ -142,7 +142,7 @@ def require_trained(run: WholeRun, end: RunEnd, log: Path) -> None:
 
 
 def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
-    """Refuse whole runs on the workers of `runs_on` whose agents workers compute too: they may wait for ever."""
+    """Raise `InputError` if workers would train whole runs and compute the agents of them: they may wait for ever."""
     if runs_on is not None and config.scheduler is not None:
         raise InputError(
             f"--runs-on {runs_on} lets each worker train a whole run, and the setting scheduler={config.scheduler} "
@@ -153,10 +153,10 @@ def refuse_two_schedulers(config: "Config", runs_on: str | None) -> None:
 
 @contextmanager
 def whole_runs(jobs: int, scheduler: str | None) -> Iterator[Callable[[Iterable[Task]], None]]:
-    """Return a function that does tasks, `jobs` at a time, which train runs here or on the workers of a scheduler.
+    """Yield a function that executes tasks, `jobs` at a time, which train runs here or on the workers of a scheduler.
 
-    After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. Another worker
-    trains a run whose worker is lost; a worker that loses this process or the scheduler ends its run.
+    After an error of a task, Ctrl-C or SIGTERM the function stops the runs that are being trained. If a worker is lost,
+    another one trains its run; a worker that loses this process or the scheduler stops its run.
     """
     stopped = threading.Event()
     with stop_signals() as signals:
@@ -217,23 +217,23 @@ def _train_by_worker(client: Any, run: WholeRun, log: Path, is_stopped: IsStoppe
 
 
 def _with_absolute_folders(run: WholeRun) -> WholeRun:
-    from flows.server.state_directory import placed
+    from flows.server.state_directory import absolute_store
 
     given, folder = run.config.checkpoint, Path.cwd()
-    folders = {"local": placed(given.local, folder), "store": placed(given.store, folder)}
+    folders = {"local": absolute_store(given.local, folder), "store": absolute_store(given.store, folder)}
     checkpoint = given.model_copy(update=folders)
     return replace(run, config=run.config.model_copy(update={"checkpoint": checkpoint}))
 
 
 def _train_on_worker(run: WholeRun, folder: str) -> RunEnd:
-    """Train a run on this worker, in the folder of the process that leads if this machine has it."""
+    """Train a run on this worker, in the working directory of the command if this machine has that folder."""
     from distributed import get_worker
 
     worker = get_worker()
     tasks, key = worker.state.tasks, worker.get_current_task()
 
     def is_cancelled() -> bool:
-        # The scheduler cancels it, also when the process that leads is gone.
+        # The scheduler cancels the task, also when the command's process is gone.
         return worker.status.name != "running" or key not in tasks or tasks[key].state == "cancelled"
 
     with tempfile.TemporaryDirectory(prefix="eigen-run-") as own:

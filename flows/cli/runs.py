@@ -324,7 +324,7 @@ def _files(reports: Sequence[Path]) -> list[Path]:
 
 
 def _pid(status: "RunStatus") -> int | None:
-    """Return the number of the process that trains a run on this machine, None if it is not known."""
+    """Return the id of the process that trains a run on this machine, None if it is unknown."""
     from eigen_core.checkpoint.file_lock import FileLock
     from eigen_core.checkpoint.integrity import LOCK_NAME
 

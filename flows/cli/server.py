@@ -212,8 +212,8 @@ def up(
         listening = servers.ListenOptions(host, port, without_password)
         brought = bring_up(home, environment, listening, _Progress(), only=only)
     try:
-        # What was stopped with its worker goes on with it: a crash that is reported just before a server's end, or
-        # before its triggers listen, may trigger nothing.
+        # Resume a training that was stopped with its worker: a crash that was reported just before the server's end,
+        # or before its automations listen, may trigger none.
         goes_on = resume or (brought.worker is not None and brought.began)
         page = launching.resume(brought.api, always=resume, worker=home.worker_name) if goes_on else None
         print_up(output_console(), home, brought, page)
@@ -298,7 +298,7 @@ def launch(*, options: RunOptions) -> None:
     name = default_run_name(config.preset) if options.run is None else options.run
     check_run_name(name)
     api = _known_server()
-    # First: what is being trained takes the memory and holds the run that would be checked here.
+    # Before the run is checked: a training in progress takes memory, and may lock the run.
     launching.require_free(api, _Progress())
     worker = home.running("worker")
     goes_on = False

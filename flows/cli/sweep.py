@@ -74,7 +74,7 @@ def sweep(
         print_results(console, results)
 
 
-# A look at a run in a bucket is some requests: it is taken at one of so many polls.
+# Reading a run in a bucket takes several requests: only one of so many polls does it.
 _REMOTE_POLLS = 20
 
 
@@ -88,7 +88,7 @@ class Sweep:
 
     @cached_property
     def config(self) -> "Config":
-        """The configuration of its trials, but for what is varied."""
+        """The configuration of its trials, except the varied settings."""
         from eigen_core.config.loading import load_config
 
         return load_config(self.preset, self.settings)
@@ -104,7 +104,7 @@ class Sweep:
 
     @property
     def folder(self) -> Path:
-        """Where its study and the logs of its trials are."""
+        """Folder of its study and of the logs of its trials."""
         checkpoint = self.config.checkpoint
         return run_root(checkpoint.store, checkpoint.local) / ".sweeps"
 
@@ -124,7 +124,7 @@ class TrialResult:
     """finished, pruned, refused (its settings cannot be trained) or unfinished."""
     settings: Mapping[str, Any]
     champions: Mapping[int, Sequence[float]]
-    """Validation fitness of the champion after each generation, by seed, of the runs that were begun."""
+    """Validation fitness of the champion after each generation, by seed, of the runs that have a checkpoint."""
     reason: str | None
 
     @property
@@ -134,7 +134,7 @@ class TrialResult:
 
     @property
     def spread(self) -> float | None:
-        """Standard deviation of that over its seeds; None for a single one."""
+        """Standard deviation of the champions' fitness over the seeds; None for a single seed."""
         finished = self.state == "finished" and len(self.champions) > 1
         return stdev(run[-1] for run in self.champions.values()) if finished else None
 
@@ -205,7 +205,7 @@ class _Trials:
         for run in runs:
             log = sweep.folder / f"{run.name}.log"
             end = None if is_finished(run.config, run.name) else train(run, log, is_over)
-            # After its end: then all that it has reached is stored.
+            # Only after its end is everything that it has reached in the store.
             if is_behind():
                 with self._lock:
                     self._study.prune(number)

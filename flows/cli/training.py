@@ -267,7 +267,7 @@ def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
 def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
     """Train runs one after another as flow runs of the configured server; raise `Stopped` if one ends early."""
     display.announce("starting Prefect")
-    # Its import adds Prefect's handlers: what is removed below must be there already, and nothing logged before.
+    # This import adds Prefect's handlers; the console handler is removed below, before anything is logged.
     import prefect.main  # noqa: F401
     from prefect.logging.handlers import PrefectConsoleHandler
 
@@ -312,7 +312,7 @@ def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
     except (InputError, StoreUnavailableError, LeaseLostError, SchedulerLostError, WorkerLostError) as error:
         if isinstance(error, InputError) and display.trained is None:
             raise
-        # Once it trains, what was given was good: a disk has filled up since, for example.
+        # Once it trains, the input was valid; the cause is another, such as a full disk.
         raise Stopped(f"{error} {_where_it_stands(*last())}") from error
     except FloatingPointError as error:
         # The same computation from the same checkpoint ends in the same way.
@@ -341,7 +341,7 @@ def _where_it_stands(name: str, config: "Config") -> str:
 
 
 def _what_is_saved(name: str, config: "Config") -> str:
-    """Say what is on this machine. A store elsewhere is not asked: it may be what failed."""
+    """Return a sentence about this machine's checkpoints; a remote store is not read, since it may have failed."""
     from eigen_core.checkpoint.location import RunLocation
 
     location = RunLocation.of(config.checkpoint, name)

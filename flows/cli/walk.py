@@ -165,7 +165,7 @@ def _train_one_by_one(planned: "Callable[[], Walk]", name: str, config: "Config"
                 train = training.train_as_flows if with_server else training.train_here
                 train(left, display)
             except Stopped as stop:
-                raise type(stop)(f"{stop} With the same command the walk goes on.") from stop
+                raise type(stop)(f"{stop} Run the same command again to continue the walk.") from stop
     return walk
 
 

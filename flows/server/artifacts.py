@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from eigen_core.reporting.report import Report
 
 KINDS = ("data", "memory", "plan", "report")
-"""The artifacts of a run beside its own page."""
+"""Kinds of a run's artifacts, besides the run's own page."""
 
 REFUSALS = (httpx.HTTPError, PrefectException, OSError)
-"""Errors of a server that accepts no artifact; they must not stop a training."""
+"""Errors of requests to Prefect's server; they must not stop a training."""
 
 _CALL_SECONDS = 10.0
 _EVERY_SECONDS = 5.0
@@ -49,31 +49,31 @@ def artifact_key(run: str, kind: str = "") -> str:
     `kind`: one of `KINDS`; empty: the run's own page.
     """
     slug = re.sub(r"[^a-z0-9]+", "-", run.lower()).strip("-")
-    # A run that is called "mine-data" has a page of its own beside the data of the run "mine".
+    # The own page of a run "mine-data" must not have the key of the data page of run "mine".
     if slug != run or slug.rpartition("-")[2] in KINDS:
         slug = f"{slug}-{hashlib.sha256(run.encode()).hexdigest()[:6]}".lstrip("-")
     return f"{slug}-{kind}" if kind else slug
 
 
 class Artifacts:
-    """The artifacts of one flow run: one of each key, updated in place; methods may raise one of `REFUSALS`."""
+    """Creates the artifacts of one flow run, one per key, and updates them in place; may raise one of `REFUSALS`."""
 
     def __init__(self) -> None:
         self._ids: dict[str, UUID] = {}
 
     def show(self, key: str, markdown: str, description: str) -> None:
         known = self._ids.get(key)
-        if known is None or not _renewed(known, markdown, description):
+        if known is None or not _update(known, markdown, description):
             found = create_markdown_artifact(key=key, markdown=markdown, description=description)
-            # Prefect's functions return the id, or, to a caller that awaits, a promise of it.
+            # The id; only asynchronous callers get a coroutine.
             self._ids[key] = cast(UUID, found)
 
 
-def _renewed(artifact: UUID, markdown: str, description: str) -> bool:
+def _update(artifact: UUID, markdown: str, description: str) -> bool:
     """Update an artifact, and return whether it still exists."""
     content = {"data": markdown, "description": description}
     try:
-        # `update_artifact` would send the content, pictures and all, a second time as an event, which the server keeps.
+        # `update_artifact` would also send the content, with its pictures, as an event, which the server stores.
         get_client(sync_client=True).request("PATCH", "/artifacts/{id}", path_params={"id": artifact}, json=content)
     except httpx.HTTPStatusError as error:
         if error.response.status_code != HTTPStatus.NOT_FOUND:
@@ -83,7 +83,7 @@ def _renewed(artifact: UUID, markdown: str, description: str) -> bool:
 
 
 def publish_cleaning(store: str, rows: list[Row]) -> None:
-    with server_asked("The table of the cleaning could not be shown", get_run_logger()):
+    with client_or_warning("Prefect has no table of the files that were removed", get_run_logger()):
         create_table_artifact(table=rows, key="cleanup", description=f"Runs in {store}")
 
 
@@ -93,14 +93,14 @@ def server_is_there() -> bool:
 
 
 def require_server() -> None:
-    """Raise `httpx.ConnectError` if the server is unavailable: Prefect's client would try for a minute each time."""
+    """Raise `httpx.ConnectError` if the server is unavailable: Prefect's client would retry each call for a minute."""
     if not server_is_there():
         raise httpx.ConnectError("Prefect's server does not answer")
 
 
 @contextmanager
-def server_asked(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
-    """Open a client; an error of the server inside the block is a warning that begins with `failure`."""
+def client_or_warning(failure: str, logger: "Logger | LoggerAdapter[Logger]") -> Iterator[SyncPrefectClient]:
+    """Open a client; log an error of the server inside the block as a warning that begins with `failure`."""
     try:
         # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
         with get_client(sync_client=True) as client:
@@ -117,8 +117,8 @@ def retry_once() -> AbstractContextManager[Settings]:
 class Reporter:
     """Context manager that sends reports in a thread, at most every few seconds, and the last ones at its end.
 
-    Of each kind only the newest report is sent. A refusal is logged; an unavailable server is logged once, and the
-    reports of that time are lost.
+    It sends only the newest report of each kind, and logs errors. It logs an unavailable server once, and drops the
+    reports until the server answers.
     """
 
     def __init__(self, run: str) -> None:
@@ -143,7 +143,7 @@ class Reporter:
             self._raise()
 
     def report(self, kind: str, send: Callable[[], None]) -> None:
-        """Call `send` soon in the reporter's thread, instead of a waiting one of this kind; it may raise `REFUSALS`."""
+        """Call `send`, which may raise `REFUSALS`, soon in the reporter's thread; it replaces one that waits."""
         self._raise()
         with self._changed:
             self._waiting.pop(kind, None)
@@ -155,13 +155,13 @@ class Reporter:
             self._sender.result()
 
     def _send_all(self) -> None:
-        # Its own client: that of the flow run's context belongs to the thread that trains.
+        # A separate client: the one in the flow run's context belongs to the training thread.
         with retry_once(), SyncClientContext():
             while reports := self._next():
                 self._send(reports)
 
     def _next(self) -> list[Callable[[], None]]:
-        """Wait for reports, and return them; none at the end."""
+        """Wait for reports and return them; empty when the context has ended."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             reports, self._waiting = list(self._waiting.values()), {}
@@ -176,9 +176,9 @@ class Reporter:
             except REFUSALS as error:
                 if not self._unavailable:
                     get_run_logger().warning(
-                        "The pages of run %s could not be renewed: %s: %s", self._run, type(error).__name__, error
+                        "Run %s continues, but its pages are outdated: %s: %s", self._run, type(error).__name__, error
                     )
-                # One that has become silent would let each report wait.
+                # Do not wait for an unavailable server with each report.
                 self._unavailable = isinstance(error, httpx.TransportError)
                 if self._unavailable:
                     break
@@ -187,17 +187,17 @@ class Reporter:
 
 
 def publish(report: "Report", file: Path) -> str | None:
-    """Show a report as an artifact; return its key, None without a server or if that does not accept it."""
+    """Show a report as an artifact; return its key, None without a server or if the server fails."""
     prepare_environment()
     if configured_api(os.environ) is None:
         return None
-    # What Prefect reads for a hook or a form must not load torch.
+    # Imported here: Prefect imports this module for hooks and forms too, which must not load torch.
     from eigen_core.reporting.report import report_markdown
 
     key, markdown = artifact_key(report.run, "report"), report_markdown(report, str(file.absolute()))
     description = f"Report of run {report.run}: {report.verdict.statement}"
     published = False
-    with server_asked("Prefect has no page of the report", logger):
+    with client_or_warning("Prefect has no page of the report", logger):
         require_server()
         create_markdown_artifact(key=key, markdown=markdown, description=description)
         published = True

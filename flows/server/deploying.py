@@ -69,15 +69,15 @@ def deploy(api: str) -> None:
         try:
             _run_prefect_deploy(api)
         finally:
-            # It may have got half-way: a schedule that is off by mistake would let a crash cost the night.
+            # Also after a failure: if the schedule stayed off, nothing would resume a run after a crash.
             for deployment, schedule in _schedules(client):
                 active = before.get((deployment.name, schedule.slug), schedule.active)
                 if active != schedule.active:
-                    # A change that does not name the parameters removes them.
+                    # An update without parameters removes them.
                     client.update_deployment_schedule(
                         deployment.id, schedule.id, active=active, parameters=schedule.parameters
                     )
-        bring_automations(client, client.read_deployment_by_name(DEPLOYMENT).id)
+        replace_automations(client, client.read_deployment_by_name(DEPLOYMENT).id)
         for name in DEPLOYMENTS:
             deployment = client.read_deployment_by_name(name)
             client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
@@ -97,7 +97,7 @@ def remove(client: SyncPrefectClient) -> None:
 
 
 def is_up_to_date(client: SyncPrefectClient) -> bool:
-    """Return whether the server has deployments, schedule and automations of this very code."""
+    """Return whether the server has deployments, schedule and automations of this version of the code."""
     try:
         found = [client.read_deployment_by_name(name) for name in DEPLOYMENTS]
     except ObjectNotFound:
@@ -113,7 +113,7 @@ def find_deployment(client: SyncPrefectClient, name: str = DEPLOYMENT) -> Deploy
         return client.read_deployment_by_name(name)
     except ObjectNotFound:
         raise InputError(
-            f"The server at {client.api_url} has no deployment {name}: bring it there with `eigen deploy`."
+            f"The server at {client.api_url} has no deployment {name}: create it with `eigen deploy`."
         ) from None
 
 
@@ -131,11 +131,11 @@ def set_resuming(client: SyncPrefectClient, active: bool) -> None:
 
 def require_schedule(deployment: DeploymentResponse) -> None:
     if schedule_of(deployment) is None:
-        raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': `eigen deploy` makes it again.")
+        raise InputError(f"{DEPLOYMENT} has no schedule '{RESUME}': create it with `eigen deploy`.")
 
 
 def _create_pool(client: SyncPrefectClient) -> None:
-    # It takes a second to import.
+    # Imported here because this takes a second.
     from prefect.workers.process import ProcessWorker
 
     template = ProcessWorker.get_default_base_job_template()
@@ -180,7 +180,7 @@ RESUME_NAME = "resume-after-crash"
 ZOMBIE_NAME = "train/gpu: crashed without a word"
 ALERT_NAME = "train/gpu: alert"
 SILENT_SECONDS = 90.0
-"""Three heartbeats (deployments/prefect.yaml sets their time), and less than the 300 s for which a slot is leased."""
+"""Three heartbeat intervals (set in deployments/prefect.yaml), and less than a concurrency slot's lease of 300 s."""
 
 _ALERTED_STATES = ("Completed", "Crashed", "Failed", BLOCKED_NAME, PLAN_NAME)
 _BLOCK = "eigen-alert"
@@ -218,15 +218,15 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
     )
 
 
-def bring_automations(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    """Create the automations of a deployment in place of those that it has."""
+def replace_automations(client: SyncPrefectClient, deployment_id: UUID) -> None:
+    """Create the automations of a deployment, and delete its former ones."""
     for automation in (resume_automation(deployment_id), zombie_automation(deployment_id)):
         _delete_automations(client, automation.name, deployment_id)
         client.create_automation(automation)
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:
-    """Let the server send a POST request to `url` when a training is finished, crashed, failed, blocked, too large."""
+    """Let the server send a POST request to `url` when a training finishes, crashes, fails, is blocked or too large."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InputError(
@@ -272,7 +272,7 @@ def _reaching(states: Collection[str], deployment_id: UUID) -> EventTrigger:
 
 
 def _related_to(deployment_id: UUID) -> dict[str, str | list[str]]:
-    """Match events of a deployment's flow runs by its id: its name may be that of other flows' deployments too."""
+    """Match events of a deployment's flow runs by its id: deployments of other flows may have its name."""
     return {"prefect.resource.role": "deployment", "prefect.resource.id": f"prefect.deployment.{deployment_id}"}
 
 

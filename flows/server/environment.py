@@ -1,4 +1,4 @@
-"""The environment of processes that run flows: names, file modes, Prefect quiet and offline, server and worker."""
+"""Names of states and tags, and the environment variables of processes that run flows, servers and workers."""
 
 import json
 import os
@@ -27,7 +27,7 @@ PLAN_NAME = "MemoryPlan"
 BLOCKED_NAME = "Blocked"
 
 SCHEDULED_TAG = "auto-scheduled"
-"""Prefect's tag of a flow run that was created by a schedule; ours resume."""
+"""Prefect's tag of flow runs that a schedule creates; Eigen's schedule resumes runs."""
 
 SUSPENDED_EVENT = "eigen.flow-run.suspended"
 """Event: the process of a suspended flow run ends."""
@@ -46,16 +46,16 @@ def default_run_name(preset: str, moment: datetime | None = None) -> str:
     return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-# Each state of a task run is recorded from an event, which Prefect would keep for a week beside it: three quarters of
-# what a training adds to the database. Events of tasks that fail, of flow runs and of workers stay for that week.
+# Prefect keeps the event of each state of a task run for a week: three quarters of what a training adds to the
+# database. These routine events are deleted sooner.
 _ROUTINE_EVENTS = tuple(f"prefect.task-run.{state}" for state in ("Pending", "Running", "Completed"))
 _ROUTINE_SECONDS = 60
 _VACUUM = "PREFECT_SERVER_SERVICES_DB_VACUUM"
 
 _RECORDER = "PREFECT_SERVER_SERVICES_TASK_RUN_RECORDER"
 _FLOW_DEFAULTS = {
-    # A server records states of task runs that come within a second in one transaction, not each in one of its own,
-    # which takes a fifth to a third of what it computes beside a training.
+    # The server records the task run states of a second in one transaction: a transaction for each would take a fifth
+    # to a third of its computing time during a training.
     f"{_RECORDER}_BATCH_SIZE": "100",
     f"{_RECORDER}_READ_BATCH_SIZE": "100",
     f"{_RECORDER}_FLUSH_INTERVAL": "1",
@@ -67,7 +67,7 @@ _FLOW_DEFAULTS = {
     "PREFECT_TASKS_DEFAULT_NO_CACHE": "true",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "eigen_core",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    # A tracker's server that does not answer is reported while it can be seen why: MLflow itself waits for minutes.
+    # Report a tracker's server that does not answer within seconds: MLflow's defaults wait for minutes.
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -81,14 +81,14 @@ _UMASK = "EIGEN_UMASK"
 
 def prepare_environment() -> None:
     """Set the environment of Prefect and the C library where the user has not set it."""
-    # What the C library reads as a process starts concerns those that this one starts.
+    # MALLOC_ARENA_MAX has an effect on child processes only.
     os.environ.update(flow_environment(os.environ))
-    # Where Prefect's home is needed, `require_home` says so in a sentence.
+    # `require_home` explains this error where the folder is needed.
     warnings.filterwarnings("ignore", message="Failed to create the Prefect home directory")
 
 
 def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` with what every process that runs flows needs, where the user has not set it."""
+    """Return `environ` with defaults for processes that run flows; variables that are set keep their values."""
     return {**_FLOW_DEFAULTS, **environ}
 
 
@@ -118,7 +118,7 @@ def api_at(port: int) -> str:
 
 
 def ui_of(api: str) -> str:
-    """Return the address of the pages of an API."""
+    """Return the address of Prefect's pages at an API's server."""
     return api.rstrip("/").removesuffix("/api")
 
 
@@ -130,7 +130,7 @@ def own_origins(environ: Mapping[str, str], port: int) -> str:
 
 
 def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
-    """Return the environment of the server: no telemetry, leases that outlive it, its own pages alone."""
+    """Return the environment of the server: no telemetry, leases in files, requests from its own pages only."""
     kept = {name: value for name, value in environ.items() if name != "PREFECT_API_URL"}
     return {
         # Prefect's pages draw a flow run's tasks on a time line, and do not respond while they draw thousands.
@@ -138,8 +138,8 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
         **flow_environment(kept),
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES_IN_FILES,
         "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": EVENTS_AS_THEY_COME,
-        # The pages would ask port 4200. A proxy before them has another address, which only the user knows.
-        # By itself Prefect lets every page that a browser has open here ask it, and whoever asks it can run code.
+        # By default, every web page that is open in a browser here may send requests, and a request can run code. The
+        # pages would send theirs to port 4200; only the user knows the address of a proxy.
         _CORS: environ.get(_CORS, own_origins(environ, port)),
         "PREFECT_UI_API_URL": environ.get("PREFECT_UI_API_URL", api_at(port)),
     }
@@ -165,7 +165,7 @@ def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> di
     }
 
 
-# What loading Python's modules takes before anything can be planned: measured with torch 2.13 (CPU) and Prefect 3.8.8.
+# Address space that importing torch and Prefect takes: measured with torch 2.13 (CPU) and Prefect 3.8.8.
 _LEAST_ADDRESSES = 1_200_000_000
 
 
@@ -178,10 +178,10 @@ class StoppedByMemory(Stopped):
 
 
 def require_addresses() -> None:
-    """Raise `StoppedByMemory` if RLIMIT_AS is too low to load torch and Prefect, which would be a traceback."""
+    """Raise `StoppedByMemory` if RLIMIT_AS is too low to import torch and Prefect."""
     soft = resource.getrlimit(resource.RLIMIT_AS)[0]
     if soft != resource.RLIM_INFINITY and soft < _LEAST_ADDRESSES:
         raise StoppedByMemory(
-            f"RLIMIT_AS (ulimit -v) leaves {size(soft)} of addresses, and torch and Prefect alone take "
+            f"RLIMIT_AS (ulimit -v) is {size(soft)} of address space, but torch and Prefect alone take "
             f"{size(_LEAST_ADDRESSES)}: raise it."
         )

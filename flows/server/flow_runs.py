@@ -28,7 +28,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
 from eigen_core.training.listener import Listener, Training
-from flows.server.artifacts import Reporter, require_server, server_asked, server_is_there
+from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
 from flows.server.environment import (
     DEPLOYMENT,
     POOL,
@@ -45,7 +45,7 @@ from flows.server.state_directory import ProcessRecord, wait_until
 if TYPE_CHECKING:
     from eigen_core.training.journals import Start
 
-# More than any process takes to begin, and as long as the server keeps a slot for it.
+# Longer than any process takes to start, and as long as the server leases a concurrency slot to it.
 _PENDING_SECONDS = 300.0
 _FLOW, _DEPLOYMENT = DEPLOYMENT.split("/")
 TRAININGS = FlowFilter.model_validate({"name": {"any_": [_FLOW]}})
@@ -53,10 +53,10 @@ _ACTIVE = (StateType.RUNNING, StateType.CANCELLING, StateType.PENDING)
 
 
 def running_flow_run(client: SyncPrefectClient) -> FlowRun | None:
-    """Return the flow run that trains, or is about to; one that waits for its process comes after one that has it."""
+    """Return the flow run that trains; if there is none, one whose process is about to start."""
     found = _flow_runs(client, *_ACTIVE)
     begun = [run for run in found if run.state_type != StateType.PENDING]
-    return next(iter([*begun, *(run for run in found if is_beginning(run))]), None)
+    return next(iter([*begun, *(run for run in found if may_start(run))]), None)
 
 
 def suspended_flow_run(client: SyncPrefectClient) -> FlowRun | None:
@@ -103,10 +103,10 @@ def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
 
 
 def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: str) -> None:
-    """Report to the server flow runs whose process was killed together with the worker `name`.
+    """Report flow runs to the server as crashed, or cancelled, whose process was killed with the worker `name`.
 
-    Prefect itself would notice only when their heartbeats are missed. Flow runs of another machine, container or worker
-    are not reported.
+    Prefect itself would notice only when their heartbeats are missed. Flow runs of other machines, containers or
+    workers are not reported.
     """
     if worker is None or not worker.process.has_ended():
         return
@@ -114,7 +114,7 @@ def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: s
         ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
         client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
         if ended is Cancelled:
-            # Its server knows it even if its store cannot be reached now.
+            # The server has recorded the cancellation, even if the run's store is unavailable.
             with suppress(InputError, StoreUnavailableError):
                 _keep_stop(found)
 
@@ -133,15 +133,15 @@ def _without_process(client: SyncPrefectClient, worker: str) -> Iterator[FlowRun
 
 def _has_process(flow_run_id: UUID) -> bool:
     for process in psutil.process_iter():
-        # Of one that ends, or is another user's.
+        # The process may be ending, or another user's.
         with suppress(psutil.Error):
             if process.environ().get("PREFECT__FLOW_RUN_ID") == str(flow_run_id):
                 return True
     return False
 
 
-def is_beginning(pending: FlowRun) -> bool:
-    """Return whether a pending flow run will begin: not if its worker ended before its process was started."""
+def may_start(pending: FlowRun) -> bool:
+    """Return whether a pending flow run may still start: not after a time in which its worker must have ended."""
     if pending.state is None:
         return False
     return (datetime.now(UTC) - pending.state.timestamp).total_seconds() < _PENDING_SECONDS
@@ -163,7 +163,7 @@ def _flow_runs(
 
 
 BEGUN_LABEL = "eigen.begun"
-"""Label of a flow run whose run is in its store: when that was so, in seconds since 1970."""
+"""Label of a flow run: the time at which its run was in the store, in seconds since 1970."""
 
 _PAGE = 200
 _MOST_PAGES = 5
@@ -176,11 +176,11 @@ class TrainingRequest:
     run: str
     flow_run: FlowRun
     parameters: Mapping[str, Any] | None
-    """Those of the flow run with which a user requested it; None: not known."""
+    """Parameters of the flow run by which a user requested the run; None if unknown."""
     begun: bool
-    """The run is in its store."""
+    """Whether the run is in its store."""
     stopped: str | None
-    """A sentence if the user has cancelled or suspended it."""
+    """A sentence for the user, if the run was cancelled or suspended."""
 
     @property
     def is_suspended(self) -> bool:
@@ -189,7 +189,7 @@ class TrainingRequest:
     @property
     def waits(self) -> bool:
         return self.flow_run.state_type == StateType.SCHEDULED or (
-            self.flow_run.state_type == StateType.PENDING and is_beginning(self.flow_run)
+            self.flow_run.state_type == StateType.PENDING and may_start(self.flow_run)
         )
 
     @property
@@ -212,10 +212,10 @@ def own_run_name(config: Config) -> str:
 
 
 def last_request(run: str | None = None) -> TrainingRequest | None:
-    """Return the request of this deployment, for `run` or for any run, that was last begun or made.
+    """Return the last request to this deployment to train `run`, or any run.
 
-    Flow runs that only look for something to resume are no requests, and neither is one that was cancelled because
-    another one trained. Only the newest 1,000 flow runs of the deployment are considered.
+    A flow run that only looks for a run to resume is no request, nor is one that was cancelled because another one
+    trained. Only the newest 1,000 flow runs of the deployment are considered.
     """
     deployment = own_deployment()
     if deployment is None:
@@ -275,7 +275,7 @@ def _run_of(flow_run: FlowRun) -> str:
 
 
 def _moment(flow_run: FlowRun) -> float:
-    """Return when a flow run was due or, if it was suspended, has begun (seconds since 1970)."""
+    """Return the time at which a flow run was due or, if later, its run started (seconds since 1970)."""
     due = 0.0 if flow_run.expected_start_time is None else flow_run.expected_start_time.timestamp()
     begun = flow_run.labels.get(BEGUN_LABEL)
     return max(due, float(begun)) if isinstance(begun, int | float) else due
@@ -297,14 +297,14 @@ def _stopped(client: SyncPrefectClient, flow_run: FlowRun, run: str) -> str | No
 
 
 def own_deployment() -> UUID | None:
-    """Return the deployment of this flow run, None if there is none; the server is asked once."""
+    """Return the deployment of this flow run, None if there is none; one request to the server is enough."""
     flow_run = runtime.flow_run.id
     found = runtime.deployment.id if flow_run is None else _deployment_of(flow_run)
     return None if found is None else UUID(found)
 
 
 @cache
-def _deployment_of(flow_run: str) -> str | None:  # noqa: ARG001 - the key: Prefect itself asks each time
+def _deployment_of(flow_run: str) -> str | None:  # noqa: ARG001 - the key of the cache
     found: str | None = runtime.deployment.id
     return found
 
@@ -324,33 +324,33 @@ def is_scheduled() -> bool:
 
 
 def switch_schedule(active: bool, deployment: UUID | None = None) -> None:
-    """Switch the schedule of a deployment (None: that of this flow run), if it has one, on or off."""
+    """Switch the schedule of a deployment (None: this flow run's), if it has one, on or off."""
     deployment = own_deployment() if deployment is None else deployment
     if deployment is not None:
-        with server_asked(f"The schedule '{RESUME}' could not be switched", logger) as client:
+        with client_or_warning(f"Schedule '{RESUME}' may not be {'on' if active else 'off'}", logger) as client:
             require_server()
             set_schedule(client, client.read_deployment(deployment), active)
 
 
 def remove_needless_resumes() -> None:
-    """Remove flow runs that were created to resume a run and have not begun, since this one trains.
+    """Delete flow runs that would resume a run and have not started, since this one trains.
 
-    The schedule creates 144 of them a day, and the trigger may create several after a crash. They would resume another
-    run of the store, or this one after it was cancelled.
+    The schedule creates 144 of them a day, and the automation may create several after a crash. They would resume
+    another run of the store, or this one after it was cancelled.
     """
     deployment = own_deployment()
     if deployment is None or not server_is_there():
         return
-    with server_asked("Flow runs that never began are still listed", logger) as client:
+    with client_or_warning("Flow runs that would resume another run were not deleted", logger) as client:
         due = _due(deployment, StateType.SCHEDULED, StateType.CANCELLED)
         for waiting in client.read_flow_runs(flow_run_filter=due, sort=FlowRunSort.EXPECTED_START_TIME_DESC):
-            # The number of its processes shows whether one has ever begun: all that end have times.
+            # Only the number of its processes shows whether it ever started: start times are set at the end too.
             if waiting.run_count == 0 and not _names_its_run(waiting):
                 client.delete_flow_run(waiting.id)
 
 
 def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) -> None:  # noqa: ARG001 - what Prefect calls a hook with
-    """Switch the schedule off after a cancellation, and record it with the run, which only its name continues."""
+    """Switch the schedule off after a cancellation, and record it with the run, which only a user can continue."""
     if flow_run.deployment_id is not None:
         switch_schedule(False, flow_run.deployment_id)
     _keep_stop(flow_run)
@@ -359,7 +359,7 @@ def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
 def _keep_stop(flow_run: FlowRun) -> None:
     run = trained_run(flow_run)
     if run is not None:
-        # It loads torch, which a server's pages need not wait for.
+        # Imported here because it loads torch.
         from flows.server.training import keep_stop
 
         keep_stop(run)
@@ -374,7 +374,7 @@ def set_schedule(client: SyncPrefectClient, found: DeploymentResponse, active: b
     """Switch the schedule of a deployment, if it has one, on or off."""
     schedule = schedule_of(found)
     if schedule is not None and (schedule.active, schedule.parameters) != (active, _PARAMETERS):
-        # A change that does not name the parameters removes them.
+        # An update without parameters removes them.
         client.update_deployment_schedule(found.id, schedule.id, active=active, parameters=_PARAMETERS)
 
 
@@ -385,7 +385,7 @@ _LOOK_SECONDS = 5.0
 
 
 def first_name() -> str:
-    """Return the name of this flow run as it begins, made from its parameters.
+    """Return the first name of this flow run, made from its parameters.
 
     Schedules and automations cannot name their flow runs, and Prefect's own names are random words.
     """
@@ -396,13 +396,13 @@ def first_name() -> str:
 def name_flow_run(name: str, tags: Iterable[str] | None = None) -> None:
     """Name this flow run, and tag it; log a refusal of the server."""
     if flow_run.id is not None:
-        with server_asked("The flow run could not be named", get_run_logger()) as client:
+        with client_or_warning("The flow run could not be named", get_run_logger()) as client:
             require_server()
             client.update_flow_run(flow_run.id, name=name, tags=None if tags is None else sorted(tags))
 
 
 class CancellationError(Exception):
-    """This flow run is to be cancelled."""
+    """A user cancels this flow run."""
 
 
 class OwnFlowRun(Listener):
@@ -424,7 +424,7 @@ class OwnFlowRun(Listener):
     def prepared(self, training: Training) -> None:  # noqa: ARG002
         # From now on the run's configuration is in its store.
         if flow_run.id is not None:
-            with server_asked("The flow run could not be labelled", get_run_logger()) as client:
+            with client_or_warning("The flow run could not be labelled", get_run_logger()) as client:
                 require_server()
                 client.update_flow_run_labels(UUID(flow_run.id), {BEGUN_LABEL: time.time()})
 
@@ -450,15 +450,15 @@ class OwnFlowRun(Listener):
 
 
 def correct_state() -> None:
-    """Report that this flow run trains, if the server took it for crashed because heartbeats were lost.
+    """Set this flow run back to Running if the server marked it as crashed because heartbeats were lost.
 
     Raises:
-        CancellationError: it is being cancelled; without a worker, or if that has no connection to the server, the
+        CancellationError: the flow run is being cancelled. Without a worker that is connected to the server, the
             process would not notice.
     """
     if flow_run.id is None or not server_is_there():
         return
-    with server_asked("It is not known whether the server takes this flow run for crashed", get_run_logger()) as client:
+    with client_or_warning("The server may still show this flow run as crashed", get_run_logger()) as client:
         found = client.read_flow_run(UUID(flow_run.id)).state
         if found is not None and found.is_crashed():
             get_run_logger().warning("Prefect marked this flow run as crashed (%s), but it trains.", found.message)

@@ -161,7 +161,7 @@ def cleanup_flow(grace_hours: Annotated[float, Field(ge=0)] = 24.0, dry_run: boo
         grace_hours: Age from which files of no generation are removed (hours).
         dry_run: Only list what would be removed.
     """
-    # As in `train_flow`: this file is rarely read to clean something.
+    # Imported here as in `train_flow`.
     from eigen_core.housekeeping import clean_runs
     from flows.server.artifacts import publish_cleaning
 

@@ -36,11 +36,11 @@ Say = Callable[[str], None]
 def launch(api: str, values: Mapping[str, Any], run: str, say: Say, *, as_configured: bool = False) -> str:
     """Let the worker train `run`, have it resumed until it is finished, and return the page of its flow run.
 
-    Wait for flow runs that are being cancelled, or only look for something to resume; `say` gets a line about it.
+    Wait for flow runs that are being cancelled, or only look for a run to resume; call `say` with a line about it.
 
     Args:
-        values: the settings of the run, nested; the rest is the preset's.
-        as_configured: the run exists, and goes on with its own settings; of `values`, only data count.
+        values: settings of the run, nested; the preset gives the others.
+        as_configured: the run exists and continues with its own settings; `values` only say where the data are.
 
     Raises:
         InputError: there is no deployment, a training is under way, or the server refuses the settings.
@@ -59,8 +59,8 @@ def resume(api: str, *, always: bool = True, worker: str | None = None) -> str |
     """Train the run that was launched last, now and until it is finished.
 
     Args:
-        always: even if the schedule that resumes is off; if the last run is complete or was stopped: train the newest
-            unfinished run of the worker's store that was not stopped.
+        always: also if the schedule that resumes runs is off; and if the last run is complete or was stopped, train the
+            newest unfinished run of the worker's store that was not stopped.
         worker: name of this machine's worker; wait until it reports flow runs whose process was killed.
 
     Returns the page of the flow run; None if one runs or is due already, or there is nothing to resume.

@@ -1,4 +1,4 @@
-"""The pages of a training in Prefect: the run's own page and those beside it."""
+"""The pages (artifacts) of a training in Prefect: overview, data, memory plan and memory report."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -19,9 +19,9 @@ from eigen_core.planning.run_plan import RunPlan
 from eigen_core.reporting import pages, tables
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
-from flows.server.artifacts import Artifacts, Reporter, artifact_key, server_asked, server_is_there
+from flows.server.artifacts import Artifacts, Reporter, artifact_key, client_or_warning, server_is_there
 
-# The rest is expected to take as long as these last generations.
+# Number of last generations from which the remaining time is estimated.
 _RECENT = 5
 _TASK_LOGGER = logging.getLogger("prefect.task_runs")
 
@@ -105,7 +105,7 @@ class RunPages(Listener):
     def memory_reported(self, report: MemoryReport) -> None:
         """Show a memory report at once: the training may be about to end."""
         if server_is_there():
-            with server_asked("The memory report could not be shown", get_run_logger()):
+            with client_or_warning("Prefect has no page of the memory report", get_run_logger()):
                 description = f"Memory of run {self._run}: {report.headline}"
                 Artifacts().show(artifact_key(self._run, "memory"), report_markdown(report), description)
 
@@ -161,7 +161,7 @@ class RunPages(Listener):
         self._markdown("", overview.page, overview.line())
 
     def _markdown(self, kind: str, page: Callable[[], str], description: str) -> None:
-        """Show a text; `page` is called when it is sent."""
+        """Report an artifact of text; `page` is called when it is sent."""
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show(key, page(), description))
 
@@ -182,5 +182,5 @@ def _reason(error: BaseException) -> str:
 
 
 def _says_more_than_completed(record: logging.LogRecord) -> bool:
-    """Filter Prefect's line "Finished in state Completed()", which follows each phase's own."""
+    """Drop Prefect's line "Finished in state Completed()", which follows the own line of each phase."""
     return not record.getMessage().startswith("Finished in state Completed")

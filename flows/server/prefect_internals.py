@@ -1,7 +1,7 @@
-"""All that Eigen uses of Prefect beside its documented interface, with the reason for each.
+"""Undocumented parts of Prefect that Eigen uses, with the reason for each.
 
-None of it is promised to stay. Before another release of Prefect is pinned, look through this file; the test of it
-fails until `RELEASE` names the new one. Prefect is imported inside functions: its environment is prepared first."""
+Any release may change them. Check this file before pinning another release of Prefect; its test fails until `RELEASE`
+names that release. Functions import Prefect, since its environment must be prepared first."""
 
 import re
 from contextlib import AbstractContextManager
@@ -21,7 +21,7 @@ LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
 running training would end with the server, and the training with them."""
 
 EVENTS_AS_THEY_COME = "flows.server.event_ordering"
-"""Module that replaces the server's wait for the event before another one; it says why."""
+"""Module that removes the server's wait for earlier events; it says why."""
 
 SERVER_IN_MEMORY = "prefect-in-memory"
 """Host name by which the server calls itself, as when an automation resumes what has crashed. The guard against web
@@ -36,10 +36,10 @@ _REVISION = re.compile(r"_([0-9a-f]{12})_")
 
 
 def keep_training_without_slot() -> None:
-    """Let a flow run go on whose concurrency slot cannot be renewed, as while the server is unavailable.
+    """Let a flow run continue when its concurrency slot cannot be renewed, as while the server is unavailable.
 
-    Prefect's engine ends it, and has no setting for that. A training holds a lease of its own on what it writes, and
-    the worker begins nothing beside it. Call this before the flow is called: the engine takes the slot first.
+    Prefect's engine would end it, and has no setting for this. It is safe: a training holds its own lease on the run,
+    and the worker runs one flow at a time. Call this before the flow: the engine takes the slot first.
     """
     import prefect.flow_engine
     from prefect.concurrency._leases import maintain_concurrency_lease

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 _SQLITE = re.compile(r"sqlite(?:\+\w+)?:///(?P<path>/[^?]+)")
-_ADVICE = "move it away or set PREFECT_HOME to another folder. It holds the history of Prefect alone: no run needs it."
+_ADVICE = "move it away or set PREFECT_HOME to another folder. It only holds Prefect's history: no run needs it."
 
 
 def require_home(environ: Mapping[str, str]) -> None:
@@ -101,7 +101,7 @@ def answers(api: str) -> bool:
         return False
 
 
-def is_taken(host: str, port: int) -> bool:
+def is_port_in_use(host: str, port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -120,7 +120,7 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 class ListenOptions:
     """Options of `eigen up`: the address and port (None: not given) at which its server listens.
 
-    `without_password`: other machines may reach it though it has no password.
+    `without_password`: other machines may reach a server that has no password.
     """
 
     host: str = HOST
@@ -147,7 +147,7 @@ def known_server(home: StateDirectory, environ: Mapping[str, str]) -> str:
     if not answers(record.api):
         raise InputError(
             f"The server at {record.api} (process {record.process.pid}) does not answer. Its log is {record.log}; "
-            "`eigen down` and `eigen up` start it anew."
+            "`eigen down` and `eigen up` restart it."
         )
     return record.api
 
@@ -190,8 +190,8 @@ def wanted_port(
 ) -> int | None:
     """Return the port at which `eigen up` starts a server; None if the server is elsewhere.
 
-    It is that of `configured`, if this is an address of this machine at which nothing answers, else the `given` one,
-    that of the environment, or the `last` one, where trainings that have lost their server wait for it.
+    With `configured`: its port, if it is an address of this machine at which nothing answers. Without: `given`, else
+    PREFECT_SERVER_API_PORT, else `last`, where trainings that have lost their server wait for it, else 4200.
 
     Raises:
         InputError: `given` contradicts PREFECT_API_URL.
@@ -222,8 +222,8 @@ def require_startable(environ: Mapping[str, str], port: int, listening: ListenOp
     """Refuse to start a server that would not work or would not be safe; nothing is written.
 
     Raises:
-        InputError: the port is taken, other machines could reach it though it has no password, or its database is none
-            of this version of Prefect.
+        InputError: the port is in use, other machines could reach the server though it has no password, or another
+            version of Prefect wrote its database.
     """
     host = listening.host
     if host not in _LOOPBACK and not listening.without_password and not _has_password(environ):
@@ -234,8 +234,8 @@ def require_startable(environ: Mapping[str, str], port: int, listening: ListenOp
         )
     require_home(environ)
     require_database()
-    if is_taken(host, port):
-        raise InputError(f"Port {port} is taken by another process: choose another one with --port, or stop that.")
+    if is_port_in_use(host, port):
+        raise InputError(f"Another process uses port {port}: choose another one with --port, or stop that process.")
 
 
 def _prefects_api() -> str | None:
@@ -252,7 +252,7 @@ def _has_password(environ: Mapping[str, str]) -> bool:
 
 
 def names_an_api(environ: Mapping[str, str]) -> bool:
-    """Whether the environment names an API, or a file of Prefect's settings may; Prefect is not imported for it."""
+    """Return whether the environment, or a settings file of Prefect, may name an API, without importing Prefect."""
     if environ.get("PREFECT_API_URL", "").strip():
         return True
     home = Path(os.path.expanduser(environ.get("PREFECT_HOME", "~/.prefect")))
@@ -292,8 +292,8 @@ class RequestGuard:
     """ASGI middleware that refuses requests and web sockets of foreign pages with status 403.
 
     Args:
-        names: host names of the server, beside IP addresses; None: any.
-        origins: of pages that are allowed, beside its own; `*`: all.
+        names: host names of the server, besides IP addresses; None: any.
+        origins: origins of allowed pages, besides the server's own; `*`: all.
     """
 
     def __init__(self, app: "ASGIApp", names: "Collection[str] | None", origins: "Collection[str]") -> None:
@@ -318,13 +318,13 @@ class RequestGuard:
         )
         if len(hosts) != 1 or not self._is_own(hosts[0]):
             return (
-                "This server is not called by this name. An address (127.0.0.1) works, and the name in "
-                "PREFECT_UI_API_URL, if that was set where the server was started."
+                "This server does not accept this host name. Use its IP address (127.0.0.1), or start it with "
+                "PREFECT_UI_API_URL set to an address with this name."
             )
         if any(not self._may_ask(origin, hosts[0]) for origin in origins):
             return (
-                "This server answers its own pages alone. PREFECT_SERVER_CORS_ALLOWED_ORIGINS names others, if it is "
-                "set where the server is started."
+                "This server only answers its own pages. To allow others, start it with "
+                "PREFECT_SERVER_CORS_ALLOWED_ORIGINS set to their origins."
             )
         return None
 

@@ -29,7 +29,7 @@ _MOST_TAIL_BYTES = 64 << 10
 
 
 class LocalProcess(ProcessIdentity):
-    """A process of this machine, which can be looked at and stopped."""
+    """A process of this machine, which can be inspected and stopped."""
 
     def children(self, *, recursive: bool = False) -> list["LocalProcess"]:
         with suppress(psutil.NoSuchProcess):
@@ -38,7 +38,7 @@ class LocalProcess(ProcessIdentity):
         return []
 
     def runs(self, word: str) -> bool:
-        """Return whether one of the words of its command is `word`."""
+        """Return whether `word` is an argument of its command."""
         with suppress(psutil.NoSuchProcess):
             process = self._process()
             return process is not None and word in process.cmdline()
@@ -69,7 +69,7 @@ class LocalProcess(ProcessIdentity):
         return all(process.wait(_KILLED_SECONDS) for process in everything)
 
     def _process(self) -> psutil.Process | None:
-        """Return psutil's process, which sends a signal to no later one with its number; None if it has ended."""
+        """Return psutil's process, which never signals a later process with its id; None if it has ended."""
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.pid)
             return process if self.is_alive() else None
@@ -107,7 +107,7 @@ class ProcessRecord(BaseModel):
 
     process: LocalProcess
     api: str
-    """URL of Prefect's API: the server's own, or the one that the worker asks."""
+    """URL of Prefect's API: the server's own, or the one that the worker polls."""
     log: Path
     folder: Path
     """Working directory."""
@@ -123,7 +123,7 @@ class StateDirectory:
 
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> "StateDirectory":
-        """Return that of EIGEN_HOME, else `.eigen` in the working directory."""
+        """Return the state directory EIGEN_HOME, else `.eigen` in the working directory."""
         given = environ.get("EIGEN_HOME", "").strip()
         return cls(Path(os.path.expanduser(given)).absolute() if given else Path.cwd() / ".eigen")
 
@@ -162,7 +162,7 @@ class StateDirectory:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        # Until this process asks how it ended, its number is not given to another.
+        # Its id is not reused before this process has read its exit status.
         process = LocalProcess.of(child.pid)
         record = ProcessRecord(process=process, api=api, log=log, folder=folder, store=store)
         try:
@@ -172,7 +172,7 @@ class StateDirectory:
                 how = f"ended with status {child.returncode}" if in_time else f"was not ready within {seconds:.0f} s"
                 raise Stopped(f"The {name} {how}. {last_words(log)}")
         except BaseException:
-            # Whatever ends this, Ctrl-C too, leaves nothing behind that does not run.
+            # Also after Ctrl-C: leave no process that is not ready, and no record of it.
             process.stop(_KILLED_SECONDS)
             child.wait()
             self.forget(name)
@@ -222,7 +222,7 @@ class StateDirectory:
         return found if isinstance(found, dict) else {}
 
     def remember_launched(self, run: str, own: Mapping[str, Any]) -> None:
-        """Record this machine's own settings of a run: the parameters of its flow runs are foreign and give none."""
+        """Record this machine's own settings of a run: parameters of flow runs are untrusted, so they give none."""
         path = self._launched(run)
         if path is not None and own != self.launched(run):
             self._replace(path, json.dumps(own))
@@ -239,7 +239,7 @@ class StateDirectory:
             self.remember_launched(run, before)
             if path is not None and is_new:
                 path.unlink(missing_ok=True)
-                with suppress(OSError):  # those of other runs are in there
+                with suppress(OSError):  # files of other runs are in there
                     path.parent.rmdir()
             raise
 
@@ -285,7 +285,7 @@ class StateDirectory:
             file.write(f"{text}\n".encode())
 
 
-def placed(store: str, folder: Path) -> str:
+def absolute_store(store: str, folder: Path) -> str:
     """Return a store as an absolute path, as a process in `folder` finds it, or as a URL."""
     if is_remote(store):
         return store
@@ -297,15 +297,15 @@ def placed(store: str, folder: Path) -> str:
 def as_worker_sees(config: Config, worker: ProcessRecord) -> Config:
     """Return a configuration with the store that a flow of a worker on this machine will use."""
     given = config.checkpoint
-    located = {"store": store_here(worker, given.store), "local": placed(given.local, worker.folder)}
+    located = {"store": store_here(worker, given.store), "local": absolute_store(given.local, worker.folder)}
     return config.model_copy(update={"checkpoint": given.model_copy(update=located)})
 
 
 def store_here(worker: ProcessRecord | None, given: str | None = None) -> str:
-    """Return the store of a training: the given one, else that of its worker, else that of a command here."""
+    """Return the store of a training: `given`, else its worker's (without one, the environment's), else the default."""
     folder = Path.cwd() if worker is None else worker.folder
     default = CheckpointConfig().store
     if given is not None and given != default:
-        return placed(given, folder)
+        return absolute_store(given, folder)
     named = worker.store if worker is not None else store_from_environment(os.environ)
-    return placed(named or default, folder)
+    return absolute_store(named or default, folder)

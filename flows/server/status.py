@@ -30,7 +30,7 @@ Moment = Annotated[
 
 
 class _Document(BaseModel):
-    """A part of the JSON of `eigen status`: the names of fields are a contract. None: not known."""
+    """A part of the JSON of `eigen status`, whose field names are a public interface. None means unknown."""
 
     model_config = ConfigDict(frozen=True, arbitrary_types_allowed=True, use_attribute_docstrings=True)
 
@@ -38,12 +38,12 @@ class _Document(BaseModel):
 class ServerStatus(_Document):
     api: str
     ui: str
-    """Address of the pages."""
+    """Address of Prefect's pages."""
     answers: bool
     version: str | None = None
-    """Of Prefect."""
+    """Version of Prefect."""
     pid: int | None = None
-    """Of the process that `eigen up` has started here."""
+    """Process id, if `eigen up` started the server here."""
     log: Path | None = None
 
 
@@ -62,18 +62,18 @@ class FlowRunStatus(_Document):
     name: str
     run: str | None
     store: str | None = Field(default=None, exclude=True)
-    """The store with which it was launched; None: the default."""
+    """The store with which the run was launched; None: the default."""
     state: str
-    """Name of its state, such as Running or AlreadyFinished."""
+    """Name of its state in Prefect, such as Running or AlreadyFinished."""
     message: str | None = None
     since: Moment
-    """When it entered the state."""
+    """Time of the last change of state."""
     active: bool = False
-    """It trains, or is about to."""
+    """The flow run trains, or is about to."""
     waiting: bool = False
-    """It waits for a worker."""
+    """The flow run waits for a worker."""
     suspended: bool = False
-    """It waits to be resumed, or cancelled, in its page."""
+    """A user can resume or cancel the flow run in its page."""
     page: str
 
     @property
@@ -90,15 +90,15 @@ class ScheduleStatus(_Document):
 
 class Status(_Document):
     server: ServerStatus | None
-    """None if `eigen up` has started none here and PREFECT_API_URL names none."""
+    """None if `eigen up` started no server here and PREFECT_API_URL names none."""
     worker: WorkerStatus
     flow_run: FlowRunStatus | None = None
-    """The first of: one that trains, that waits for a worker, that is suspended, that ended last."""
+    """The flow run that trains; else one that waits for a worker; else a suspended one; else the last that ended."""
     schedule: ScheduleStatus | None = None
     run: InstanceOf[RunStatus] | None = None
-    """The run that the flow run trains; None if it has not begun."""
+    """The run that the flow run trains; None if it has not started."""
     problem: str | None = None
-    """Why the run is not known."""
+    """Why `run` is unknown."""
     run_page: str | None = Field(default=None, exclude=True)
 
     @property
@@ -128,7 +128,7 @@ def status_here(home: StateDirectory) -> Status:
     server = _server(home, worker)
     flow_run = schedule = run_page = heard_of = None
     if server is not None and server.answers:
-        # Imported here because it takes seconds, and no server is asked if none answers.
+        # Imported here because this takes seconds, in vain if no server answers.
         from prefect.exceptions import PrefectHTTPStatusError
 
         from flows.server.deploying import client_of
@@ -210,7 +210,7 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
 
 
 def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunStatus | None:
-    """Return the flow run that the server of a worker has begun; None if there is none, or it does not answer."""
+    """Return the active flow run at a worker's server; None if there is none, or the server does not answer."""
     if worker is not None and answers(worker.api):
         from flows.server.deploying import client_of
 
@@ -221,12 +221,12 @@ def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunSta
 
 
 def run_of(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> RunStatus | None:
-    """Return the run of a flow run, None if it has not begun; without a flow run, that trained last by a worker."""
+    """Return the run of an active flow run, None if the store lacks it; else the last run that is in the store."""
     return _run(worker, flow_run)[0]
 
 
 def _run(worker: ProcessRecord | None, flow_run: FlowRunStatus | None) -> tuple[RunStatus | None, str | None]:
-    """Return the run of a flow run (None: it has not begun), else the one trained last; or why it is unknown."""
+    """Return the run as `run_of` does, and no error; if the store cannot be read, no run and the error."""
     try:
         store = store_here(worker, None if flow_run is None else flow_run.store)
         name = None if flow_run is None else flow_run.run
@@ -280,7 +280,7 @@ class RunLogs:
 
         from flows.server.flow_runs import TRAININGS
 
-        # One that has ended before it began has no tag: `eigen launch` has named it.
+        # A flow run that ended before its start has no tag, but `eigen launch` named it after the run.
         either = {"operator": "or_", "tags": {"all_": [run_tag(self._run)]}, "name": {"any_": [self._run]}}
         theirs = FlowRunFilter.model_validate(either)
         return _all(partial(self._client.read_flow_runs, flow_filter=TRAININGS, flow_run_filter=theirs))

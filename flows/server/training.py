@@ -83,9 +83,9 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
     """Return the run to train, or the flow's end state if there is none.
 
     Args:
-        config: of a new run; for one that is resumed, only this machine's own settings count.
-        run: None: a new one, or with `resume` the one that was requested last; if that is complete or there is no
-            request, and a user asks: the newest unfinished one of the store.
+        config: configuration of a new run; for a run that is resumed, only this machine's own settings are used.
+        run: None: a new run, or with `resume` the run that was requested last; if that is complete or there is no
+            request, and a user asks: the newest unfinished run of the store.
         resume: the run must exist.
     """
     if run is None and resume:
@@ -154,17 +154,17 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
             run = Run.open(store, name, local)
             config = run.config
         except InputError as error:
-            logger.warning("Run '%s' is passed over. %s", name, error)
+            logger.warning("Run '%s' is not resumed. %s", name, error)
             continue
         if journals.is_stopped(run.location):
-            logger.info("Run '%s' is passed over: it was cancelled or suspended.", name)
+            logger.info("Run '%s' is not resumed: it was cancelled or suspended.", name)
         elif not run.is_complete(config):
             written[name] = "" if run.newest is None else run.newest[1].created
     return sorted(written, key=lambda name: (written[name], name), reverse=True)
 
 
 def keep_stop(run: str) -> None:
-    """Record in its store that a user has cancelled a run of a worker of this machine."""
+    """Record in the run's store that a user has cancelled it; a worker of this machine trained it."""
     config = _of_this_machine(Config(), StateDirectory.of(os.environ).launched(run))
     location = RunLocation.of(config.checkpoint, run)
     if location.exists():
@@ -222,7 +222,7 @@ def _with_store_of_environment(config: Config) -> Config:
 def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
     environment.set_umask(os.environ)
     resume = resume or (run is None and flow_runs.is_scheduled())
-    # One that was suspended has trained a run before, which its page resumes.
+    # A flow run that is resumed after a suspension has the tag of the run that it trained.
     run = run or (environment.tagged_run(runtime.flow_run.tags) if resume else None)
     chosen: ChosenRun | State[None] | None = None
     try:

@@ -30,7 +30,7 @@ _POLL_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class UpResult:
-    """The server (None: elsewhere), the worker (None: not wanted), and those just started."""
+    """The server (None: elsewhere), the worker (None: not wanted), and the components just started (`began`)."""
 
     api: str
     server: ProcessRecord | None
@@ -51,20 +51,20 @@ def bring_up(
     *,
     only: Component | None = None,
 ) -> UpResult:
-    """Start server, deployments and worker, as far as they are missing, and return when all are ready.
+    """Start what is missing of server, deployments and worker, and return when all are ready.
 
     Args:
-        environ: the environment of the processes, beside their own settings.
+        environ: the environment of the processes, to which their own settings are added.
         listening: where the server listens; without a port: that of PREFECT_API_URL, else its last one, else 4200.
         only: start this component alone; a worker needs a server that answers.
     """
-    # First: what is refused leaves no folder behind.
+    # Before the folder is made: a refused command must not leave one.
     port = _port_of_missing_server(home, environ, listening.port, only)
     if port is not None:
         servers.require_startable(environ, port, listening)
     with home.alone(_LOCK_TIMEOUT_SECONDS):
         began: tuple[Component, ...] = ()
-        # Another one may have started it meanwhile.
+        # Another `eigen up` may have started it meanwhile.
         port = _port_of_missing_server(home, environ, listening.port, only)
         if port is not None:
             say("starting the server")
@@ -74,7 +74,7 @@ def bring_up(
         server = server if server is not None and server.api == api else None
         if only != "server":
             with client_of(api) as client:
-                # A server that is busy with a training is not sent again what it has.
+                # Do not deploy again without need: the server may be busy with a training.
                 if not is_up_to_date(client):
                     say("creating the deployments")
                     deploy(api)
@@ -98,7 +98,7 @@ def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Cal
     while not stopping():
         ended = next((component for component in components if home.running(component) is None), None)
         if ended is not None:
-            # `eigen down` forgets at its end what it has stopped.
+            # `eigen down` removes at its end the records of what it stopped.
             with home.alone(_LOCK_TIMEOUT_SECONDS):
                 if home.read(ended) is None:
                     return
@@ -112,7 +112,7 @@ def _port_of_missing_server(
     """Return the port at which to start a server; None if one runs here, is elsewhere, or is not wanted."""
     server, worker = home.running("server"), home.running("worker")
     for component, record in (("server", server), ("worker", worker)):
-        # A worker, and what it trains, waits for its server where that was.
+        # A worker, and its training, wait for the server at its former port.
         if record is not None and port is not None and record.api != api_at(port):
             where = ui_of(record.api)
             raise InputError(
@@ -138,7 +138,7 @@ def _start_worker(
         return heartbeat is not None and heartbeat >= began
 
     command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process", "--name", name]
-    # One run at a time. A limit of the pool would do it too, but a run whose process has vanished holds that for ever.
+    # One flow run at a time. A limit of the pool would never be freed by a flow run whose process has vanished.
     command += ["--limit", "1"]
     return home.start("worker", command, environment, has_heartbeat, _WORKER_SECONDS, api=api, store=store)
 
@@ -149,7 +149,7 @@ GRACE_SECONDS = 120.0
 # Worker and server end within seconds, but not on a machine with other things to do.
 _END_SECONDS = 60.0
 _REPORT_SECONDS = 10.0
-# What Prefect's worker starts for a flow run; beside it, it starts processes for hooks, which end by themselves.
+# Module of a flow run's process. Prefect's worker also starts processes for hooks, which end by themselves.
 _ENGINE = "prefect.engine"
 
 
@@ -199,8 +199,8 @@ def bring_down(
 def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple[int, bool]:
     """Stop a worker's trainings, then the worker; return how many were asked to stop, and whether any was killed.
 
-    A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. It is
-    suspended meanwhile: a request for their resume must wait for the next worker, and not go to one that ends.
+    A worker that is asked to stop ends its flow runs at once and does not report it, so they are stopped first. The
+    worker is paused meanwhile: a flow run that resumes them must wait for the next worker.
     """
     process = worker.process
     asked: list[LocalProcess] = []
@@ -224,7 +224,7 @@ def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple
         say("stopping the worker")
         process.send(signal.SIGTERM)
     finally:
-        # Not even an interrupted command leaves a worker that is suspended for ever.
+        # Even an interrupted command must not leave the worker paused for ever.
         process.send(signal.SIGCONT)
     # A second SIGTERM would kill the worker.
     if not process.wait(_END_SECONDS):

@@ -159,5 +159,5 @@ def test_where_not_even_torch_can_be_loaded_it_is_a_sentence(session_folder: Pat
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (700_000_000, resource.RLIM_INFINITY)),
     )
     assert ended.returncode == 3, ended.stderr
-    assert ended.stderr.startswith("eigen: RLIMIT_AS (ulimit -v) leaves 700 MB of addresses")
+    assert ended.stderr.startswith("eigen: RLIMIT_AS (ulimit -v) is 700 MB of address space")
     assert list(folder.iterdir()) == []

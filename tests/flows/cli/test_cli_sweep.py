@@ -141,7 +141,7 @@ def test_folds_that_workers_train_end_with_the_bits_of_one_machine(
                 scheduler.kill()
                 said = leader.communicate(timeout=WAIT_SECONDS)
             assert leader.returncode == 1, said
-            assert "The scheduler cannot be reached any more. The same command goes on." in "".join(said)
+            assert "The scheduler cannot be reached any more. Run the same command again" in "".join(said)
             command = ["walk", "led", *options]
         ended = run_eigen(command, environment=environment, folder=tmp_path, timeout=300.0)
     assert ended.returncode == 0, ended.stderr
@@ -197,7 +197,7 @@ def test_a_walk_that_is_cancelled_in_its_page_ends_with_a_sentence(
     assert process.returncode == 1
     said = " ".join(error.split())
     assert "It was cancelled. The last checkpoint is generation" in said
-    assert "With the same command the walk goes on." in said
+    assert "Run the same command again to continue the walk." in said
     assert "Traceback" not in error
     assert after is not None
     assert after.is_cancelled()

@@ -161,7 +161,7 @@ def test_a_run_that_is_stopped_and_killed_ends_like_one_that_is_not(
     assert stopped["state"] == "unfinished"
     assert f"generation {stopped['generation']} in" in errors
 
-    # The same command goes on; nothing can be done about SIGKILL.
+    # The same command continues; nothing can be done about SIGKILL.
     with started(train_arguments("stopped"), environment, folder) as process:
         wait_for_generation(process, store, "stopped", stopped["generation"] + 1)
         os.kill(process.pid, signal.SIGKILL)
@@ -213,4 +213,4 @@ def test_a_reward_that_is_no_number_is_named_and_no_resume_is_advised(
     (said,) = (line for line in ended.stderr.splitlines() if line.startswith("eigen:"))
     assert "gave the reward nan, which is not finite, in step 3 of the episode" in said
     assert "Go on with" not in said
-    assert "is tried again" not in ended.stderr
+    assert "retrying" not in ended.stderr

@@ -79,7 +79,7 @@ def failing() -> None:
     ("ending", "error", "sentence"),
     [
         (failing, StoppedByMemory, "Too large."),
-        (lambda: os.kill(os.getpid(), signal.SIGINT), Stopped, "Stopped. The same command goes on."),
+        (lambda: os.kill(os.getpid(), signal.SIGINT), Stopped, "Stopped. Run the same command again to continue."),
     ],
 )
 def test_what_ends_one_run_stops_the_others(ending: Callable[[], None], error: type[Stopped], sentence: str) -> None:
@@ -137,4 +137,4 @@ def test_what_is_not_trained_to_its_end_is_refused(
     with pytest.raises(error, match=sentence) as raised:
         require_trained(run, end, tmp_path / "mine.log")
     assert type(raised.value) is error
-    assert str(raised.value).endswith("The same command goes on.")
+    assert str(raised.value).endswith("Run the same command again to continue.")

@@ -68,7 +68,7 @@ def test_a_server_that_does_not_answer_is_logged_once_and_asked_again(
         present.append(answers)
         reporter._send([partial(sent.append, number)] * 2)
     assert sent == [2, 2, 4, 4]
-    assert caplog.text.count("could not be renewed") == 2
+    assert caplog.text.count("its pages are outdated") == 2
 
     def unanswered() -> None:
         raise httpx.ReadTimeout("no answer")
@@ -136,7 +136,7 @@ def test_a_table_that_a_server_does_not_take_is_logged(
 
     monkeypatch.setattr(artifacts_module, "create_table_artifact", failing)
     in_a_flow_run(lambda: publish_cleaning("runs", []))
-    assert "The table of the cleaning could not be shown: ConnectError: no server" in caplog.text
+    assert "Prefect has no table of the files that were removed: ConnectError: no server" in caplog.text
 
 
 @pytest.mark.usefixtures("prefect_api")

@@ -45,7 +45,7 @@ def api(request: pytest.FixtureRequest) -> str:
 def deployed(api: str) -> str:
     with deploying.client_of(api) as client:
         assert not deploying.is_up_to_date(client)
-        with pytest.raises(InputError, match="has no deployment train/gpu: bring it there with `eigen deploy`"):
+        with pytest.raises(InputError, match="has no deployment train/gpu: create it with `eigen deploy`"):
             deploying.find_deployment(client)
     deploying.deploy(api)
     return api
@@ -119,7 +119,7 @@ def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClie
         client.create_automation(make(deployment))
     others = client.create_automation(deploying.resume_automation(uuid4()))
     for _ in range(2):
-        deploying.bring_automations(client, deployment)
+        deploying.replace_automations(client, deployment)
         found = [automation for automation in client.read_automations() if automation.id != others]
         assert sorted(automation.name for automation in found) == sorted(makers)
         assert all(automation.enabled for automation in found)

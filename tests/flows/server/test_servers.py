@@ -171,12 +171,12 @@ def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
         InputError, match=r"set PREFECT_SERVER_API_AUTH_STRING=user:password, or add --without-password"
     ):
         servers.require_startable({}, 4300, servers.ListenOptions(host))
-    monkeypatch.setattr("flows.server.servers.is_taken", lambda *_: True)
+    monkeypatch.setattr("flows.server.servers.is_port_in_use", lambda *_: True)
     for environ, listening in (
         ({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, servers.ListenOptions(host)),
         ({}, servers.ListenOptions(host, without_password=True)),
     ):
-        with pytest.raises(InputError, match="Port 4300 is taken"):
+        with pytest.raises(InputError, match="Another process uses port 4300"):
             servers.require_startable(environ, 4300, listening)
 
 
@@ -209,7 +209,7 @@ def test_a_port_that_contradicts_the_environment_is_a_sentence() -> None:
 def test_a_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     with answering() as api:
         port = int(api.split(":")[2].removesuffix("/api"))
-        with pytest.raises(InputError, match=f"Port {port} is taken"):
+        with pytest.raises(InputError, match=f"Another process uses port {port}"):
             bring_up(StateDirectory(tmp_path / "home"), {}, servers.ListenOptions(port=port), print, only="server")
     assert list(tmp_path.iterdir()) == []
 
