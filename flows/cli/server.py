@@ -395,7 +395,7 @@ def alerts(
             deploying.remove_alert(client, deployment)
         else:
             deploying.set_alert(client, deployment, url)
-    # An address of this kind is often a secret.
+    # The path of a webhook's address is often a secret.
     called = "No address" if url is None else urlsplit(url).hostname
     print_line(output_console(), f"{called} is called when a training ends.")
 
@@ -408,7 +408,7 @@ def deploy() -> None:
     api = _known_server()
     _Progress()("creating the deployments")
     deploying.deploy(api)
-    print_line(output_console(), f"{' and '.join(deploying.DEPLOYMENTS)} are at {api}.")
+    print_line(output_console(), f"{' and '.join(deploying.DEPLOYMENTS)} are deployed at {api}.")
 
 
 def _state_directory() -> "StateDirectory":

@@ -1,4 +1,4 @@
-"""Launching a training on the worker, and the folder in which its flow run works."""
+"""Launches and resumes trainings on the worker, and enters the working directory of its flow runs."""
 
 import os
 import time
@@ -144,7 +144,7 @@ def _occupied(active: FlowRun, page: str) -> str:
     waits = active.state is not None and active.state.is_scheduled()
     does = "was launched before and waits for a worker" if waits else "is being trained"
     return (
-        f"{what} {does} (flow run {active.name}, {page}), and one at a time is trained: wait until it has ended, or "
+        f"{what} {does} (flow run {active.name}, {page}), and only one is trained at a time: wait until it has ended, or "
         f"cancel it there or with `prefect flow-run cancel {active.id}`."
     )
 
@@ -152,8 +152,8 @@ def _occupied(active: FlowRun, page: str) -> str:
 def enter() -> dict[str, str]:
     """Enter the folder where the worker was started; the pull step of the deployments, before a flow is loaded.
 
-    Prefect would use a temporary folder, with which the store `runs` would be removed. A worker that `prefect worker
-    start` has started does not name the folder; its shell does.
+    Prefect would use a temporary folder, and remove the store `runs` with it. For a worker that a user has started
+    with `prefect worker start`, the variable PWD of its shell names the folder.
     """
     folder = os.environ.get(FOLDER_VARIABLE) or os.environ["PWD"]
     os.chdir(folder)

@@ -44,13 +44,13 @@ STOP_REQUESTS = (TerminationSignal, Pause)
 
 R = TypeVar("R")
 
-# After these there is nothing that a schedule could resume, or not without a user's help.
+# States after which the schedule has nothing to resume, at least not without a user's help.
 _LAST_NAMES = (environment.FINISHED_NAME, environment.NOTHING_NAME, environment.BLOCKED_NAME, environment.PLAN_NAME)
 
 
 @dataclass(frozen=True)
 class ChosenRun:
-    """A run to train; `unnamed`: it was not named but found, to be resumed."""
+    """A run to train; `unnamed`: the request to resume did not name it."""
 
     name: str
     config: Config
