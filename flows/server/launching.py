@@ -144,8 +144,8 @@ def _occupied(active: FlowRun, page: str) -> str:
     waits = active.state is not None and active.state.is_scheduled()
     does = "was launched before and waits for a worker" if waits else "is being trained"
     return (
-        f"{what} {does} (flow run {active.name}, {page}), and only one is trained at a time: wait until it has ended, or "
-        f"cancel it there or with `prefect flow-run cancel {active.id}`."
+        f"{what} {does} (flow run {active.name}, {page}), and only one is trained at a time: wait until it has ended, "
+        f"or cancel it there or with `prefect flow-run cancel {active.id}`."
     )
 
 

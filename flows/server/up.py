@@ -226,8 +226,17 @@ def _stop_worker(worker: ProcessRecord, say: Say, grace_seconds: float) -> tuple
     finally:
         # Even an interrupted command must not leave the worker paused for ever.
         process.send(signal.SIGCONT)
+
+    def has_ended() -> bool:
+        # A poll that was under way may still have given it a flow run, which it would wait for.
+        for engine in process.children():
+            if engine.runs(_ENGINE) and engine not in asked:
+                engine.send(signal.SIGTERM)
+                asked.append(engine)
+        return not process.is_alive()
+
     # A second SIGTERM would kill the worker.
-    if not process.wait(_END_SECONDS):
+    if not wait_until(has_ended, _END_SECONDS):
         killed = True
         process.kill()
     return len(asked), killed
