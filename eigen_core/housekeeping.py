@@ -47,7 +47,7 @@ class CleanedRun:
 class Verification:
     """The damages of a run and of the store's evaluation log.
 
-    `generations` with a manifest, rising; unreferenced files are blobs that no generation refers to.
+    `generations` are those with a manifest, ascending; unreferenced files are blobs that no generation refers to.
     """
 
     run: str
@@ -68,7 +68,7 @@ def parse_duration(text: str) -> float:
 def clean_runs(store: str, names: list[str] | None, grace_seconds: float, *, dry_run: bool) -> list[CleanedRun]:
     """Apply each run's retention and remove files that no manifest refers to; runs in use are left alone.
 
-    Younger files than `grace_seconds` without a manifest stay: they may be of a generation that is being uploaded.
+    Files without a manifest stay while younger than `grace_seconds`: their generation may be being uploaded.
 
     Raises:
         InputError: a run in `names` does not exist, cannot be read or is in use; or the store cannot be used.
@@ -96,14 +96,14 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
             if run.is_running():
                 raise RunLockedError(f"Run '{run.name}' is in use by another process.")
         else:
-            # Keeps other processes from the run meanwhile.
+            # These keep other processes from writing to the run.
             if local.exists():
                 stack.enter_context(RunDirectory.open(location.root, location.name).lock())
             if location.remote:
                 confirm = stack.enter_context(take_lease(location, settings)).check
         if not location.remote:
             return CleanedRun(run.name, None, clean_local(*keep))
-        # Before the store is cleaned: what need not stay there need not stay here either.
+        # Listed before the store is cleaned: generations that go there go here too.
         here = {manifest.generation for manifest in local.manifests()}
         there = {manifest.generation for manifest in stored.manifests() if not stored.damages(manifest)}
         cleaned = clean_stored(*keep, confirm=confirm)
@@ -112,7 +112,7 @@ def _clean_run(run: Run, grace_seconds: float, *, dry_run: bool) -> CleanedRun:
 
 def verify_run(store: str, name: str, *, deep: bool) -> Verification:
     """Check presence and sizes of a run's files, with `deep` their SHA-256 too, and the store's evaluation log."""
-    # Its configuration may be what is damaged.
+    # Not by `Run.open`, which needs an undamaged configuration.
     location = RunLocation.of(CheckpointConfig(store=store), name)
     contents = location.stored
     if not contents.exists():
@@ -136,7 +136,7 @@ def verify_run(store: str, name: str, *, deep: bool) -> Verification:
 
 
 def _keep_rules(contents: RunContents, manifests: Sequence[Manifest]) -> tuple[list[CheckpointConfig], list[Damage]]:
-    """Return the retention rules in the configurations of a run and its manifests, and the damages of these."""
+    """Return the retention rules in the configurations of a run and its manifests, and the damages found in these."""
     begun = contents.first_config()
     stored = [(manifest.generation, manifest.name, manifest.config) for manifest in manifests]
     rules: list[CheckpointConfig] = []

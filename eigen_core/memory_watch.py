@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 
 class MemoryWatch:
-    """Guards the memory of one training from its first line on; a context manager.
+    """Guards the memory of one training; a context manager.
 
-    SIGUSR1 makes a report at any time; `listeners` receive the reports.
+    SIGUSR1 requests a report at any time; `listeners` receive the reports.
     """
 
     def __init__(self, config: Config, location: RunLocation, listeners: Sequence[Listener]) -> None:
@@ -57,7 +57,7 @@ class MemoryWatch:
         self.guard.set_plan(
             plan.part_rows(),
             {phase: plan.host_bytes(phase) for phase in PHASES},
-            # GPU memory of CUDA's driver and of the workers counts as that of others.
+            # GPU memory of CUDA's driver and of the workers is measured as that of other processes.
             {phase: plan.held_on_device(phase, "training") for phase in PHASES},
         )
 
@@ -72,7 +72,7 @@ class MemoryWatch:
         self.guard.set_owners(owners)
 
     def phases_of(self, generation: int) -> tuple[PhaseMemory, ...]:
-        """Return the memory of the phases of a generation, in order; the attempts of a phase are one."""
+        """Return the memory of the phases of a generation, in order; attempts of a phase are combined."""
         attempts: dict[str, list[PhaseUsage]] = {}
         for usage in self.guard.usage_of(generation):
             attempts.setdefault(usage.phase, []).append(usage)
@@ -91,13 +91,13 @@ class MemoryWatch:
     def keep_abort(self, error: MemoryGuardError) -> None:
         """Save the report of the guard's error in the run, if it exists, and send it to the listeners.
 
-        The error loses its traceback, whose frames hold the state of the training: ending it needs memory.
+        The error loses its traceback, whose frames hold the training's state: what follows needs that memory.
         """
         error.__traceback__ = error.__cause__ = error.__context__ = None
         self._keep(error.report, error.phase)
 
     def _report_on_demand(self) -> None:
-        report = self.guard.report("SIGUSR1 came")
+        report = self.guard.report("SIGUSR1 was received")
         self._keep(report, report.phases[-1].phase if report.phases else "")
 
     def _keep(self, report: MemoryReport, phase: str) -> None:

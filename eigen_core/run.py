@@ -50,7 +50,7 @@ R = TypeVar("R")
 
 RETRY_DELAYS_SECONDS = (1.0, 5.0)
 PASSING_ERRORS = (OSError, StoreUnavailableError, WorkerLostError)
-"""After one of these errors a phase may succeed when it is called again: a phase that fails has changed nothing."""
+"""Errors after which a phase is called again, since it may then succeed: a phase that fails has changed nothing."""
 
 _MINUTE = 60.0
 # Prefect kills a cancelled process 30 s after SIGTERM.
@@ -65,12 +65,13 @@ class RunPhase(Protocol):
 
 
 def with_retries(phase: str, generation: int, compute: Callable[[], R]) -> R:
-    """Call a phase, and again after a passing error. Implements `RunPhase`."""
+    """Call a phase, with retries after the errors in `PASSING_ERRORS`. Implements `RunPhase`."""
     for seconds in RETRY_DELAYS_SECONDS:
         try:
             return compute()
         except PASSING_ERRORS as error:
-            logger.warning("%s %d failed (%s: %s): retrying.", phase, generation, type(error).__name__, error)
+            kind = type(error).__name__
+            logger.warning("%s %d failed and is retried in %.0f s (%s: %s).", phase, generation, seconds, kind, error)
             time.sleep(seconds)
     return compute()
 
@@ -86,10 +87,10 @@ def train_run(
     """Train a run until it has all its generations, from its newest checkpoint if there is one.
 
     Args:
-        config: of the run.
-        name: of the run, which is created if it is missing.
+        config: configuration of the run.
+        name: name of the run, which is created if it does not exist.
         run_phase: calls each phase.
-        listeners: receive the run's events, beside those of `observed_by`.
+        listeners: receive the run's events, in addition to that of `observed_by`.
         stop_requests: exceptions by which a user stops the training; a complete generation is then saved.
 
     Returns:
@@ -99,8 +100,8 @@ def train_run(
         InputError: data, store or run cannot be used with this configuration.
         RunTooLargeError: the run does not fit into memory or onto the disk; nothing was changed.
         MemoryGuardError: the guard has aborted the training; its report is in the run.
-        StoreUnavailableError: the store does not answer, or does not have all of the run at its end.
-        LeaseLostError: another process holds the run.
+        StoreUnavailableError: the store does not answer, or lacks files of the run at its end.
+        LeaseLostError: another process has taken the run over.
     """
     tune_allocator()
     listeners = (*listeners, *outside_listeners())
@@ -147,7 +148,7 @@ class _Training:
         self.watch.expect(plan)
         with ExitStack() as exits:
             workers = exits.enter_context(local_workers(config))
-            # A configuration that cannot be trained is refused before the run is made.
+            # Before the run is created: this refuses a configuration that cannot be trained.
             with guard.phase("start", generation):
                 state = phases.start_training(config, data.content)
             self.watch.watch_state(state)
@@ -248,9 +249,9 @@ class _Training:
         return telemetry
 
     def hold_out(self, training: Training, plots: "_Plots") -> HoldoutResult | None:
-        """Play the holdout episodes, if there are any, beside the last plots.
+        """Play the holdout episodes, if there are any, while the last plots are drawn; return the result.
 
-        The result is saved last: it makes the run complete, and no resume would draw the plots.
+        It is saved after the plots: it completes the run, and resuming a complete run draws no plots.
         """
         state = training.state
         result: HoldoutResult | None = None
@@ -267,14 +268,14 @@ class _Training:
             ]
 
         if self.config.holds_out:
-            self.keep_look(training)
+            self.log_evaluation(training)
             self.phase(training, "holdout", state.generation, compute)
         plots.keep()
         if result is not None:
             training.session.keep_holdout(state.generation, result.model_dump(mode="json"))
         return result
 
-    def keep_look(self, training: Training) -> None:
+    def log_evaluation(self, training: Training) -> None:
         """Write this evaluation on the holdout's days to the evaluation log, before it is made."""
         days, champion = training.state.task.holdout_days, training.state.champion
         if days is None or champion is None:
@@ -283,7 +284,7 @@ class _Training:
             store = open_store(self.config.checkpoint.store)
             keep_look(store, self.run.name, self.config, days, champion.weights[None])
         except StoreUnavailableError as error:
-            logger.warning("This look at the holdout is missing in the evaluation log: %s", error)
+            logger.warning("The evaluation log lacks this evaluation on the holdout: %s", error)
 
     def upload(self, training: Training, seconds: float | None = None) -> None:
         """Wait for the uploads, at most `seconds`, by default as long as the run's settings allow."""
@@ -297,13 +298,13 @@ class _Training:
         try:
             self.upload(training, seconds)
         except StoreUnavailableError as error:
-            logger.warning("The last checkpoint is on this machine, not in the store: %s", error)
+            logger.warning("The last checkpoint is not in the store. Resume the run here to upload it. %s", error)
 
 
 class _Plots:
-    """Draws the plots of a training in another process, beside the next generation; a context manager.
+    """Draws the plots of a training in another process during the next generation; a context manager.
 
-    If plots cannot be drawn, that is logged.
+    If plots cannot be drawn, a warning is logged and the training continues.
     """
 
     def __init__(self, run: _Training, training: Training) -> None:
@@ -322,7 +323,7 @@ class _Plots:
                 drawing.stop()
 
     def prepare(self, generation: int) -> None:
-        """Save the plots before, and start the process that will draw after `generation`."""
+        """Save the previous plots, and start the process that will draw those of `generation`."""
         self.keep()
         try:
             self._next = Drawing()
@@ -370,7 +371,7 @@ def _warn_of_plots(generation: int, error: Exception) -> None:
 
 @contextmanager
 def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
-    """Start the worker processes of a run on this machine, while the block prepares the run; None: it has none."""
+    """Run the worker processes of a run on this machine during the block; yield None if the run has none."""
     device = resolve_device(config.device).type
     count = local_worker_count(config, "cuda" if device == "cuda" else "cpu")
     if not count:
@@ -380,7 +381,7 @@ def local_workers(config: Config) -> "Iterator[LocalWorkers | None]":
     from eigen_core.workers import LocalWorkers
 
     gpus = visible_gpus() if device == "cuda" else ()
-    # This process computes on the first.
+    # This process computes on the first GPU.
     with LocalWorkers(count, (*gpus[1:], *gpus[:1])) as workers:
         yield workers
 

@@ -1,4 +1,4 @@
-"""Playing episodes and learning of agents; an executor decides in which process, which changes no bit."""
+"""Agents play episodes and learn, in processes that an executor chooses; results do not depend on the choice."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import Rollout, task_class
 from eigen_core.task.replay import Replay
 
-# Random actions are drawn from this share of an action's range, around its middle: nothing is squashed to its ends.
+# Random actions are drawn from this share of an action's range, around its middle: squashing never reaches the ends.
 _LARGEST = 1.0 - 2.0**-20
 
 
@@ -52,7 +52,7 @@ class Episodes:
 
 @dataclass(frozen=True)
 class EpisodeResults:
-    """Rollouts of the training episodes, which are recorded, and of those without noise."""
+    """Rollouts of the training episodes, whose transitions are recorded, and of the episodes without noise."""
 
     training: Rollout
     fixed: Rollout
@@ -69,11 +69,11 @@ class EpisodeResults:
 
 
 class Executor(Protocol):
-    """Computes agents in some process; results depend neither on it nor on the agents beside them."""
+    """Computes agents in some process; results depend neither on the process nor on other agents in it."""
 
     @property
     def exchanged_bytes(self) -> int:
-        """Bytes of arrays sent between processes since the run was begun or resumed."""
+        """Bytes of arrays sent between processes since the run was started or resumed."""
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         """Play the episodes of all agents of a population."""
@@ -86,7 +86,7 @@ class Executor(Protocol):
         replay: Replay,
         task_state: Mapping[str, Tensor],
     ) -> dict[str, Tensor]:
-        """Let agents learn, from the task's state; `groups` are consecutive agents that learn together in this process.
+        """Let agents learn in the task's state; `groups` are the consecutive agents that this process trains together.
 
         The population is overwritten, and undefined after a failure. Returns each of the learner's curves, float64
         `[agents that learn, gradient steps]` on the host.
@@ -167,7 +167,7 @@ class AgentComputer:
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.standard_normal(shape, dtype=np.float32) for generator in self._generators(episodes, "noise")]
         noise = on_device(np.stack(rows), self.device)
-        # A stochastic policy has its own spread.
+        # A stochastic policy scales the noise by its own standard deviation.
         if self.heads.spread != "none":
             return noise
         noise.mul_(episodes.noise_scale)
@@ -178,7 +178,7 @@ class AgentComputer:
         shape = self.task.noise_shape(episodes.training.shape[1])
         rows = [generator.uniform(-1.0, 1.0, shape) for generator in self._generators(episodes, "random actions")]
         fractions = on_device(np.stack(rows).astype(np.float32), self.device).clamp_(-_LARGEST, _LARGEST)
-        # Without weights an actor plays what its box begins with, with a standard deviation of 1 if it has one.
+        # With weights of 0 an actor plays its box's initial action, with a standard deviation of 1 if it has one.
         deterministic, box = self.heads.spread == "none", self.task.box
         drawn = fractions / 2.0 if deterministic else box.raw(fractions)
         if box.offset is not None:

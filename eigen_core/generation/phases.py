@@ -1,7 +1,7 @@
 """The phases of a generation as functions over the state: evaluate, train, evolve.
 
-Each reads committed state, computes beside it, and commits in one step at its end. A phase that raised can be called
-again and leaves what it would have left; a phase that has committed returns its result when called again.
+Each reads committed state, computes without changing it, and commits in one step at its end. A phase that raised can be
+called again, with the same result; a phase that has committed returns its result when called again.
 """
 
 from collections.abc import Mapping
@@ -123,9 +123,9 @@ def _champion_after(state: TrainingState, result: EvaluationResult) -> Champion:
 
 
 def train(state: TrainingState) -> dict[str, float] | None:
-    """Let the agents learn that the population method names, and return the means of the learner's curves.
+    """Train the agents that the population method selects, and return the means of the learner's curves.
 
-    None where there is nothing to learn from. Agents learn in a copy of the population: a failure changes nothing.
+    Returns None if there is nothing to learn from. A copy of the population learns, so a failure changes nothing.
 
     Raises:
         FloatingPointError: learning diverged; nothing is committed.
@@ -222,10 +222,9 @@ def evolve(state: TrainingState) -> GenerationRecord:
 
 
 def hold_out(state: TrainingState) -> HoldoutResult | None:
-    """Play the champion and the initial population in the holdout episodes; None where there are none, or no champion.
+    """Play the champion and the initial population in the holdout episodes; None without such episodes or a champion.
 
-    Meant to be called once, when a run has ended: choosing anything by its result would make these validation
-    episodes.
+    Call it once, at the end of a run: choosing anything by its result would make these episodes validation episodes.
     """
     config = state.config
     if state.champion is None or not state.task.holdout_starts:

@@ -1,4 +1,4 @@
-"""A training state as named tensors and documents, and back."""
+"""Conversion of a training state to a snapshot of named tensors and documents, and back."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def require_finite(
 
 
 def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord) -> Replay:
-    """Return the replay that a ring holds: whole episodes, finite values, the content in the newest record."""
+    """Return the replay in a ring; require whole episodes, finite values, and the hash in the newest record."""
     wrong = state.task.check_rows(ring)
     require(wrong is None, "replay", str(wrong))
     floating = {name: column for name, column in ring.columns.items() if column.is_floating_point()}
@@ -93,10 +93,10 @@ def start_training(config: Config, content: Any) -> TrainingState:  # noqa: ANN4
 
     Args:
         config: the run.
-        content: what the task is built from, as `open_data` gives it: the market's panel, a Gymnasium environment.
+        content: the task's data, as `open_data` returns them: the market's panel, a Gymnasium environment.
 
     Raises:
-        InputError: they do not fit together.
+        InputError: configuration and data do not fit together.
     """
     return TrainingState(config, content)
 
@@ -127,7 +127,7 @@ def snapshot(state: TrainingState) -> Snapshot:
         tensors=_tensors(state, champion.weights, champion.task_state),
         documents={
             "state": document.model_dump(mode="json"),
-            # As text: thousands of short-lived objects in each generation would leave memory in pieces.
+            # As text: thousands of short-lived objects in each generation would fragment memory.
             "history": state.history.json(),
             "telemetry": state.telemetry.json(),
             "champion": _champion_facts(state, champion),
@@ -145,7 +145,7 @@ def _tensors(
         "population": state.population.tensors(),
         "champion": {
             "weights": champion,
-            # With its generation, no two generations share this file, so that damage to it costs one of them.
+            # Because of the generation no two checkpoints share this file: damage to it affects one of them.
             "generation": torch.tensor(state.generation),
             **{_CHAMPION_TASK + name: tensor for name, tensor in champion_task_state.items()},
         },
@@ -155,7 +155,7 @@ def _tensors(
 
 
 def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
-    """Return the facts needed to use the champion, beside its weights and the configuration."""
+    """Return the facts that using the champion needs in addition to its weights and the configuration."""
     state.task.state = champion.task_state
     layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
     return {
@@ -174,16 +174,16 @@ def snapshot_form(state: TrainingState) -> SnapshotForm:
 
 
 def restore(state: TrainingState, saved: Snapshot) -> None:
-    """Restore the state of which `saved` was taken; nothing changes if that fails.
+    """Replace `state` by the one in `saved`; nothing changes if that fails.
 
-    The replay goes on in the snapshot's own memory: a copy would take as much again.
+    The replay keeps the snapshot's memory: a copy would need as much again.
 
     Args:
-        state: the state before the first generation, with the configuration to go on with.
-        saved: of the form that `snapshot_form` gives; cannot be used afterwards.
+        state: the state before the first generation, with the configuration to continue with.
+        saved: a snapshot of the form `snapshot_form(state)`; cannot be used afterwards.
 
     Raises:
-        UnfitSnapshotError: no run with this configuration can have left it.
+        UnfitSnapshotError: no run with this configuration can have written it.
         InputError: the snapshot was taken on other data.
     """
     config, generation, ring = state.config, saved.generation, saved.ring
@@ -235,9 +235,9 @@ def restore(state: TrainingState, saved: Snapshot) -> None:
 
 
 def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
-    """Raise the `InputError` of `restore` for other data early, given the `state` document of a snapshot.
+    """Raise the `InputError` of `restore` for other data early, from the `state` document of a snapshot.
 
-    A document that no run can have left is not checked.
+    A document of an unexpected form is not checked.
     """
     try:
         found = parsed(_STATE, document)
@@ -249,9 +249,9 @@ def require_same_data(state: TrainingState, document: JsonValue, generation: int
 def _require_same_data(state: TrainingState, document: _StateDocument, generation: int) -> None:
     if document.panel != state.task.fingerprint:
         raise InputError(
-            f"generation {generation} was trained on other data: its panel was {document.panel[:12]}, this one is "
-            f"{state.task.fingerprint[:12]}. Give the data and feature functions that the run began with, or start a "
-            "new run."
+            f"generation {generation} was trained on other data: their hash was {document.panel[:12]}, that of these "
+            f"data is {state.task.fingerprint[:12]}. Use the data and feature functions that the run was started with, "
+            "or start a new run."
         )
 
 

@@ -26,10 +26,10 @@ class EvaluationResult:
 
     Attributes:
         fitness, validations: float64 `[agents]`.
-        scores: the champion has the best, float64 `[agents]`.
+        scores: the champion is chosen by these, float64 `[agents]`.
         statistics: the task's metrics of the training episodes.
         excess: gain beyond the market, in validation, of the agent with the best score.
-        task_state: the task's, after the episodes.
+        task_state: state of the task after the episodes.
     """
 
     generation: int
@@ -59,7 +59,7 @@ class TrainingState:
         generation: last completed generation; 0 at the start.
         group_size, playing_size: agents that learn, and that play, at a time in this process, at most.
         executor: computes the agents; by default in this process.
-        population, replay, champion, method_state, noise_scale, task_state: start of the next generation.
+        population, replay, champion, method_state, noise_scale, task_state: input of the next generation.
         evaluated: result of the evaluate phase of the generation under way, else None.
         learned: (generation, statistics) of its train phase, else None.
         initial_weights: returns the initial weights of the run, float32 `[agents, parameters]`.

@@ -1,4 +1,4 @@
-"""Journals of a run beside its checkpoints: attempts, stops, requests, memory reports, starts and the goodput."""
+"""Journals stored with a run's checkpoints: attempts, stops, requests, memory reports, starts and the goodput."""
 
 import logging
 import time
@@ -50,7 +50,7 @@ class Journal(Generic[R]):
         self._kept = kept
 
     def read(self, location: RunLocation) -> list[R]:
-        """Return the records, oldest first: of the copies here and in the store the longest."""
+        """Return the records, oldest first, from the longest of the copies on this machine and in the store."""
         return max((self._read_in(contents) for contents in location.contents()), key=len)
 
     def append(self, location: RunLocation, record: R) -> list[R]:
@@ -60,7 +60,7 @@ class Journal(Generic[R]):
         return records
 
     def replace(self, location: RunLocation, records: Sequence[R]) -> None:
-        """Write the records of a run, here and in its store; if that does not answer, log it and keep them here."""
+        """Write a run's records to this machine and its store; if the store does not answer, only to this machine."""
         fields: dict[str, JsonValue] = {"records": [entry.model_dump(mode="json") for entry in records]}
         for contents in location.contents():
             try:
@@ -77,7 +77,8 @@ class Journal(Generic[R]):
         except MissingObjectError:
             return []
         except (KeyError, ValueError) as error:
-            logger.warning("%s in %s is skipped (%s).", contents.object_name(self._name), contents.store.url, error)
+            name = contents.object_name(self._name)
+            logger.warning("%s in %s is damaged and counts as empty (%s).", name, contents.store.url, error)
             return []
 
 
@@ -85,22 +86,22 @@ class Attempt(Record):
     """One scheduled resume of a run."""
 
     generation: Annotated[int, Field(ge=1)]
-    """The generation that it began with."""
+    """The first generation that it was to train."""
     moment: str
-    """When, ISO 8601, UTC."""
+    """Time of the attempt (ISO 8601, UTC)."""
 
 
 ATTEMPTS = Journal(ATTEMPTS_NAME, Attempt)
 
 
 def count_attempt(location: RunLocation, generation: int) -> None:
-    """Record a resume by schedule before it begins; `BlockedError` if the last ones all began with this generation."""
+    """Record a scheduled resume before it starts; `BlockedError` if the last three all started with this generation."""
     if has_failed_too_often(location, generation):
         since = ATTEMPTS.read(location)[-MOST_ATTEMPTS].moment
         raise BlockedError(
             f"Run '{location.name}' is blocked: {MOST_ATTEMPTS} scheduled resumes since {since} have not completed "
             f"generation {generation}. Their flow runs say why. `eigen launch --run {location.name}` and `eigen "
-            f"resume {location.name}` try it again."
+            f"resume {location.name}` resume it all the same."
         )
     ATTEMPTS.append(location, Attempt(generation=generation, moment=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"))
 
@@ -119,7 +120,7 @@ class Stop(Record):
     """A user has cancelled or suspended the run."""
 
     moment: str
-    """When, ISO 8601, UTC."""
+    """Time of the stop (ISO 8601, UTC)."""
 
 
 _STOPS = Journal("stops.json", Stop)
@@ -143,7 +144,7 @@ def forget_stops_and_attempts(location: RunLocation) -> None:
 
 
 class Request(Record):
-    """A request to continue a run with another configuration after a generation; 0: none was complete."""
+    """A request to continue a run after `generation` (0: from its start) with another configuration."""
 
     generation: int
     config: dict[str, JsonValue]
@@ -153,7 +154,7 @@ _REQUESTS = Journal("requests.json", Request)
 
 
 def remember_request(location: RunLocation, generation: int, config: Mapping[str, JsonValue]) -> None:
-    """Record the configuration with which a run continues after `generation`: it may be stopped before the next one."""
+    """Record the configuration with which a run continues after `generation`, before a checkpoint contains it."""
     _REQUESTS.append(location, Request(generation=generation, config=dict(config)))
 
 
@@ -171,7 +172,7 @@ def write_memory_report(location: RunLocation, report: "MemoryReport", generatio
     stem = f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{generation:06d}-{phase or 'between'}"
     markdown = write_report(report, folder, stem)[0]
     for old in memory_reports(folder.parent)[_REPORTS_KEPT:]:
-        # Earlier versions drew a picture beside it.
+        # Earlier versions also drew a picture.
         for path in (old, old.with_suffix(".json"), old.with_suffix(".png")):
             path.unlink(missing_ok=True)
     return markdown
@@ -201,12 +202,12 @@ def own_settings(location: RunLocation, local: str) -> OwnSettings | None:
     except MissingObjectError:
         return None
     except (InputError, StoreUnavailableError, KeyError, ValueError) as error:
-        logger.warning("Where this machine keeps run '%s' is not remembered: %s", location.name, error)
+        logger.warning("The data path of run '%s' on this machine is lost, name it again: %s", location.name, error)
         return None
 
 
 def remember_own_settings(config: Config, name: str) -> None:
-    """Keep this machine's settings of a run in a remote store, in the folder for files on their way there."""
+    """Keep this machine's settings of a run in a remote store, in the folder `checkpoint.local`."""
     settings = config.checkpoint
     if is_remote(settings.store):
         content = checksummed(OwnSettings(data=config.market.data).model_dump(mode="json"))
@@ -228,7 +229,7 @@ class Start(Record):
     """One start of a training, and the end of the training before."""
 
     moment: AwareDatetime
-    """Begin of its first phase (UTC)."""
+    """Start of its first phase (UTC)."""
     waited_seconds: Seconds
     """From the interruption of the process before, or else from the start of this process, to `moment`."""
     kept_seconds: Seconds = 0.0
@@ -296,8 +297,8 @@ def work_recorded(
 ) -> Iterator[list[Start]]:
     """Record a start, and the time of the last training step until the block ends; yield all starts of the run.
 
-    The next start on this machine counts an interruption; on another machine the time up to its start is not counted.
-    All exceptions but `stop_requests` are interruptions.
+    Exceptions other than `stop_requests` are interruptions, which the next start on this machine records. A start on
+    another machine does not know the time of the interruption.
     """
     sign = location.root / location.name / SIGN_OF_LIFE
     starts = STARTS.append(location, _start(sign, STARTS.read(location), last_checkpoint))

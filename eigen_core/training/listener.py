@@ -38,16 +38,16 @@ class Training:
 
 
 class Listener:
-    """Receives the events of a training, in this order; those that a listener does not define do nothing.
+    """Receives the events of a training, in this order; by default each method does nothing.
 
-    They must be cheap. An exception of a listener ends the training.
+    Methods must be fast. An exception of a listener ends the training.
     """
 
     def update(self, name: str, done: int, total: int) -> None:
         """`done` of `total` steps of the loop `name` are complete (`eigen_core.common.progress`)."""
 
     def chosen(self, generation: int) -> None:
-        """The run was chosen; `generation`: the next one."""
+        """The run was chosen; `generation` is the next one to train."""
 
     def prepared(self, training: Training) -> None:
         """This process holds the run, and has loaded its newest generation; it may be complete."""

@@ -99,9 +99,9 @@ class RunStatus:
 
 
 class Run:
-    """A handle of a run, which need not exist. It is read lazily and once: open another one when the run has gone on.
+    """A handle of a run, which need not exist. It reads lazily and only once: open a new handle to see later changes.
 
-    `own` has nested values of settings that belong to this machine, beside its environment.
+    `own` has nested values of settings that belong to this machine; they override its environment.
     """
 
     def __init__(self, settings: CheckpointConfig, name: str, own: Mapping[str, Any] | None = None) -> None:
@@ -112,7 +112,7 @@ class Run:
 
     @classmethod
     def open(cls, store: str, name: str, local: str = _LOCAL, own: Mapping[str, Any] | None = None) -> "Run":
-        """Return a run that exists; `local` is `checkpoint.local`."""
+        """Return an existing run; `local` is `checkpoint.local`. `InputError` if there is no such run."""
         return cls(_given(store, local), name, own)._in_its_folder()
 
     def _in_its_folder(self) -> "Run":
@@ -138,16 +138,16 @@ class Run:
 
     @cached_property
     def newest(self) -> tuple[RunContents, Manifest] | None:
-        """Newest manifest and its place; of two that are as new, that on this machine."""
+        """Newest manifest and the contents that hold it; of equally new ones the one on this machine."""
         return next(self.newest_first(), None)
 
     def newest_first(self) -> Iterator[tuple[RunContents, Manifest]]:
-        """Yield all manifests and their places lazily, the newest first; log those that are damaged."""
+        """Yield all manifests and the contents that hold them lazily, newest first; log damaged ones."""
         for contents, found in newest_of(self.location.contents()):
             if isinstance(found, Manifest):
                 yield contents, found
             else:
-                _warn_once(f"Run '{self.name}' in {contents.store.url}: {found}. What is older is used.")
+                _warn_once(f"Run '{self.name}' in {contents.store.url}: {found}. An older generation is used.")
 
     @property
     def generation(self) -> int:
@@ -181,11 +181,11 @@ class Run:
     def config_to_resume(self, data: str | None = None) -> Config:
         """Return the configuration with which this machine continues the run.
 
-        `data` is the path of its prices here; by default `EIGEN_DATA`, else the path when the run was trained here.
+        `data` is the path of its prices; by default `EIGEN_DATA`, else the one with which this machine last trained it.
 
         Raises:
-            InputError: the path of its prices is not known, or its task is of a module that this machine names neither
-                in its own settings nor in the environment.
+            InputError: the path of its prices is not known, or its task imports a module that neither this machine's
+                own settings nor the environment name.
         """
         config = self.config
         named = [dict(self._own or {}).get("task"), os.environ.get(TASK_VARIABLE)]
@@ -215,8 +215,8 @@ class Run:
         ]
         if left_out:
             logger.warning(
-                "Run '%s' was trained with settings that a store does not give, since they are a machine's own: %s. "
-                "Give them again with --set, or in the environment.",
+                "Run '%s' was trained with settings that each machine chooses for itself, and here they have their "
+                "defaults: %s. Set them again with --set, or in the environment.",
                 self.name,
                 ", ".join(left_out),
             )
@@ -252,7 +252,7 @@ class Run:
         return self.location
 
     def keep_request(self, config: Config) -> None:
-        """Record `config` as the latest one of the run, which this process holds, before a checkpoint has it."""
+        """Record `config` as the run's latest before a checkpoint contains it; this process must hold the run."""
         if self.config != config:
             remember_request(self.location, self.generation, stored_values(config))
 
@@ -266,7 +266,7 @@ class Run:
             except MissingObjectError:
                 continue
             except ValueError as error:
-                logger.warning("Run '%s': %s in %s is skipped (%s).", self.name, name, contents.store.url, error)
+                logger.warning("Run '%s': %s in %s is damaged (%s).", self.name, name, contents.store.url, error)
             else:
                 return result
         return None
@@ -274,7 +274,7 @@ class Run:
     def is_complete(self, config: Config, generation: int | None = None) -> bool:
         """Whether the run has all generations of `config`, and has played the holdout episodes, if there are any.
 
-        `generation` is the newest one that is intact; by default the newest one.
+        `generation` is the newest intact one; by default the newest one.
         """
         newest = self.generation if generation is None else generation
         return newest >= config.generations and (not config.holds_out or self.holdout_of(newest) is not None)
@@ -329,13 +329,15 @@ class Run:
                 history = history_in(contents.document(manifest, "history"), generation)
                 telemetry = telemetry_in(contents.document(manifest, "telemetry"), generation)
             except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
-                logger.warning("Run '%s': generation %d is skipped (%s).", self.name, generation, error)
+                logger.warning(
+                    "Run '%s': records of generation %d are damaged, older are used (%s).", self.name, generation, error
+                )
                 continue
             return manifest, tuple(history), tuple(telemetry)
         return None, (), ()
 
     def _leave_silent_store(self) -> None:
-        """Read the run on this machine only, if its store does not answer."""
+        """Read only this machine's copy of the run if its store does not answer."""
         location = self.location
         if not location.remote or not location.local.exists():
             return
@@ -389,7 +391,7 @@ def require_same_definition(what: str, begun: Config, now: Config, options: Sequ
     differing = [*options, *settings]
     if differing:
         raise InputError(
-            f"{what} exists and was begun otherwise: {', '.join(differing[:5])} differ{'s' * (len(differing) == 1)}. "
+            f"{what} exists with other settings: {', '.join(differing[:5])} differ{'s' * (len(differing) == 1)}. "
             "Give the same command, or choose another name."
         )
 
@@ -446,7 +448,7 @@ def _warn_once(sentence: str) -> None:
 def _config_of(location: RunLocation, values: Mapping[str, Any], own: Mapping[str, Any] | None = None) -> Config:
     """Return a stored configuration with this machine's values of settings that belong to a machine."""
     own = merge(values_of_environment(os.environ), {} if own is None else own)
-    # It names itself the place where it was found.
+    # Its store is the one in which it was found.
     own = merge({"checkpoint": {"store": location.store.url}}, own)
     own.pop("task", None)
     try:

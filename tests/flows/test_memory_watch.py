@@ -168,7 +168,7 @@ def test_sigusr1_makes_a_report_and_disturbs_nothing(
     config = small_flow_config(tmp_path)
     assert train(config).is_completed()
     assert [path.name.split("-", 1)[1] for path in written] == ["000002-train.md"]
-    assert "SIGUSR1 came" in written[0].read_text()
+    assert "SIGUSR1 was received" in written[0].read_text()
     assert records(config) == expected
 
 

@@ -138,8 +138,8 @@ def test_a_walk_goes_on_as_it_was_begun_or_is_refused(tmp_path: Path) -> None:
     cache_probe()
     cache_probe(config.model_copy(update={"threads": 2}))
     for differing, sentence in (
-        ({"seeds": 2}, "begun otherwise: --seeds differs"),
-        ({"train_days": 40}, "begun otherwise: --train-days, the days of its folds differ"),
+        ({"seeds": 2}, "exists with other settings: --seeds differs"),
+        ({"train_days": 40}, "exists with other settings: --train-days, the days of its folds differ"),
         ({"days": 199}, "the days of its folds differ"),
         ({"settings": config.model_copy(update={"generations": 7})}, "generations differs"),
     ):
