@@ -41,7 +41,7 @@ from eigen_core.checkpoint.integrity import (
 )
 from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
 from eigen_core.checkpoint.tensors import TORCH_TYPES, tensor_bytes, tensor_facts
-from eigen_core.machine import unwritten_zeros
+from eigen_core.machine import lazy_zeros
 
 _MAGIC = b"EIGNRING"
 _GZIP_MAGIC = b"\x1f\x8b"
@@ -176,7 +176,7 @@ def empty_ring(entry: RingEntry) -> Ring:
     """Return a ring of zeros as a manifest describes it; `DamagedFileError` if there is not enough memory."""
     try:
         columns = {
-            column.name: unwritten_zeros((entry.capacity, *column.shape), TORCH_TYPES[column.dtype])
+            column.name: lazy_zeros((entry.capacity, *column.shape), TORCH_TYPES[column.dtype])
             for column in entry.columns
         }
     except MemoryError as error:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.machine import unwritten_zeros
+from eigen_core.machine import lazy_zeros
 from eigen_core.task.replay import Column
 
 REWARD, TERMINAL = "reward", "terminal"
@@ -330,7 +330,7 @@ def _sum_by_agent(totals: Tensor, trajectories: int) -> Tensor:
 
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return unwritten_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+    return lazy_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _kind_of(tensor: Tensor) -> str:

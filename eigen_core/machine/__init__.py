@@ -1,6 +1,6 @@
 """Memory limits and use of a run: limits, guard, reports; and threads, GPUs, chunk sizes and arithmetic."""
 
-from eigen_core.machine.allocation import SharedTensor, shared_probe, shared_zeros, shares_memory, unwritten_zeros
+from eigen_core.machine.allocation import SharedTensor, lazy_zeros, shared_probe, shared_zeros, shares_memory
 from eigen_core.machine.limits import (
     DeviceLimit,
     HostLimit,
@@ -36,6 +36,7 @@ __all__ = [
     "headroom_bytes",
     "host_limits",
     "install_report_signal",
+    "lazy_zeros",
     "peak_resident_bytes",
     "release_free_memory",
     "report_markdown",
@@ -44,6 +45,5 @@ __all__ = [
     "shared_zeros",
     "shares_memory",
     "tune_allocator",
-    "unwritten_zeros",
     "write_report",
 ]

@@ -24,7 +24,7 @@ from eigen_core.machine.limits import HostLimit
 
 logger = logging.getLogger(__name__)
 
-# The last two are of CUDA, its driver and its libraries, which ask for memory beside torch's allocator.
+# The last two come from CUDA's driver and libraries, which allocate memory without torch's allocator.
 _SIGNS = (
     "can't allocate memory",
     "Cannot allocate memory",
@@ -33,7 +33,7 @@ _SIGNS = (
     "error: out of memory",
     "_STATUS_ALLOC_FAILED",
 )
-# Measured: tensors are listed, the report is written and drawn, and Prefect sends the end of a flow.
+# Measured: memory to list tensors, to write the report, and for Prefect to send the end of a flow.
 _RESERVED_BYTES = 128_000_000
 # Linux's <mman.h>; Python 3.11 has no name for it. Without it the system refuses a mapping larger than its memory.
 _MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
@@ -42,7 +42,7 @@ _device_cache = threading.RLock()
 
 
 def is_exhaustion(error: BaseException) -> bool:
-    """Whether an error says that memory could not be had, on the host or on the device."""
+    """Whether an error says that an allocation failed, on the host or on the device."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     if isinstance(error, OSError):
@@ -68,19 +68,19 @@ def keep_reserve(limits: Iterable[HostLimit]) -> Callable[[], None]:
     """Reserve addresses for a memory report, if a limit counts addresses (RLIMIT_AS).
 
     Other limits count resident memory: an allocation beyond them does not fail. Returns a function that frees the
-    addresses and may be called again. Where there are not enough addresses, none are reserved.
+    addresses and may be called again. If not enough addresses are left, none are reserved.
     """
     if all(limit.kind != "address_space" for limit in limits):
         return lambda: None
     try:
         held = mmap.mmap(-1, _RESERVED_BYTES, prot=mmap.PROT_READ, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except OSError as error:
-        logger.warning("No addresses can be kept for a memory report: %s.", error)
+        logger.warning("No addresses can be reserved for a memory report, which may therefore fail: %s.", error)
         return lambda: None
     return held.close
 
 
-def unwritten_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def lazy_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return zeros on the CPU whose pages take memory only once they are written; `torch.zeros` writes them all.
 
     Raises:
@@ -92,7 +92,7 @@ def unwritten_zeros(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     try:
         memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     except (OSError, OverflowError) as error:
-        raise MemoryError(f"{size:,} bytes of addresses cannot be had: {error}") from error
+        raise MemoryError(f"{size:,} bytes of addresses cannot be allocated: {error}") from error
     return torch.frombuffer(memory, dtype=dtype).reshape(*shape)
 
 
@@ -106,11 +106,11 @@ def shares_memory(device: str) -> bool:
 
 @dataclass(frozen=True)
 class SharedTensor:
-    """The place of a tensor that other processes can map. The system frees it with the last process that has it.
+    """A reference to memory of a tensor that other processes can map. The system frees it with the last such process.
 
     Attributes:
-        path: of its descriptor, in the /proc of the process that made it.
-        name: unique: on another machine, or in another container, the path leads elsewhere.
+        path: path of its file descriptor in /proc of the process that created it.
+        name: unique name: on another machine, or in another container, the path leads to something else.
     """
 
     path: str
@@ -119,11 +119,11 @@ class SharedTensor:
     dtype: torch.dtype
 
     def opened(self) -> Tensor | None:
-        """Return the tensor, which must not be written to; None where it cannot be reached from here."""
+        """Return the tensor, which must not be written to; None if this process cannot open it."""
         if 0 in self.shape:
             return torch.zeros(self.shape, dtype=self.dtype)
         try:
-            # Looked at before it is opened: opening a pipe would wait.
+            # Checked before it is opened: opening a pipe would wait.
             if os.readlink(self.path) != f"/memfd:{self.name} (deleted)":
                 return None
             descriptor = os.open(self.path, os.O_RDONLY)
@@ -139,10 +139,10 @@ class SharedTensor:
 
 
 def shared_zeros(shape: Sequence[int], dtype: torch.dtype) -> tuple[Tensor, SharedTensor]:
-    """Return zeros as `unwritten_zeros` does that other processes can map, and their place.
+    """Return zeros like `lazy_zeros` in memory that other processes can map, and a reference to it.
 
     Raises:
-        OSError: the system refuses it.
+        OSError: the system refuses shared memory.
     """
     assert sys.platform == _PLATFORM
     size = prod(shape) * dtype.itemsize
@@ -177,7 +177,7 @@ Values = Tensor | NDArray[Any]
 
 
 def tensors_of(owner: object) -> dict[int, Values]:
-    """Return the tensors and arrays that an object holds, by the address of their memory; of views the largest.
+    """Return the tensors and arrays that an object holds, by address; of several views of a memory the largest.
 
     Follows containers and the attributes of objects of Eigen.
     """

@@ -47,7 +47,7 @@ _FEW_ROWS = 16
 
 
 def arithmetic_of(device: torch.device) -> Arithmetic:
-    """Return what computes on a device of this machine, in this process."""
+    """Return the processor, instructions and libraries with which this process computes on a device."""
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         processor, instructions, blas = torch.cuda.get_device_name(device), f"{major}.{minor}", "cuBLAS"
@@ -57,16 +57,16 @@ def arithmetic_of(device: torch.device) -> Arithmetic:
 
 
 def compute_reproducibly(instructions: Instructions, device: torch.device) -> None:
-    """Let MKL and torch compute with these instructions, and a GPU with the same bits each time.
+    """Let MKL and torch compute with these instructions, and make a GPU deterministic.
 
-    It holds for the whole process, from here on, and must come before the first computation. On a GPU operators that
-    have no deterministic form raise, and products are neither rounded to TensorFloat-32 nor summed in bfloat16.
+    This affects the whole process and must come before its first computation. On a GPU operators without deterministic
+    form raise an error, and products are neither rounded to TensorFloat-32 nor summed in bfloat16.
     """
     compute_with(instructions)
     if device.type != "cuda":
         return
     torch.use_deterministic_algorithms(True)
-    # It would write to all memory that is allocated; nothing is read that was not written.
+    # Filling would write to all allocated memory; Eigen reads none that it has not written.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # torch sets it aside
     torch.set_float32_matmul_precision("highest")
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
@@ -90,7 +90,7 @@ def mkl_mode() -> str | None:
 
 
 def warn_of_arithmetic(device: torch.device, instructions: Instructions) -> None:
-    """Log a warning, once a process, if bits depend here on more than the configuration that they should depend on."""
+    """Log a warning if bits depend here on more than the configuration, such as groups and threads."""
     problem = _problem(device, instructions)
     if problem is not None:
         logger.warning(problem)
@@ -102,12 +102,12 @@ def is_problem_free(device: torch.device, instructions: Instructions) -> bool:
 
 
 def warn_if_hardware_differs(computed_by: Arithmetic | None, generation: int, device: torch.device) -> None:
-    """Log a warning if a generation was computed by something else than what would go on with it here."""
+    """Log a warning if other hardware or libraries computed a generation than would continue it here."""
     here = arithmetic_of(device)
     if computed_by is not None and computed_by != here:
         logger.warning(
-            "Generation %d was computed by %s, and %s goes on with it: bits may differ from those of a run that was "
-            "not moved. Runs that begin with instructions=avx2 agree on one maker's processors with AVX2 and AVX-512.",
+            "Generation %d was computed by %s, and %s continues it: bits may differ from those of a run that was not "
+            "moved. Runs started with instructions=avx2 agree on one maker's CPUs with AVX2 and AVX-512.",
             generation,
             computed_by,
             here,
@@ -141,7 +141,7 @@ def _keeps_bits(agents: int, rows: int, summed: int, columns: int, device: torch
 
 
 def _is_same_for_each(compute: Callable[[slice], Tensor], agents: int) -> bool:
-    """Whether what is computed of all agents, on more than one thread too, is what is computed of each by itself."""
+    """Whether the result for all agents together, on one and two threads, equals the results of single agents."""
     whole = compute(slice(None))
     for threads in (1, 2):
         torch.set_num_threads(threads)
@@ -160,7 +160,7 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
         strict = {asked} if found.processor == _INTEL else {asked, STRICT}
         if mode is not None and asked.endswith(",STRICT") and mode not in strict:
             return (
-                f"MKL computes in mode {mode}, not in {asked}, for which it was asked too late: bits may depend on "
+                f"MKL computes in mode {mode}, not in {asked}, which was set too late: bits may depend on "
                 f"population.group_size, threads and processor. Set {MKL_MODE}={asked} before Python starts, or begin "
                 "the training before anything else computes."
             )
@@ -174,8 +174,8 @@ def _problem(device: torch.device, instructions: Instructions) -> str | None:
     if is_batch_invariant(device):
         return None
     return (
-        f"The bits of a product of {found.blas} or of a sum depend here on how many agents and threads share it: going "
-        "on with another population.group_size, other threads or elsewhere may give other bits."
+        f"The bits of a product of {found.blas} or of a sum depend here on how many agents and threads share it: "
+        "continuing with another population.group_size, another number of threads or elsewhere may change them."
     )
 
 

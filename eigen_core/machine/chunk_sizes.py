@@ -1,8 +1,8 @@
-"""Chunk sizes of computations for settings that are 0: as much at a time as a number of bytes allows.
+"""Chunk sizes of computations: those that are set, or for settings of 0 as large as a number of bytes allows.
 
-On a CPU a block of values should stay in the processor's cache, and below the size from which the allocator maps and
-unmaps it (`eigen_core.machine.tune_allocator`). On a GPU many small operations cost more than memory, and chunks are
-large; they do not depend on the GPU's memory, since bits may depend on groups there.
+On a CPU an intermediate tensor should fit into the processor's cache, and be smaller than those that the allocator maps
+and unmaps (`eigen_core.machine.tune_allocator`). On a GPU small operations are slow, so chunks are large; they do not
+depend on the GPU's memory, since bits may depend on groups there.
 """
 
 from typing import NamedTuple
@@ -24,18 +24,18 @@ _GROUP = _Megabytes(4.0, 1_024.0)
 _PLAYING = _Megabytes(96.0, 2_048.0)
 _ENCODED = _Megabytes(4.0, 256.0)
 _TIMES_BEFORE, _AFTER_MB = 8, 64.0
-# As much as a GPU is sent in some milliseconds: sent at once, more would save no time that could be seen.
+# Copied to a GPU in some milliseconds: larger copies would save no measurable time.
 _NOISE = _Megabytes(4.0, 64.0)
 
 
 def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -> int:
     """Return how many columns are encoded at a time.
 
-    It does not depend on the agents that are computed together, since gradients are added up column chunk after column
-    chunk: their bits must not depend on groups.
+    The number does not depend on how many agents are computed together: gradients are summed chunk by chunk, and their
+    bits must not depend on groups.
 
-    `chosen` is `network.column_chunk` (0: by bytes), `column_bytes` the size of a column in one block of values of one
-    agent.
+    `chosen` is `network.column_chunk` (0: automatic), `column_bytes` the size of one column of one agent in an
+    intermediate tensor.
     """
     if chosen:
         return min(chosen, columns)
@@ -43,20 +43,23 @@ def columns_at_once(chosen: int, columns: int, column_bytes: int, device: str) -
 
 
 def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) -> int:
-    """Return how many agents are computed at a time, at most; on a CPU no bit depends on it.
+    """Return how many agents at most are computed at a time; on a CPU no bit depends on it.
 
-    `block_bytes` is the size of the largest block of values that learning from a batch makes for one agent.
+    `block_bytes` is the size of one agent's largest intermediate tensor in learning from a batch.
     """
     agents = population.size
     if population.group_size:
         return min(population.group_size, agents)
     group = _even(agents, _GROUP.on(device), block_bytes)
-    # The products of an agent by itself, and those of its gradients, are divided one by one.
+    # Threads share the agents of a group; with one agent they would have to share each single product.
     return max(group, min(agents, 2))
 
 
 def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str) -> int:
-    """Return how many agents play at a time, at most; on a CPU no bit depends on it."""
+    """Return how many agents at most play at a time; on a CPU no bit depends on it.
+
+    `agent_bytes` is the memory that one agent needs to play.
+    """
     if population.group_size:
         return min(population.group_size, population.size)
     return _even(population.size, _PLAYING.on(device), agent_bytes)
@@ -68,10 +71,10 @@ def encoded_at_once(
     """Return how many agents and days are encoded at a time, without a gradient; on a CPU no bit depends on it.
 
     Args:
-        day_bytes: of a day of an agent in the largest block of values.
+        day_bytes: size of one day of one agent in the largest intermediate tensor.
         steps: days of an episode. More are encoded at a time only if `days_before` is large.
-        days_before: days that are computed before the first, whatever the number of days after it; they should be a
-            small part of the work, as far as that takes little memory.
+        days_before: days that each chunk computes additionally, before its first day; as far as memory allows, chunks
+            are so long that these are a small part of the work.
     """
     megabytes = _ENCODED.on(device)
     fewest = max(min(_TIMES_BEFORE * days_before, int(_AFTER_MB * BYTES_PER_MB) // day_bytes), 1)
@@ -85,7 +88,7 @@ def noise_at_once(steps: int, step_bytes: int, device: str) -> int:
 
 
 def _even(count: int, megabytes: float, each: int) -> int:
-    """Return the size of parts of at most `megabytes`, all of about one size: small ones cost as many operations."""
+    """Return the size of nearly equal parts of at most `megabytes`: a small rest would need as many operations."""
     most = max(int(megabytes * BYTES_PER_MB) // max(each, 1), 1)
     parts = -(-count // most)
     return -(-count // parts)

@@ -22,11 +22,10 @@ _PLAIN_CALLS = 2
 
 
 class CapturedStep(Generic[_Input, _Result]):
-    """Calls a function; on a GPU, if asked to, from the third call of a kind on as a CUDA graph.
+    """Calls a function; on a GPU, if `captures`, as a CUDA graph from the third call with inputs of the same form on.
 
-    Calls are of a kind if their inputs differ in the values of tensors alone: not in their shapes and types, nor in
-    anything else. The function reads other tensors at fixed addresses, writes to them in place, copies nothing between
-    device and host, and does not wait for the device.
+    Inputs have the same form if they differ only in the values of tensors. The function must read other tensors at
+    fixed addresses, write to them in place, copy nothing between device and host, and not wait for the device.
 
     Args:
         function: its input and its result are tensors, or tuples, lists and named tuples of tensors and of values that
@@ -42,7 +41,7 @@ class CapturedStep(Generic[_Input, _Result]):
     def __call__(self, given: _Input) -> _Result:
         """Return the result of the function; that of a graph is copied from its memory.
 
-        Raises `InputError` if it cannot be captured, and `RuntimeError` if memory could not be had (`is_exhaustion`).
+        Raises `InputError` if it cannot be captured, and `RuntimeError` if an allocation failed (`is_exhaustion`).
         """
         if not self._captures:
             return self._function(given)
@@ -52,7 +51,7 @@ class CapturedStep(Generic[_Input, _Result]):
             if self._plain_calls[kind] < _PLAIN_CALLS:
                 self._plain_calls[kind] += 1
                 return self._function(given)
-            # They share memory: each result is copied before the next replay.
+            # Graphs share memory: each result is copied before the next replay.
             pool = next((graph.pool for graph in self._graphs.values()), None)
             self._graphs[kind] = _Graph(lambda held: self._function(tree_unflatten(held, structure)), leaves, pool)
         result: _Result = self._graphs[kind].replay(leaves)
@@ -82,15 +81,13 @@ def _captured(graph: torch.cuda.CUDAGraph, pool: Any) -> Iterator[None]:  # noqa
 
 
 class _Graph:
-    """A function of `leaves` captured with copies of them, of which only tensors may change. `pool`: of graphs that it
-    shares memory with.
-    """
+    """A captured call with copies of `leaves`, of which only tensors may change; `pool`: memory shared with graphs."""
 
     def __init__(self, function: Callable[[list[Any]], Any], leaves: list[Any], pool: Any) -> None:  # noqa: ANN401 - torch's handle
         self._held = [leaf.clone() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         self._graph = torch.cuda.CUDAGraph()
         try:
-            # The outer block goes back to the stream of now, which a capture that fails does not.
+            # The stream's block restores the current stream, which a failed capture does not.
             with (
                 device_cache_kept(),
                 torch.cuda.stream(torch.cuda.current_stream()),
@@ -101,17 +98,16 @@ class _Graph:
             if is_exhaustion(error):
                 raise
             raise InputError(
-                f"A step cannot be captured as a CUDA graph ({error}): set cuda_graphs to false, with which it has the "
-                "same bits."
+                f"A step cannot be captured as a CUDA graph ({error}): set cuda_graphs to false, which changes no bit."
             ) from error
 
     @property
     def pool(self) -> Any:  # noqa: ANN401 - torch's handle
-        """The memory of its result and of what it computes between."""
+        """The memory of its result and of its intermediate tensors."""
         return self._graph.pool()
 
     def replay(self, leaves: list[Any]) -> Any:  # noqa: ANN401 - the function's
-        """Compute it with other values of the tensors."""
+        """Return the result for other values of the tensors."""
         for held, leaf in zip(self._held, leaves, strict=True):
             if isinstance(held, Tensor):
                 held.copy_(leaf)
@@ -123,7 +119,7 @@ def visible_gpus() -> tuple[str, ...]:
     """Return the GPUs that this process may use, as `CUDA_VISIBLE_DEVICES` names them."""
     count = torch.cuda.device_count()
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    # Names after one that is not valid count for nothing.
+    # CUDA ignores names after an invalid one.
     return tuple(named.split(",")[:count] if named else map(str, range(count)))
 
 

@@ -77,7 +77,7 @@ class ControlGroup:
             return None
         return int(words[0]) / int(words[1])
 
-    def taken(self) -> int | None:
+    def used(self) -> int | None:
         """Return the memory of the group that the kernel cannot reclaim (bytes); None if it is not known."""
         try:
             usage = int(self.folder.joinpath(_USAGE_FILES[self.version]).read_text())
@@ -92,7 +92,7 @@ class ControlGroup:
 
 
 def control_groups(root: Path = Path("/"), controller: Literal["memory", "cpu"] = "memory") -> Iterator[ControlGroup]:
-    """Find the groups of this process that have a controller, the innermost first, each followed by those above it.
+    """Yield the groups of this process that have a controller, the innermost first, each followed by its parents.
 
     A container sees its own group as the root of the mount; the path in `/proc/self/cgroup` then leads outside, and the
     mount's root is taken.
@@ -191,7 +191,7 @@ class DeviceLimit(Limit):
 
 @dataclass(frozen=True)
 class Pressure(Limit):
-    """Memory against a limit: `counted`, and its soft and hard line (bytes)."""
+    """Use of a limit: the memory `counted` against it, and its soft and hard line (bytes)."""
 
     counted: int
     soft: int
@@ -235,7 +235,7 @@ def host_limits(
         try:
             limit_of_group = group.limit()
         except InputError as error:
-            # Without a limit to keep, the kernel would end the run.
+            # With neither limit known, the kernel would kill the run.
             if memory.limit_gb is None:
                 raise
             warn_once(str(error))
@@ -252,7 +252,7 @@ def host_limits(
         given = HostLimit(max(int(memory.limit_gb * BYTES_PER_GB), 1), "memory.limit_gb", "run")
         machine = min(found, key=lambda limit: limit.bytes)
         if given.bytes > machine.bytes:
-            warn_once(f"memory.limit_gb {memory.limit_gb:g} is above what the machine allows, {machine}: that counts.")
+            warn_once(f"memory.limit_gb {memory.limit_gb:g} is ignored, since it is above {machine}.")
         found.append(given)
     return tuple(sorted(found, key=lambda limit: limit.bytes))
 

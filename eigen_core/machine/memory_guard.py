@@ -29,13 +29,13 @@ from eigen_core.machine.usage import (
 
 logger = logging.getLogger(__name__)
 
-# Another crossing of the soft line counts after the memory was below it by this share of the limit.
+# The soft line can be crossed again once the memory was below it by this share of the limit.
 _REARM = 0.02
 _PHASES_KEPT = 256
 
 
 class MemoryGuardError(RuntimeError):
-    """A phase was aborted, or not begun, because the memory would not suffice. Trying again does not help.
+    """A phase was aborted, or not started, because the memory would not suffice. A retry does not help.
 
     `phase` is empty and `generation` None between phases.
     """
@@ -47,12 +47,12 @@ class MemoryGuardError(RuntimeError):
         self.generation = generation
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, MemoryReport, str, int | None]]:
-        """Keep all attributes when it is sent by a worker."""
+        """Keep all attributes when a worker sends the error."""
         return type(self), (str(self), self.report, self.phase, self.generation)
 
 
 class MemoryGuard:
-    """Watches the memory of a run while its block is open.
+    """Watches the memory of a run; a context manager.
 
     A thread reads the memory every `memory.sample_seconds`. At the soft line it frees caches, once for each crossing.
     At the hard line the next `check`, which every loop that reports progress calls between its steps
@@ -145,7 +145,7 @@ class MemoryGuard:
         return tuple(self._ended)
 
     def usage_of(self, generation: int) -> tuple[PhaseUsage, ...]:
-        """Return the memory of the ended phases of a generation, in order, with each attempt of a phase."""
+        """Return the memory of the finished phases of a generation, in order, with each attempt of a phase."""
         return tuple(phase for phase in self._ended if phase.generation == generation)
 
     def sample(self) -> Usage:
@@ -158,7 +158,7 @@ class MemoryGuard:
             pressure = left
         if pressure.share >= self._memory.hard and self._crossed is None:
             self._crossed = pressure
-            logger.error("Memory: %s are taken: the phase under way is aborted.", pressure)
+            logger.error("Memory: %s in use, above the hard line: the current phase is aborted.", pressure)
         return usage
 
     def pressure(self) -> Pressure:
@@ -199,17 +199,17 @@ class MemoryGuard:
         if self._crossed is None and self._clock() - self._last_look >= self._memory.sample_seconds:
             self.sample()
         if self._crossed is not None:
-            raise self._error(f"{self._crossed} are taken, above the hard line of {self._memory.hard:.0%}")
+            raise self._error(f"{self._crossed} in use, above the hard line of {self._memory.hard:.0%}")
 
     @contextmanager
     def phase(self, name: str, generation: int) -> Iterator[None]:
         """Run the block as a phase of a generation, outside of other phases; abort it if the memory does not suffice.
 
-        Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line do not count.
+        Its memory is in `phases` afterwards, whether it failed or not. Earlier crossings of the hard line are ignored.
 
         Raises:
-            MemoryGuardError: it is not begun because it would not fit, by the plan or by its memory before; the hard
-                line is crossed at the beginning, between two steps or at the end; or an allocation failed.
+            MemoryGuardError: it is not started because it would not fit, by the plan or by its earlier memory; the hard
+                line is crossed at its start, between two steps or at its end; or an allocation failed.
         """
         record = self._begin(name, generation)
         try:
@@ -233,7 +233,7 @@ class MemoryGuard:
 
     def _end(self, record: PhaseUsage) -> None:
         self.sample()
-        # The system saw more between two readings.
+        # The system's peaks include those between two readings.
         own, device = self._meter.peaks()
         with self._looking:
             record.note_peaks(own + self._children, device)
@@ -259,12 +259,12 @@ class MemoryGuard:
         predicted = self._predicted(phase)
         if predicted.share >= self._memory.hard:
             raise self._error(
-                f"{phase} was not begun: it is predicted to need {predicted}, above the hard line of "
+                f"{phase} was not started: it is predicted to need {predicted}, above the hard line of "
                 f"{self._memory.hard:.0%},"
             )
 
     def _predicted(self, phase: str) -> Pressure:
-        """Return the pressure at the peak of a phase: the planned peak, or that by the growth in its last runs."""
+        """Return the pressure at the peak of a phase: the planned one, or the one that its last runs suggest."""
         usage = self.sample()
         host, device = (planned.get(phase, 0) for planned in self._planned)
         growth, device_growth = expected_growth(self._ended, phase)
@@ -299,7 +299,7 @@ class MemoryGuard:
             phase, generation = self._open.phase, self._open.generation
             reason += f" in {phase} of generation {generation}"
         with self._reporting:
-            # Loops of several threads meet the same crossing: one report serves them all.
+            # Several threads may raise for the same crossing: they share one report.
             if self._failure is None:
                 self._failure = self.report(reason)
             return MemoryGuardError(f"memory: {reason}. {self._failure.headline}", self._failure, phase, generation)

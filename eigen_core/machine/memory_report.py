@@ -42,7 +42,7 @@ class Part:
 class TensorGroup:
     """Tensors or arrays with the same owner (or none), type and shape: "float32 [50000, 108, 2]".
 
-    Of their bytes some are resident; the rest was never written, or lies in a file.
+    `resident` of their `bytes` are in memory; the rest was never written, or is in a file.
     """
 
     owner: str
@@ -55,11 +55,11 @@ class TensorGroup:
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """The memory at a moment, and how it came to that.
+    """The memory at a moment, and its history.
 
     Attributes:
         reason: why the report was made, the end of a sentence.
-        nearest: the memory against the limit that is nearest, in words.
+        nearest: use of the limit that is closest to being reached, in words.
         limits: of the host, the smallest first, then of the GPU.
         parts: owners and the rest, the largest first; their sum is the memory of all processes.
         phases: the newest phases; the last may be under way.

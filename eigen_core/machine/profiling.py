@@ -24,7 +24,7 @@ class Profile:
     generation: int
 
     def write(self, phase: str, taken: profile) -> None:
-        """Add a phase; what it took before, in a try that failed, is replaced."""
+        """Write the profile of a phase; it replaces that of an earlier attempt."""
         self.folder.mkdir(parents=True, exist_ok=True)
         taken.export_chrome_trace(str(self.folder / f"{phase}.trace.json.gz"))
         device = "device" if torch.cuda.is_available() else "cpu"
@@ -37,7 +37,7 @@ _profile: ContextVar[Profile | None] = ContextVar("eigen_profile", default=None)
 
 @contextmanager
 def profiled_to(profile_of_run: Profile | None) -> Iterator[None]:
-    """Profile what is called inside the block; None: nothing."""
+    """Write profiles to `profile_of_run` during the block; None: no profiles."""
     token = _profile.set(profile_of_run)
     try:
         yield

@@ -14,7 +14,7 @@ from eigen_core.machine.limits import control_groups
 
 logger = logging.getLogger(__name__)
 
-# Of each count; the first one only warms up its threads.
+# Timed steps with each number of threads; the first one only warms up.
 _STEPS = 6
 
 
@@ -40,9 +40,9 @@ def computing_threads(chosen: int) -> Iterator[None]:
 
 
 class ThreadTrial:
-    """Computes gradient steps with all threads and with one by turns, and then goes on with the faster number.
+    """Times gradient steps with all threads and with one by turns, and then keeps the faster number.
 
-    Bits do not depend on it. The least time counts: a busy machine makes steps longer, never shorter.
+    Bits do not depend on it. Only the shortest time is used: a busy machine makes steps longer, never shorter.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -56,7 +56,7 @@ class ThreadTrial:
         self._began = self._clock()
 
     def step(self) -> None:
-        """Note that a step has ended; choose for the next one."""
+        """Record the end of a step, and set the number of threads of the next one."""
         if self._chosen:
             return
         now = self._clock()

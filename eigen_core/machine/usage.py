@@ -47,7 +47,7 @@ def statm(process: int | None = None) -> tuple[int, int]:
 
     Raises:
         psutil.NoSuchProcess: it has ended.
-        psutil.AccessDenied: it may not be looked at.
+        psutil.AccessDenied: this process may not inspect it.
     """
     info = psutil.Process(process).memory_info()
     return int(info.vms), int(info.rss)
@@ -144,7 +144,7 @@ class DeviceUsage:
     Attributes:
         allocated: in tensors of this process.
         reserved: held by torch in this process, tensors included.
-        taken: by all processes, of the whole device.
+        taken: in use by all processes on the device.
     """
 
     allocated: int
@@ -162,6 +162,7 @@ class Usage:
     """The memory at one moment (bytes).
 
     Attributes:
+        own: resident memory of this process.
         children: resident memory of its descendants, without pages shared with it.
         counted: memory that counts against each limit, in the order of the limits.
     """
@@ -178,7 +179,7 @@ class Usage:
 
 
 def _descendants_bytes() -> int:
-    """Return the memory of all descendants, without their part of shared memory that counts whole for this process."""
+    """Return the memory of all descendants, without shared memory that is already counted for this process."""
     shares = [_share_of(child) for child in psutil.Process().children(recursive=True)]
     shared = sum(of_shared for _, of_shared in shares)
     return sum(share for share, _ in shares) - (min(shared, process_bytes("RssShmem")) if shared else 0)
@@ -216,7 +217,7 @@ def _runs_in_memory_of_this_process(child: int) -> bool:
 
 
 def gpu_in_use() -> bool:
-    """Return whether this process has begun to use a GPU, without starting to."""
+    """Return whether this process has initialised CUDA; does not initialise it."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call] # torch has no annotation here
 
 
@@ -269,7 +270,7 @@ class SystemMeter:
         if limit.kind == "machine":
             machine = psutil.virtual_memory()
             return max(int(machine.total - machine.available), resident)
-        return max((limit.group.taken() if limit.group else None) or 0, resident)
+        return max((limit.group.used() if limit.group else None) or 0, resident)
 
     def peaks(self) -> tuple[int, DeviceUsage | None]:
         """Return the highest memory since `reset_peaks`: resident of this process (bytes), and on the device."""
@@ -292,7 +293,7 @@ def headroom_bytes(memory: MemoryConfig) -> int:
     return max(min(int(memory.hard * limit.bytes) - taken for limit, taken in zip(limits, counted, strict=True)), 0)
 
 
-# A prediction is made from this many phases of the name, the newest.
+# A prediction uses this many newest phases of a name.
 _REMEMBERED = 3
 _NO_DEVICE = DeviceUsage(0, 0, 0)
 
@@ -302,7 +303,7 @@ class PhaseUsage:
     """The memory of a phase (bytes; times in seconds since the guard was made).
 
     Attributes:
-        began, ended: when; `ended` is the last reading for a phase under way.
+        began, ended: start and end; for a running phase `ended` is its last reading.
         start_bytes, peak_bytes, end_bytes: resident memory of the processes.
         device_start_bytes, device_end_bytes: in tensors on the device; 0 without one.
         device_allocated_peak, device_reserved_peak: in tensors, and held by torch.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.common.errors import InputError
-from eigen_core.machine import SharedTensor, shared_zeros, unwritten_zeros
+from eigen_core.machine import SharedTensor, lazy_zeros, shared_zeros
 
 
 @dataclass(frozen=True)
@@ -194,13 +194,13 @@ class Replay:
 
 def _unwritten(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:
     """Return zeros; on the CPU they take memory only when they are written."""
-    return unwritten_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
+    return lazy_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _on_host(column: Tensor, size: int) -> Tensor:
     """Return the column itself if it is on the CPU; else a copy there of the first `size` values."""
     if column.device.type == "cpu":
         return column
-    host = unwritten_zeros(column.shape, column.dtype)
+    host = lazy_zeros(column.shape, column.dtype)
     host[:size] = column[:size].cpu()
     return host

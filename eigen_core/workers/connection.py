@@ -35,8 +35,10 @@ _KEY = "eigen"
 def connected(scheduler: str) -> Client:
     """Return a client of a scheduler; `InputError` if it cannot be reached."""
     if has_credentials(scheduler):
-        raise InputError("The scheduler's address has a user or a password in it: name certificates to Dask instead.")
-    # A lost scheduler raises an error that says what to do: Dask would print tracebacks of its reconnecting beside it.
+        raise InputError(
+            "The scheduler's address has a user or a password in it: remove them, and set Dask's distributed.comm.tls."
+        )
+    # Eigen raises an error that says what to do; Dask would also print tracebacks of its attempts to reconnect.
     for handler in logging.getLogger("distributed").handlers:
         handler.setLevel(logging.CRITICAL)
     try:
@@ -58,7 +60,7 @@ def connected(scheduler: str) -> Client:
     except (OSError, ValueError) as error:
         raise InputError(
             f"scheduler {scheduler} cannot be reached ({error}): start it (`dask scheduler`), correct the address, "
-            "or leave the scheduler out, so that this machine computes."
+            "or unset the setting scheduler, so that this machine computes."
         ) from error
 
 
@@ -107,7 +109,7 @@ def workers_of(scheduler: str) -> list[WorkerStatus]:
 
 
 def _runs_of(keys: Iterable[Any]) -> tuple[str, ...]:
-    # Others use the same scheduler, with keys of any kind.
+    # Other clients of the scheduler have keys of any kind.
     return tuple(sorted({key.split(":")[1] for key in keys if isinstance(key, str) and key.startswith(f"{_KEY}:")}))
 
 
@@ -132,7 +134,7 @@ class Worker:
         machine: name of its machine, whose workers read one replay (`WorkerAgents.open`).
         written: transitions ever appended to the replay that it shares with its machine; None: it shares none.
         started: when it was asked to start the run (monotonic seconds).
-        is_named: a warning has said that it does not answer.
+        is_reported: a warning has said that it does not answer.
     """
 
     address: str
@@ -140,7 +142,7 @@ class Worker:
     machine: str = OWN_MACHINE
     written: int | None = None
     started: float = field(default_factory=time.monotonic)
-    is_named: bool = False
+    is_reported: bool = False
 
     def lost(self, work: str, cause: Exception | None = None) -> WorkerLostError:
         reason = f" ({cause})" if isinstance(cause, OSError) else ""
@@ -150,8 +152,7 @@ class Worker:
 class WorkerClient:
     """Calls methods of `WorkerAgents` in the workers of a scheduler.
 
-    The workers are asked directly: Dask's `Actor` leaves the caller waiting without an end if a call fails by anything
-    but a closed connection.
+    Calls bypass Dask's `Actor`, whose caller waits forever if a call fails otherwise than by a closed connection.
 
     `sent_bytes` and `received_bytes` count all arrays. `InputError` if no scheduler can be reached at this address.
     """
@@ -168,7 +169,7 @@ class WorkerClient:
     def addresses(self) -> list[str]:
         """Return the addresses of all workers, sorted; `SchedulerLostError` if the scheduler does not answer."""
         reason = "the connection is closed"
-        # A client that has lost its scheduler closes itself after some time, also while it asks.
+        # A client that has lost its scheduler closes itself after some time, even during a request.
         if self._client.scheduler is not None:
             try:
                 return sorted(self._client.sync(self._client.scheduler.ncores, callback_timeout=_ANSWER_SECONDS))  # type: ignore[no-untyped-call] # distributed has no annotation here
@@ -242,7 +243,7 @@ class WorkerClient:
 
 
 def raise_failure(result: Future[Any]) -> None:
-    """Raise the error of a coroutine that has failed, without the frames that keep what was sent."""
+    """Raise the error of a failed coroutine, without tracebacks, whose frames would keep the sent data."""
     error = result.exception() if result.done() else None
     if error is not None:
         if error.__cause__ is not None:

@@ -29,8 +29,8 @@ from eigen_core.workers.worker import CODE, WorkerAgents
 
 logger = logging.getLogger(__name__)
 
-_STARTING = "it began with the run"
-# Time in which a worker that does nothing else begins; the first call imports all libraries.
+_STARTING = "it started the run"
+# Time in which an idle worker starts the run; the first call imports all libraries.
 _PATIENCE_SECONDS = 20.0
 _FIRST_WORKER_SECONDS = 60.0
 
@@ -101,10 +101,10 @@ class WorkerExecutor:
 
     def play(self, population: Population, episodes: Episodes) -> EpisodeResults:
         self._generation = episodes.generation
-        # Nothing else of an agent's state is needed to play.
+        # Playing needs only weights and genes of an agent.
         genes = {population.gene_key(name): values for name, values in population.genes.items()}
         playing, task_state = to_arrays({"weights": population.weights, **genes}), to_arrays(episodes.task_state)
-        # Its tensors are on the device of this process, which a worker need not have.
+        # The task's state is sent as arrays: its tensors are on this process's device, which a worker may lack.
         stateless = replace(episodes, task_state={})
         parts: list[tuple[EpisodeResults, Arrays]] = self._call(
             "evaluate",
@@ -146,9 +146,9 @@ class WorkerExecutor:
         return {name: torch.cat([torch.from_numpy(part[name]) for part in curves]) for name in curves[0]}
 
     def _share_replay(self, workers: Sequence[Worker], replay: Replay) -> Mapping[str, SharedTransitions | None]:
-        """Send the replay once to each other machine; return where each worker reads it (None: it shares it)."""
+        """Send the replay once to each other machine; return where each worker reads it (None: in its own memory)."""
         sharing: dict[str, Worker] = {}
-        # One that shares it already goes on.
+        # A worker that already shares it continues to.
         for worker in sorted(workers, key=lambda one: one.written is None):
             sharing.setdefault(worker.machine, worker)
         own = sharing.pop(OWN_MACHINE, None)
@@ -161,7 +161,7 @@ class WorkerExecutor:
         where: dict[str, SharedTransitions | None] = {}
         for worker in workers:
             shares_itself = sharing.get(worker.machine) is worker
-            # One that reads from another does not have its own replay any more.
+            # A worker that reads from another keeps no replay of its own.
             worker.written = replay.written if shares_itself else None
             where[worker.address] = None if shares_itself else shared[worker.machine]
         return where
@@ -202,7 +202,7 @@ class WorkerExecutor:
         with self._released_on_error():
             began = time.monotonic()
             self._start_new()
-            # Nothing waits for one whose thread does something else, such as a whole run, as long as others are there.
+            # If others have started, do not wait for a worker that is busy, for example with a whole run.
             while not self._workers or not all(_is_late(worker) for worker, _ in self._starting.values()):
                 if not self._starting and time.monotonic() - began > _FIRST_WORKER_SECONDS:
                     raise self._without_workers()
@@ -215,7 +215,7 @@ class WorkerExecutor:
             return list(self._workers.values())
 
     def _start_new(self) -> None:
-        """Start the run in new workers, and use those that have begun; raise the error of one that failed."""
+        """Start the run in new workers, and use those that have started it; raise the error of one that failed."""
         self._before_phase()
         addresses = self.addresses()
         self._workers = {address: worker for address, worker in self._workers.items() if address in addresses}
@@ -242,8 +242,8 @@ class WorkerExecutor:
         message = f"scheduler {scheduler} has no workers: start some, for example with `{worker_command(scheduler)}`."
         for failure in self._lost.values():
             message = (
-                f"{failure} No worker of scheduler {scheduler} could begin: let this machine reach their ports, "
-                "which `--worker-port` of `dask worker` sets."
+                f"{failure} No worker of scheduler {scheduler} could start the run: let this machine reach their "
+                "ports, which `--worker-port` of `dask worker` sets."
             )
         return WorkerLostError(message)
 
@@ -253,30 +253,32 @@ class WorkerExecutor:
         arguments = (worker, _STARTING, "open", 0, self._probe and self._probe[1])
         opened = await self._client.ask(*arguments) or await self._client.ask(*arguments, self._content)
         if opened is None:
-            raise InputError(f"worker {worker.address} builds other data than this process from what it was sent.")
+            raise InputError(
+                f"worker {worker.address} builds other data than this process from the same content: install the same "
+                "versions of libraries there."
+            )
         there, worker.machine = opened
         here = arithmetic_of(self._device)
         if there != here:
             logger.warning(
                 "Worker %s computes with %s, this process with %s: bits may differ from those of a run that one "
-                "machine computes.",
+                "machine computes. Runs with instructions=avx2 agree on one maker's CPUs with AVX2 and AVX-512.",
                 *(worker.address, there, here),
             )
 
     def _name_late(self) -> None:
-        late = [worker for worker, _ in self._starting.values() if _is_late(worker) and not worker.is_named]
+        late = [worker for worker, _ in self._starting.values() if _is_late(worker) and not worker.is_reported]
         if late:
             logger.warning(
-                "No answer from %s, busy with something else or not to be reached from here: used from the first phase "
-                "on that begins after that. %s",
+                "No answer from %s: busy, or not reachable from here. Used from the next phase after an answer on. %s",
                 ", ".join(worker.address for worker in late),
                 "The phase goes on with the others." if self._workers else "The phase waits until one is free.",
             )
         for worker in late:
-            worker.is_named = True
+            worker.is_reported = True
 
     def _leave_out(self, worker: Worker, error: WorkerLostError) -> None:
-        """Do not try a worker again until it has joined anew or a phase has failed: it may be unreachable from here."""
+        """Ignore a worker until it has joined anew or a phase has failed: it may be unreachable from here."""
         self._starting.pop(worker.address)[1].cancel()
         worker.actor = None
         others = self._workers or self._starting

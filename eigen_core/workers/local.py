@@ -24,7 +24,7 @@ from eigen_core.workers.connection import OWN_SECURITY
 _WITHOUT_PROFILE = {"distributed.worker.profile.enabled": False, "distributed.admin.tick.interval": "1 s"}
 _TLS = "distributed.comm.tls"
 _HOST = "127.0.0.1"
-# A worker that computes ends only when it has done so, and the system may give the leading process 30 s.
+# A worker ends only after its current computation, and the system may give the leading process only 30 s.
 _ENDING_SECONDS = 5
 
 
@@ -57,8 +57,8 @@ class _DroppedWorkers(SchedulerPlugin):
 class LocalWorkers:
     """A scheduler in this process, and worker processes of one thread each; a context manager.
 
-    They end with this process, however that ends. Whoever connects to one of them can run code in it, and every user of
-    this machine reaches its ports: connections need a certificate that is made for these processes alone.
+    They end with this process, however that ends. A connection can run code in them, and every user of this machine can
+    reach their ports: so connections need a certificate that is made for these processes only.
 
     `gpus` are names as in `CUDA_VISIBLE_DEVICES`, shared out evenly; empty: workers see the GPUs of this process. A
     worker counts as lost after `lost_seconds` without a heartbeat.
@@ -116,7 +116,7 @@ class LocalWorkers:
             if (status := worker.process.returncode) > 0:
                 worker.log.seek(0)
                 *_, last = worker.log.read().decode(errors="replace").splitlines() or [f"status {status}"]
-                raise WorkerLostError(f"a worker process of this machine ended by itself: {last}")
+                raise WorkerLostError(f"a worker process of this machine failed: {last}")
         while len(self._workers) < self.count:
             worker = self._started(next(self._names))
             self._workers[worker.process.pid] = worker
@@ -132,7 +132,7 @@ class LocalWorkers:
         command += ["--preload", "eigen_core.workers.worker"]
         environment = os.environ | self._environment | ({} if gpu is None else {"CUDA_VISIBLE_DEVICES": gpu})
         log = tempfile.TemporaryFile()  # noqa: SIM115 - the process writes to it
-        # In its own session: Ctrl-C stops the leading process, which ends its phase first.
+        # In its own session, which Ctrl-C does not reach: the leading process first ends its phase.
         process = subprocess.Popen(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=log, start_new_session=True
         )

@@ -14,7 +14,7 @@ from eigen_core.machine import SharedTensor
 from eigen_core.task.replay import Replay
 
 OWN_MACHINE = ""
-"""Machine of workers that read the memory of the leading process."""
+"""Name of the leading process's machine, whose workers read its memory."""
 
 Arrays = dict[str, NDArray[Any]]
 

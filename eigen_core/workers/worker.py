@@ -72,7 +72,7 @@ class WorkerAgents:
     def _require_held(self) -> None:
         """Raise `WorkerLostError` if the leading process has released this worker: its thread is needed then."""
         if self._key not in self._worker.state.actors:
-            raise WorkerLostError(f"worker {self._worker.address} was let go by the process that leads the run.")
+            raise WorkerLostError(f"worker {self._worker.address} was released by the process that leads the run.")
 
     def open(self, probe: SharedTensor | None, content: object = None) -> tuple[Arithmetic, str] | None:
         """Build the task from `content`, by default from the data found here; None if these are not the run's.
@@ -81,7 +81,7 @@ class WorkerAgents:
         memory: `OWN_MACHINE` if `probe`, memory of the leading process, can be read here.
 
         Raises:
-            InputError: other code runs here than in the leading process: it may compute other bits.
+            InputError: this process runs other code than the leading process, and may compute other bits.
         """
         if self._code != CODE:
             raise InputError(
@@ -90,7 +90,7 @@ class WorkerAgents:
             )
         torch.set_num_threads(1)
         tune_allocator()
-        # Objects of the libraries are not looked through for each report of the guard.
+        # The guard's reports then skip objects of the libraries.
         gc.collect()
         gc.freeze()
         self._config = config_from_values(self._values)

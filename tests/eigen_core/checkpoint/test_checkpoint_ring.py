@@ -23,7 +23,7 @@ from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, Tens
 from eigen_core.checkpoint.ring import Ring, empty_ring, read_shard, ring_columns
 from eigen_core.checkpoint.run_directory import RunDirectory, Saved
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.machine import unwritten_zeros
+from eigen_core.machine import lazy_zeros
 from eigen_core.machine.usage import own_resident_bytes
 
 OTHER_WRITERS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzip.compress}
@@ -251,7 +251,7 @@ def test_a_ring_of_another_shape_is_written_as_a_whole(tmp_path: Path) -> None:
 
 
 def test_loading_takes_what_is_stored_whatever_the_capacity(tmp_path: Path) -> None:
-    columns = {"values": unwritten_zeros((5_000_000, 100), torch.float32)}
+    columns = {"values": lazy_zeros((5_000_000, 100), torch.float32)}
     columns["values"][:20_000] = 1.0
     run = new_run(tmp_path)
     save(run, 1, Ring(columns, 20_000, 20_000))

@@ -114,7 +114,7 @@ def test_a_resume_on_another_processor_says_that_bits_may_differ(
     reseal(run, manifest, computed_by={**here.model_dump(), "processor": "Another"})
     (said,) = said_on_resume(run, config, caplog)
     assert f"Generation 1 was computed by Another with {here.instructions}" in said
-    assert f"and {here} goes on with it: bits may differ" in said
+    assert f"and {here} continues it: bits may differ" in said
     assert "instructions=avx2" in said
 
 

@@ -15,7 +15,7 @@ import torch
 from memory_cases import MB, HandMeter, hand_guard, host_bytes
 
 from eigen_core.config.model import MemoryConfig
-from eigen_core.machine import HostLimit, SharedTensor, shared_zeros, shares_memory, unwritten_zeros
+from eigen_core.machine import HostLimit, SharedTensor, lazy_zeros, shared_zeros, shares_memory
 from eigen_core.machine.allocation import keep_reserve
 from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.limits import LimitKind
@@ -27,7 +27,7 @@ MARGIN = 20_000_000
 
 def test_a_page_takes_memory_once_it_is_written_and_all_goes_back() -> None:
     before, addresses = own_resident_bytes(), statm()[0]
-    zeros = unwritten_zeros((SIZE // 8, 2), torch.float32)
+    zeros = lazy_zeros((SIZE // 8, 2), torch.float32)
     assert statm()[0] - addresses >= SIZE
     assert own_resident_bytes() - before < MARGIN
     zeros[: SIZE // 16] = 1.0
@@ -43,7 +43,7 @@ def test_a_page_takes_memory_once_it_is_written_and_all_goes_back() -> None:
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int16, torch.float16, torch.float32, torch.int64])
 @pytest.mark.parametrize("shape", [(7,), (3, 5, 2), (0,), (4, 0), (4, 3, 0)])
 def test_they_are_zeros_like_any_other(shape: tuple[int, ...], dtype: torch.dtype) -> None:
-    zeros = unwritten_zeros(shape, dtype)
+    zeros = lazy_zeros(shape, dtype)
     assert torch.equal(zeros, torch.zeros(shape, dtype=dtype))
     assert (zeros.dtype, zeros.is_contiguous()) == (dtype, True)
     zeros.fill_(1)
@@ -52,12 +52,12 @@ def test_they_are_zeros_like_any_other(shape: tuple[int, ...], dtype: torch.dtyp
 
 @pytest.mark.parametrize("count", [10**15, 10**30])
 def test_more_addresses_than_there_are_is_a_memory_error(count: int) -> None:
-    with pytest.raises(MemoryError, match="of addresses cannot be had"):
-        unwritten_zeros((count,), torch.float32)
+    with pytest.raises(MemoryError, match="of addresses cannot be allocated"):
+        lazy_zeros((count,), torch.float32)
 
 
 def test_more_than_the_machine_has_can_be_addressed() -> None:
-    zeros = unwritten_zeros((10**12,), torch.float32)
+    zeros = lazy_zeros((10**12,), torch.float32)
     zeros[-1] = 1.0
     assert resident_part(zeros.data_ptr() + zeros.nbytes - SIZE, SIZE) < MARGIN
 
@@ -178,7 +178,7 @@ def test_where_there_are_no_addresses_left_there_is_no_reserve(
 
     monkeypatch.setattr("eigen_core.machine.allocation.mmap.mmap", full)
     free = keep_reserve(limits("address_space"))
-    assert "No addresses can be kept for a memory report" in caplog.text
+    assert "No addresses can be reserved for a memory report" in caplog.text
     free()
 
 

@@ -91,7 +91,7 @@ def test_a_mode_of_the_user_stays_and_what_it_costs_is_said() -> None:
 def test_a_mode_that_comes_too_late_is_said() -> None:
     (_, blas, _), said = computed("product()")
     assert blas == "MKL OFF"
-    assert "asked too late" in said
+    assert "set too late" in said
     assert "Set MKL_CBWR=AUTO,STRICT before Python starts" in said
 
 

@@ -194,7 +194,7 @@ def test_a_phase_whose_predicted_peak_does_not_fit_is_not_begun() -> None:
     guard.set_plan((), {"evaluate": 929 * MB, "train": 931 * MB})
     with guard:
         begin(guard, "evaluate")
-        with pytest.raises(MemoryGuardError, match="train was not begun: it is predicted to need 931 MB") as caught:
+        with pytest.raises(MemoryGuardError, match="train was not started: it is predicted to need 931 MB") as caught:
             begin(guard, "train")
     assert (caught.value.phase, caught.value.generation) == ("train", 4)
     assert "in train of generation 4" in str(caught.value)

@@ -26,8 +26,8 @@ from eigen_core.machine import (
     MemoryReport,
     host_limits,
     install_report_signal,
+    lazy_zeros,
     report_markdown,
-    unwritten_zeros,
     write_report,
 )
 from eigen_core.machine import memory_report as module
@@ -50,7 +50,7 @@ class Owner:
     def __init__(self) -> None:
         self.prices = torch.ones(_ELEMENTS)
         self.kept = {"views": [self.prices[5:], self.prices], "array": np.ones(1_000_000)}
-        self.unwritten = unwritten_zeros((50_000_000,), torch.float32)
+        self.unwritten = lazy_zeros((50_000_000,), torch.float32)
 
 
 def guard_of(**owners: object) -> MemoryGuard:

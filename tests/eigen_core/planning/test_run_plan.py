@@ -160,7 +160,7 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
             with watch.guard.phase(phase, 1):
                 pass
         meter.device = DeviceUsage(allocated=0, reserved=0, taken=context + 20 * MB)
-        with pytest.raises(MemoryGuardError, match=f"{peak} was not begun"), watch.guard.phase(peak, 1):
+        with pytest.raises(MemoryGuardError, match=f"{peak} was not started"), watch.guard.phase(peak, 1):
             pass
 
 

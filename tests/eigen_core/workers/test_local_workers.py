@@ -44,7 +44,7 @@ def test_workers_that_failed_are_said_once_and_then_replaced(monkeypatch: pytest
         failed = workers.processes
         for process in failed:
             os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
-        with pytest.raises(WorkerLostError, match="ended by itself: status 3"):
+        with pytest.raises(WorkerLostError, match="failed: status 3"):
             workers.start_missing()
         script(tmp_path, "exec sleep 60")
         workers.start_missing()

@@ -148,7 +148,7 @@ def test_a_worker_that_ends_before_it_has_the_run_is_left_out(workers: LocalWork
         timer.start()
         evaluate(state)
         [warning] = warnings
-        assert warning.endswith("was lost while it began with the run. The phase goes on with the others.")
+        assert warning.endswith("was lost while it started the run. The phase goes on with the others.")
         assert content_of(advance(state, 1)) == content_of(alone(config, 1))
 
 
