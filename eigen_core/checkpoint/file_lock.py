@@ -106,8 +106,7 @@ class FileLock:
     def acquire(self, seconds: float = _TRY_SECONDS) -> bool:
         """Take the lock and return whether that succeeded within `seconds`.
 
-        The default outlasts the shared lock that another process's `is_taken` holds briefly. `InputError` if the path
-        is no regular file.
+        `is_taken` in another process briefly holds a shared lock. `InputError` if the path is no regular file.
         """
         with ExitStack() as closing:
             descriptor = self._opened(os.O_RDWR | os.O_CREAT, closing)

@@ -233,9 +233,7 @@ class RunDirectory:
 
     def _skip(self, contents: RunContents, found: list[Damage], damages: list[Damage]) -> None:
         for damage in found:
-            logger.warning(
-                "Run '%s' in %s is damaged: %s. An older generation is tried.", self.name, contents.store.url, damage
-            )
+            logger.warning("Run '%s' in %s is damaged: %s. Older are tried.", self.name, contents.store.url, damage)
         damages += [damage for damage in found if damage not in damages]
 
     def _log_unreferenced(self, newest: int) -> None:

@@ -123,13 +123,9 @@ def open_session(settings: CheckpointConfig, name: str) -> Iterator[RunSession]:
 def take_lease(location: RunLocation, settings: CheckpointConfig) -> Lease:
     """Take the lease on a run (`Lease.acquire`) whose directory here, if there is one, is locked already."""
     newest = [contents.newest_manifest() for contents in location.contents()]
-    return Lease.acquire(
-        location.store,
-        location.name,
-        settings.lease_seconds,
-        last_epoch=max((manifest.epoch for manifest in newest if manifest is not None), default=0),
-        holder_has_ended=not location.remote,
-    )
+    last_epoch, ended = max((found.epoch for found in newest if found is not None), default=0), not location.remote
+    duration = settings.lease_seconds
+    return Lease.acquire(location.store, location.name, duration, last_epoch=last_epoch, holder_has_ended=ended)
 
 
 def _publish_config(location: RunLocation, directory: RunDirectory) -> None:

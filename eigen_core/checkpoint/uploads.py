@@ -114,8 +114,7 @@ class Uploader:
 
     As a context manager its thread runs inside the block, whose end abandons the rest of the queue: call `finish`
     before. Generations that are in the run directory at the start are queued. Methods may be called from any thread,
-    `add` and `finish` from the one that commits generations. `sleep` waits between two blocks of a file, by default
-    until `close`.
+    `add` and `finish` from the one that commits generations. `sleep` waits between blocks (default: until `close`).
     """
 
     def __init__(

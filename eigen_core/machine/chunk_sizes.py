@@ -56,10 +56,7 @@ def agents_at_once(population: PopulationConfig, block_bytes: int, device: str) 
 
 
 def playing_at_once(population: PopulationConfig, agent_bytes: int, device: str) -> int:
-    """Return how many agents at most play at a time; on a CPU no bit depends on it.
-
-    `agent_bytes` is the memory that one agent needs to play.
-    """
+    """Return how many agents of `agent_bytes` each at most play at a time; on a CPU no bit depends on it."""
     if population.group_size:
         return min(population.group_size, population.size)
     return _even(population.size, _PLAYING.on(device), agent_bytes)

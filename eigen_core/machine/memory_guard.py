@@ -47,7 +47,6 @@ class MemoryGuardError(RuntimeError):
         self.generation = generation
 
     def __reduce__(self) -> tuple[type[Self], tuple[str, MemoryReport, str, int | None]]:
-        """Keep all attributes when a worker sends the error."""
         return type(self), (str(self), self.report, self.phase, self.generation)
 
 

@@ -38,7 +38,6 @@ _PAGES_AT_ONCE = 1 << 20
 
 
 def own_resident_bytes() -> int:
-    """Return the resident memory of this process alone (bytes)."""
     return statm()[1]
 
 
@@ -162,8 +161,7 @@ class Usage:
     """The memory at one moment (bytes).
 
     Attributes:
-        own: resident memory of this process.
-        children: resident memory of its descendants, without pages shared with it.
+        own, children: resident memory of this process, and of its descendants without pages shared with it.
         counted: memory that counts against each limit, in the order of the limits.
     """
 

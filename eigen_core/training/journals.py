@@ -77,8 +77,7 @@ class Journal(Generic[R]):
         except MissingObjectError:
             return []
         except (KeyError, ValueError) as error:
-            name = contents.object_name(self._name)
-            logger.warning("%s in %s is damaged and counts as empty (%s).", name, contents.store.url, error)
+            logger.warning("%s/%s counts as empty: %s.", contents.store.url, contents.object_name(self._name), error)
             return []
 
 

@@ -253,10 +253,7 @@ class WorkerExecutor:
         arguments = (worker, _STARTING, "open", 0, self._probe and self._probe[1])
         opened = await self._client.ask(*arguments) or await self._client.ask(*arguments, self._content)
         if opened is None:
-            raise InputError(
-                f"worker {worker.address} builds other data than this process from the same content: install the same "
-                "versions of libraries there."
-            )
+            raise InputError(f"worker {worker.address} builds other data than this process: install equal libraries.")
         there, worker.machine = opened
         here = arithmetic_of(self._device)
         if there != here:
