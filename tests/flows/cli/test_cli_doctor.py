@@ -118,7 +118,7 @@ def test_other_versions_than_those_tried_are_warnings(monkeypatch: pytest.Monkey
     monkeypatch.setattr(module, "requires", lambda _: ["prefect==0.0.1", "torch==1.2.3", "TA-Lib<0.9,>=0.8"])
     checks = found()
     assert statuses(checks) == {"torch": "warning", "Prefect": "warning"}
-    assert "tried with prefect 0.0.1" in checks["Prefect"]["advice"]
+    assert "tested with prefect 0.0.1" in checks["Prefect"]["advice"]
 
 
 def test_a_package_that_cannot_be_loaded_is_one_failure(monkeypatch: pytest.MonkeyPatch) -> None:
