@@ -342,7 +342,7 @@ class GcsStore(RemoteStore):
             self._download(name, file, moved=moved)
 
     def _download(self, name: str, file: BinaryIO, limit: int | None = None, moved: Progress | None = None) -> None:
-        """Write one version of an object to a file, in blocks, until it arrives undamaged."""
+        """Write one version of an object to a file, in blocks, and retry if it arrives damaged."""
         path = self._root + name
         for _ in range(_ATTEMPTS):
             entry, checksum = self._entry(name), 0

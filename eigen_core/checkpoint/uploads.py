@@ -484,4 +484,4 @@ class Uploader:
             with replacing(self._directory.path / STATUS_NAME) as file:
                 file.write(self.status().model_dump_json(indent=2).encode() + b"\n")
         except OSError as error:
-            logger.warning("Run '%s': the state of its uploads cannot be written: %s", self._name, error)
+            logger.warning("Run '%s' uploads, but the state of its uploads cannot be written: %s", self._name, error)

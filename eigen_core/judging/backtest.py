@@ -133,7 +133,7 @@ class Order:
     Attributes:
         side: `buy` at the next fill; `sell` at the target or on `latest_exit`, or without a target at the next fill.
         size: shares.
-        money: paid or received at `price`, transaction costs included in a purchase.
+        money: paid or received at `price`, after transaction costs.
         price: the target of a sale; otherwise the last close with slippage, since the fill is unknown.
         target: price at which the position is sold; None without one.
         latest_exit: date of the sale if the target is not reached; None with a target: the sale is due and waits for
@@ -390,7 +390,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         closes = known.last_close[: len(known_days)].cpu().numpy()
         accounts = trade_accounts(decided, closes, dates, config.trading, config.account)
 
-        last, shares = len(span) - 1, accounts.shares[0]
+        last, shares, costs = len(span) - 1, accounts.shares[0], OrderCosts.of(config.trading)
         sessions = known.session[: len(span)].cpu().numpy()
         assets, targets, entries = decided.asset[0], decided.target[0], decided.entry[0]
         bought = [(int(day), int(purchase)) for day, purchase in np.argwhere(shares > 0.0)]
@@ -404,7 +404,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
                     symbol=panel.symbols[assets[made]],
                     side="buy" if buys else "sell",
                     size=float(shares[made]),
-                    money=float(accounts.paid[0][made] if buys else shares[made] * price),
+                    money=float(accounts.paid[0][made] if buys else costs.received(shares[made] * price)),
                     price=float(price),
                     target=float(targets[made]),
                     latest_exit=_latest_exit(panel, sessions, made[0], int(assets[made]), holding_days),

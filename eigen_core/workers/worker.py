@@ -144,7 +144,10 @@ class WorkerAgents:
                     raise RuntimeError(f"The replay cannot be shared with workers of this machine: {error}.") from error
             self._host_replay.written = transitions.written - len(next(iter(transitions.rows.values())))
         elif self._host_replay.written != transitions.before:
-            raise RuntimeError(f"the replay has {self._host_replay.written} transitions, not {transitions.before}")
+            held = self._host_replay.written
+            raise RuntimeError(
+                f"This worker has {held:,} transitions, and the run {transitions.before:,}: resume the run."
+            )
         self._host_replay.append(to_tensors(transitions.rows, _CPU))
         return SharedTransitions(self._host_replay.share(), self._host_replay.written) if self._shares else None
 

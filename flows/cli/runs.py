@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 _SHOWN_GENERATIONS = 40
 _MEMORY_GENERATIONS = 3
-_REMOVE_REPORT = "Remove it to see the one before."
 _SHOWN_DAMAGES = 50
 _HISTORY_KEYS = (
     *("generation", "best_fitness", "mean_fitness", "validation", "champion_validation", "champion_score"),
@@ -267,10 +266,11 @@ def memory_document(status: "RunStatus", reports: Sequence[Path]) -> dict[str, A
     report = None
     if reports:
         path = reports[0].with_suffix(".json")
+        content = _content(path)
         try:
-            report = json.loads(_content(path))
+            report = json.loads(content)
         except ValueError as error:
-            raise InputError(f"The memory report {path} is damaged ({error}). {_REMOVE_REPORT}") from error
+            raise _unusable(path, f"is damaged ({error})") from error
     return {
         **attributes(status, "run", "state"),
         "pid": _pid(status),
@@ -336,4 +336,9 @@ def _content(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise InputError(f"The memory report {path} cannot be read: {error.strerror}. {_REMOVE_REPORT}") from error
+        raise _unusable(path, f"cannot be read ({error.strerror})") from error
+
+
+def _unusable(path: Path, why: str) -> InputError:
+    pair = f"{path.stem}.md and {path.stem}.json"
+    return InputError(f"The memory report {path} {why}: remove {pair} to see the report before it.")

@@ -70,7 +70,10 @@ def test_day_after_day_the_orders_are_the_trades_of_one_backtest(store: Path, tm
         # The fill of an order of a portfolio is at another price, which may turn a small one.
         assert ordered == list(zip(trades["decision"].dt.strftime("%Y-%m-%d"), trades["symbol"], strict=True))
     assert len(ordered) > 5
-    assert any(order.side == "sell" for one in found for order in one.next.orders)
+    sales = [order for one in found for order in one.next.orders if order.side == "sell"]
+    # At a target, or at the last close with slippage; by default it costs 5 basis points of the value.
+    assert [order.money for order in sales] == pytest.approx([0.9995 * order.size * order.price for order in sales])
+    assert sales
     assert found[-1].reconciliation == Reconciliation(days - 1, (), (), ())
     equity = [one.next.equity for one in found]
     np.testing.assert_allclose(equity, whole.curve.equity[:days])

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import socket
 from pathlib import Path
 from typing import Any
@@ -120,9 +121,18 @@ def test_a_run_in_a_bucket_has_its_reports_here(
 def test_what_cannot_be_shown_is_a_sentence(location: RunLocation) -> None:
     assert "There is no run 'nope'" in refused("memory", "nope")
     assert "cannot be named" in refused("memory", "a/b")
+    report_in(location, "before", 2)
     newest = report_in(location, "a reason", 3)
+    whole = newest.with_suffix(".json").read_text()
     newest.with_suffix(".json").write_text("{half")
-    assert f"{newest.with_suffix('.json')} is damaged" in refused("memory", "run", "--json")
+    said = refused("memory", "run", "--json")
+    assert f"{newest.with_suffix('.json')} is damaged" in said
+    named = [newest.with_name(name) for name in re.findall(r"(\S+\.md) and (\S+\.json)", said)[0]]
+    for path in named:
+        path.unlink()
+    assert memory_of("run")["report"]["reason"] == "before"
+    newest = report_in(location, "a reason", 3)
+    assert newest.with_suffix(".json").read_text() == whole
     newest.with_suffix(".json").unlink()
     assert "cannot be read" in refused("memory", "run", "--json")
     newest.unlink()
