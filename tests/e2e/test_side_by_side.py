@@ -37,7 +37,7 @@ def test_of_two_launches_at_once_one_trains(
     first = operated.launch("first", options)
     refused = operated.try_eigen("launch", "--run", "second", *options)
     assert refused.returncode == 2
-    assert "one at a time" in refused.stderr
+    assert "only one is trained at a time" in refused.stderr
     # Past the check of `eigen launch`, to the worker that has nothing else to do.
     second = operated.run_deployment("-p", "run=second")
     assert operated.wait_for_end(second) == "Cancelled"

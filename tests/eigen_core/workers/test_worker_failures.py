@@ -139,7 +139,7 @@ def test_a_worker_whose_thread_is_taken_is_used_once_it_is_free(
             advance(state, 2)
             assert taken not in executor.workers
             assert len(executor.workers) == 1
-            assert any(taken in warning and "used from the first phase on" in warning for warning in warnings)
+            assert any(taken in warning and "Used from the next phase" in warning for warning in warnings)
         # A phase waits for it now, however long it takes to begin on a busy machine.
         monkeypatch.setattr(patience, 60.0)
         evaluate(state)
