@@ -141,16 +141,17 @@ def test_what_no_setting_reads_is_refused_without_one(tmp_path: Path, text: str,
     assert settings_of(str(caught.value)) == []
 
 
+@pytest.mark.parametrize("share_class", ["", "-B"])
 @pytest.mark.parametrize(
-    "name", ["{0}-part{1}", "{0}_part{1}", "{0}.H{1}", "{1}_{0}", "{0}_daily_{1}", "{0}_Q{1}_2020"]
+    "name", ["{0}-part{1}", "{0}_part{1}", "{0}.H{1}", "{1}_{0}", "{0}_daily_{1}", "{0}_Q{1}_2020", "{0} 2021-0{1}"]
 )
-def test_parts_of_a_symbol_in_several_files(tmp_path: Path, name: str) -> None:
+def test_parts_of_a_symbol_in_several_files(tmp_path: Path, name: str, share_class: str) -> None:
     for symbol, own in BARS.groupby("symbol"):
         for part in (1, 2):
             rows = own.iloc[:45] if part == 1 else own.iloc[45:]
-            write_csv(tmp_path / f"{name.format(symbol, part)}.csv", rows.drop(columns="symbol"))
+            write_csv(tmp_path / f"{name.format(f'{symbol}{share_class}', part)}.csv", rows.drop(columns="symbol"))
     prices = read(tmp_path, *refusal(tmp_path))
-    assert prices.symbols == ("AAA", "BBB")
+    assert prices.symbols == (f"AAA{share_class}", f"BBB{share_class}")
     assert len(prices.days) == 90
 
 
