@@ -31,11 +31,10 @@ from rich.console import Console
 from rich.progress import Progress
 
 from benchmarks.results import Section, publish, require_idle
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.snapshot import LoadedGeneration
+from eigen_core.checkpoint.store import LocalStore, has_content
 from eigen_core.checkpoint.store import Progress as StoreProgress
-from eigen_core.checkpoint.store import has_content
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import CheckpointConfig, Config
 from eigen_core.config.loading import load_config

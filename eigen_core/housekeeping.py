@@ -10,9 +10,8 @@ from pathlib import Path
 from eigen_core.checkpoint.export import read_champion, write_champion
 from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
-from eigen_core.checkpoint.location import RunLocation, no_such_run
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.run_contents import CleanReport, RunContents
+from eigen_core.checkpoint.run_contents import CleanReport, RunContents, RunLocation, no_such_run
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import take_lease
 from eigen_core.common.errors import InputError

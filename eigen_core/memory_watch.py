@@ -7,7 +7,7 @@ from contextvars import copy_context
 from types import TracebackType
 from typing import Self
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.records import PhaseMemory
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, resolve_device

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pydantic import JsonValue
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint.location import open_store
 from eigen_core.checkpoint.run_directory import Saved
 from eigen_core.checkpoint.session import RunSession, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store import StoreUnavailableError, open_store
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import HoldoutResult, Telemetry
 from eigen_core.common.text import duration, size

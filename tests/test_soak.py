@@ -14,8 +14,8 @@ from rich.progress import Progress
 
 import eigen_core.generation as phases
 from benchmarks.soak import COUNTED, LIMIT_MB, RUN, Fit, Sampler, changing_counts, live_counts, soak, soak_config
-from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.store import LocalStore
 from eigen_core.common.records import GenerationRecord
 from eigen_core.generation import TrainingState
 from eigen_core.networks.population import Population

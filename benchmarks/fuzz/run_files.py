@@ -7,8 +7,8 @@ from obstacles import OBSTACLES
 
 from benchmarks.fuzz.cases import Outcome
 from benchmarks.fuzz.small_run import copied, resumed
-from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.store import LocalStore
 
 
 def one_case(generator: np.random.Generator, folder: Path) -> Outcome:

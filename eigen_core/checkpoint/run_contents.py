@@ -1,4 +1,4 @@
-"""The content of a run in a store: its generations, their verification and retention."""
+"""A run in its stores: where it is, its generations, their verification and retention."""
 
 import hashlib
 import heapq
@@ -15,12 +15,14 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
+from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     BLOBS,
     CONFIG_NAME,
     DELETED_MARK,
     HOLDOUT,
     LIST_NAME,
+    LOCK_NAME,
     MANIFESTS,
     BytesDone,
     Damage,
@@ -32,7 +34,6 @@ from eigen_core.checkpoint.integrity import (
     parse_checksummed,
     parse_document,
 )
-from eigen_core.checkpoint.local import LocalStore
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
     MANIFEST_LIMIT,
@@ -44,12 +45,17 @@ from eigen_core.checkpoint.manifest import (
     reading_part,
 )
 from eigen_core.checkpoint.store import (
+    LocalStore,
     MissingObjectError,
     Progress,
     RemoteStore,
     Store,
     StoredObject,
     StoreUnavailableError,
+    check_run_name,
+    is_remote,
+    open_store,
+    run_root,
 )
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size as in_mb
@@ -537,3 +543,56 @@ def _kept_manifests(
         if (generation := generation_of(name)) in kept
         and (generation in protected or generation not in best or best[generation].name == name)
     }
+
+
+@dataclass(frozen=True)
+class RunLocation:
+    """A run's location: its store, a bucket if `remote`, and `root`, the folder of its directory on this machine."""
+
+    name: str
+    store: Store
+    root: Path
+    remote: bool
+
+    @classmethod
+    def of(cls, settings: CheckpointConfig, name: str) -> "RunLocation":
+        url = settings.store
+        check_run_name(name)
+        return cls(name, open_store(url), run_root(url, settings.local), is_remote(url))
+
+    @property
+    def local(self) -> RunContents:
+        return RunContents(LocalStore(self.root), self.name)
+
+    @property
+    def stored(self) -> RunContents:
+        return RunContents(self.store, self.name) if self.remote else self.local
+
+    def is_locked(self) -> bool:
+        return FileLock(self.root / self.name / LOCK_NAME).is_taken()
+
+    def exists(self) -> bool:
+        return self.local.exists() or (self.remote and self.stored.exists())
+
+    def contents(self) -> list[RunContents]:
+        """Return the contents of the run in each location that may have generations of it, this machine first."""
+        return [self.local, self.stored] if self.remote else [self.local]
+
+
+def newest_of(contents: Iterable[RunContents]) -> Iterator[tuple[RunContents, Manifest | Damage]]:
+    """Yield all manifests of a run with the contents that hold them, newest first; ties in the order of `contents`."""
+
+    def pairs(one: RunContents) -> Iterator[tuple[RunContents, Manifest | Damage]]:
+        return ((one, found) for found in one.newest_first())
+
+    return heapq.merge(*map(pairs, contents), key=lambda pair: age_key(pair[1]), reverse=True)
+
+
+def list_runs(store: Store) -> list[str]:
+    return [name for name in store.folders("") if RunContents(store, name).exists()]
+
+
+def no_such_run(store: Store, name: str) -> InputError:
+    runs = list_runs(store)
+    held = f"it holds {', '.join(runs[:20])}{', ...' if len(runs) > 20 else ''}" if runs else "it holds none"
+    return InputError(f"There is no run '{name}' in {store.url}: {held}.")

@@ -24,11 +24,9 @@ from eigen_core.checkpoint.integrity import (
     generation_of,
     in_words,
 )
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import newest_of, no_such_run
 from eigen_core.checkpoint.manifest import FORMAT_VERSION, Manifest, damaged_generation, manifest_bytes
 from eigen_core.checkpoint.ring import ring_columns, write_ring
-from eigen_core.checkpoint.run_contents import CleanReport, RunContents
+from eigen_core.checkpoint.run_contents import CleanReport, RunContents, newest_of, no_such_run
 from eigen_core.checkpoint.snapshot import (
     LoadedGeneration,
     Snapshot,
@@ -37,7 +35,7 @@ from eigen_core.checkpoint.snapshot import (
     read_snapshot,
     write_files,
 )
-from eigen_core.checkpoint.store import ANOTHER_STORE, check_run_name
+from eigen_core.checkpoint.store import ANOTHER_STORE, LocalStore, check_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, leftovers
 from eigen_core.common.text import size

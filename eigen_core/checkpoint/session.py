@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import CONFIG_NAME, HOLDOUT, LIST_NAME, LISTS, PLOTS, holdout_name
 from eigen_core.checkpoint.lease import Lease
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import StoreUnavailableError

@@ -10,9 +10,9 @@ import pandas as pd
 import torch
 
 from eigen_core.checkpoint.export import CHAMPION, stored_weights
-from eigen_core.checkpoint.location import open_store
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.store import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.common.records import history_in

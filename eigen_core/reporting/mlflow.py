@@ -14,7 +14,7 @@ from mlflow.entities import Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten

@@ -12,7 +12,8 @@ import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from eigen_core.checkpoint.location import no_such_run, open_store
+from eigen_core.checkpoint.run_contents import no_such_run
+from eigen_core.checkpoint.store import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing, require_place
 from eigen_core.common.text import count, money, number, percent, ratio

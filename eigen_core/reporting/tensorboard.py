@@ -20,7 +20,7 @@ from tensorboard.compat.proto.tensor_pb2 import TensorProto
 from tensorboard.compat.proto.types_pb2 import DT_STRING
 from tensorboard.summary.writer.record_writer import RecordWriter, masked_crc32c
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
 from eigen_core.config.explain import flatten

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import ClassVar, Protocol, Self
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError, holdout_name
 from eigen_core.checkpoint.lease import is_live
-from eigen_core.checkpoint.location import RunLocation, list_runs, newest_of, no_such_run, open_store
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.run_contents import RunContents
-from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, is_remote, store_folder
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation, list_runs, newest_of, no_such_run
+from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, is_remote, open_store, store_folder
 from eigen_core.checkpoint.uploads import UploadStatus, read_status
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import (

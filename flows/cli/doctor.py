@@ -18,8 +18,15 @@ from typing import TYPE_CHECKING, Literal
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.store import ANOTHER_STORE, StoreUnavailableError, is_remote, run_root, within
+from eigen_core.checkpoint.store import (
+    ANOTHER_STORE,
+    LocalStore,
+    StoreUnavailableError,
+    is_remote,
+    open_store,
+    run_root,
+    within,
+)
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_there
 from eigen_core.common.text import DISTRIBUTION, size
@@ -216,8 +223,6 @@ class Doctor:
     def _store(self) -> Found:
         url = self._config.checkpoint.store
         if is_remote(url):
-            from eigen_core.checkpoint.location import open_store
-
             store = open_store(url)
             store.check()
             return "ok", f"{store.url} answers; objects can be written, read and listed there", ""

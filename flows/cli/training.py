@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, is_remote
+from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, is_remote, open_store
 from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
 from eigen_core.common.progress import progress_to
 from eigen_core.training.listener import observed_by
@@ -130,8 +130,6 @@ def prepared_to_train(name: str, settings: "CheckpointConfig", console: Console 
         require_addresses()
         check_run_name(name)
         if is_remote(settings.store):
-            from eigen_core.checkpoint.location import open_store
-
             open_store(settings.store).check()
         display.announce("loading")
         yield display
@@ -249,7 +247,7 @@ def _shown_on(display: Display, name: str, config: "Config") -> Iterator[None]:
 
 def train_here(runs: "Sequence[tuple[str, Config]]", display: Display) -> None:
     """Train runs one after another in this process, without a Prefect server; raise `Stopped` if one ends early."""
-    from eigen_core.checkpoint.location import RunLocation
+    from eigen_core.checkpoint.run_contents import RunLocation
     from eigen_core.reporting.trackers import TrackerListener
     from eigen_core.run import train_run
     from eigen_core.training.journals import forget_stops_and_attempts
@@ -328,7 +326,7 @@ def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
 
 
 def _memory_report(name: str, config: "Config") -> str:
-    from eigen_core.checkpoint.location import RunLocation
+    from eigen_core.checkpoint.run_contents import RunLocation
     from eigen_core.training.journals import memory_reports
 
     reports = memory_reports(RunLocation.of(config.checkpoint, name).root / name)
@@ -342,7 +340,7 @@ def _where_it_stands(name: str, config: "Config") -> str:
 
 def _what_is_saved(name: str, config: "Config") -> str:
     """Return a sentence about this machine's checkpoints; a remote store is not read, since it may have failed."""
-    from eigen_core.checkpoint.location import RunLocation
+    from eigen_core.checkpoint.run_contents import RunLocation
 
     location = RunLocation.of(config.checkpoint, name)
     newest = location.local.newest_manifest()

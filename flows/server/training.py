@@ -16,7 +16,7 @@ from prefect.states import Cancelled, Completed, Failed
 
 from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.lease import LeaseHeldError
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge

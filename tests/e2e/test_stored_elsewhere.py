@@ -9,7 +9,7 @@ import pytest
 from gcs_emulator import GcsEmulator
 from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, is_told_to_stop, outcome
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.housekeeping import verify_run
 from eigen_core.training.runs import Run, status_of

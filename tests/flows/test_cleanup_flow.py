@@ -13,7 +13,7 @@ from store_cases import objects_of, run_config, save_generations
 from upload_cases import whole_generations
 
 from eigen_core import generation
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import Config
 from flows.server.artifacts import artifact_key

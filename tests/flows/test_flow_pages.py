@@ -16,7 +16,7 @@ from training_flow_cases import records, train
 
 import flows.server.artifacts
 from eigen_core import generation
-from eigen_core.checkpoint.location import open_store
+from eigen_core.checkpoint.store import open_store
 from eigen_core.planning.run_plan import RunTooLargeError
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.task import open_data

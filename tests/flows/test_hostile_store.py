@@ -18,7 +18,7 @@ from cli_cases import eigen
 from flow_cases import eigen_environment, run_eigen, small_flow_config
 from hostile_settings import nested
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config.explain import settings

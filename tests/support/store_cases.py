@@ -11,7 +11,7 @@ import torch
 import upload_cases
 from flow_cases import small_flow_config
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot

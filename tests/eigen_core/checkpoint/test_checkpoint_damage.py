@@ -32,10 +32,9 @@ from eigen_core.checkpoint.integrity import (
     generation_of,
     holdout_name,
 )
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import list_runs
-from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.run_contents import RunContents, list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
+from eigen_core.checkpoint.store import LocalStore
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import CheckpointConfig

@@ -27,9 +27,9 @@ from checkpoint_samples import (
     work_in_progress,
 )
 
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import list_runs
+from eigen_core.checkpoint.run_contents import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
+from eigen_core.checkpoint.store import LocalStore
 from eigen_core.common.errors import InputError
 
 # What Python announces before it changes or reads the file system.

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from eigen_core.checkpoint import local
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError
+from eigen_core.checkpoint import store as store_module
+from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUnavailableError
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import leftovers
 
@@ -166,8 +165,8 @@ def test_a_link_whose_reply_was_lost_is_ours(store: LocalStore, monkeypatch: pyt
 
 
 def test_a_disk_that_does_not_answer(store: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "_CHECK_SECONDS", 0.1)
-    monkeypatch.setattr(local, "make_folder", lambda _: time.sleep(3))
+    monkeypatch.setattr(store_module, "_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(store_module, "make_folder", lambda _: time.sleep(3))
     with pytest.raises(StoreUnavailableError, match="did not answer within"):
         store.check()
 
@@ -176,7 +175,7 @@ def test_folders_may_be_cleared_away_while_others_write(store: LocalStore) -> No
     writer = """
 import sys
 from pathlib import Path
-from eigen_core.checkpoint.local import LocalStore
+from eigen_core.checkpoint.store import LocalStore
 store = LocalStore(Path(sys.argv[1]))
 for turn in range(150):
     store.put(f"first/blobs/{sys.argv[2]}/{turn % 3}", b"x")

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from eigen_core.checkpoint.location import open_store
-from eigen_core.checkpoint.store import MissingObjectError, RemoteStore, Store, StoreUnavailableError
+from eigen_core.checkpoint.store import MissingObjectError, RemoteStore, Store, StoreUnavailableError, open_store
 
 BLOCK = 8 << 20
 BOUNDARY = b"\r\n--==0==\r\n\r\n--==0==--"

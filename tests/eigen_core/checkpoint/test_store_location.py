@@ -8,10 +8,16 @@ from checkpoint_samples import CONFIG, new_run, sample, saved_run
 from hypothesis import given
 from hypothesis import strategies as st
 
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import list_runs, open_store
+from eigen_core.checkpoint.run_contents import list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.checkpoint.store import is_remote, run_root, store_folder, store_from_environment
+from eigen_core.checkpoint.store import (
+    LocalStore,
+    is_remote,
+    open_store,
+    run_root,
+    store_folder,
+    store_from_environment,
+)
 from eigen_core.common.errors import InputError
 
 

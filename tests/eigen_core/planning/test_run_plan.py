@@ -10,7 +10,7 @@ from memory_cases import HandMeter, hand_guard, host_bytes
 from plan_cases import MB, MEASURED, pretended_probe
 
 import eigen_core.memory_watch
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
 from eigen_core.config.loading import load_config

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from record_cases import record, telemetry
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.config import Config
 from eigen_core.reporting.trackers import metrics_since
 

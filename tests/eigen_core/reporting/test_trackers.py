@@ -10,7 +10,7 @@ import pytest
 from record_cases import record, telemetry
 
 import eigen_core.reporting.trackers
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config

@@ -12,7 +12,7 @@ from memory_cases import bare_report
 
 import eigen_core.training.journals
 from eigen_core import generation
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.progress import report_progress
 from eigen_core.training import journals

@@ -9,7 +9,7 @@ import pytest
 from flow_cases import SMALL
 from store_cases import run_config, save_generations
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, merge
 from eigen_core.training.runs import Run, status_of

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from record_cases import record, telemetry
 from store_cases import locked_by_another_process, run_config, save_generations
 
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.records import PhaseMemory

@@ -15,11 +15,10 @@ from pydantic import JsonValue
 from record_cases import record, telemetry
 from rich.console import Console
 
-from eigen_core.checkpoint.location import RunLocation, open_store
-from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store import StoreUnavailableError, open_store
 from eigen_core.common.errors import WorkerLostError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config

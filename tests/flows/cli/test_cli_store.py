@@ -8,10 +8,9 @@ from cli_cases import document, eigen, refused
 from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
 
 from eigen_core.checkpoint.export import read_champion
-from eigen_core.checkpoint.local import LocalStore
-from eigen_core.checkpoint.location import RunLocation
 from eigen_core.checkpoint.manifest import Manifest
-from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
+from eigen_core.checkpoint.store import LocalStore
 from flows.cli.training import is_finished
 
 CLEANED_KEYS = {"run", "skipped", "generations", "blobs", "local_generations", "local_blobs", "bytes_freed"}

@@ -18,10 +18,10 @@ from prefect.states import Cancelling
 from pydantic import JsonValue
 from record_cases import record, telemetry
 
-from eigen_core.checkpoint.location import RunLocation, open_store
-from eigen_core.checkpoint.run_contents import RunContents
+from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
+from eigen_core.checkpoint.store import open_store
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walk_forward import plan_walk, with_purge

@@ -22,7 +22,7 @@ from prefect.states import Cancelled, Cancelling, Completed, Crashed, Failed, Pe
 from store_cases import run_config, save_generations
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint.location import RunLocation
+from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config
