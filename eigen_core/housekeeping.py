@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from eigen_core.checkpoint.export import read_champion, write_champion
-from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import CONFIG_NAME, Damage
+from eigen_core.checkpoint.locks import RunLockedError
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import CleanReport, RunContents, RunLocation, no_such_run
 from eigen_core.checkpoint.run_directory import RunDirectory

@@ -15,7 +15,6 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
-from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     BLOBS,
     CONFIG_NAME,
@@ -34,6 +33,7 @@ from eigen_core.checkpoint.integrity import (
     parse_checksummed,
     parse_document,
 )
+from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.manifest import (
     FORMAT_VERSION,
     MANIFEST_LIMIT,

@@ -11,7 +11,6 @@ from typing import Self
 
 from pydantic import JsonValue
 
-from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     BEFORE_A_RUN,
     CONFIG_NAME,
@@ -24,6 +23,7 @@ from eigen_core.checkpoint.integrity import (
     generation_of,
     in_words,
 )
+from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.manifest import FORMAT_VERSION, Manifest, damaged_generation, manifest_bytes
 from eigen_core.checkpoint.ring import ring_columns, write_ring
 from eigen_core.checkpoint.run_contents import CleanReport, RunContents, newest_of, no_such_run

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import CONFIG_NAME, HOLDOUT, LIST_NAME, LISTS, PLOTS, holdout_name
-from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.locks import Lease
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory, Saved, config_content
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm

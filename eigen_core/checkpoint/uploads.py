@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.integrity import BLOBS, DamagedFileError, check_blob
-from eigen_core.checkpoint.lease import Lease, LeaseLostError
+from eigen_core.checkpoint.locks import Lease, LeaseLostError
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes
 from eigen_core.checkpoint.run_contents import RunContents, kept_generations
 from eigen_core.checkpoint.store import StoreUnavailableError

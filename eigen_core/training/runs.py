@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from eigen_core.checkpoint.integrity import CONFIG_NAME, DamagedGenerationError, holdout_name
-from eigen_core.checkpoint.lease import is_live
+from eigen_core.checkpoint.locks import is_live
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation, list_runs, newest_of, no_such_run
 from eigen_core.checkpoint.store import MissingObjectError, StoreUnavailableError, is_remote, open_store, store_folder

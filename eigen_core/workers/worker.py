@@ -10,7 +10,7 @@ from uuid import uuid4
 import torch
 from distributed import get_worker
 
-from eigen_core.checkpoint.file_lock import this_process
+from eigen_core.checkpoint.locks import this_process
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by

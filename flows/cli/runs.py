@@ -325,8 +325,8 @@ def _files(reports: Sequence[Path]) -> list[Path]:
 
 def _pid(status: "RunStatus") -> int | None:
     """Return the id of the process that trains a run on this machine, None if it is unknown."""
-    from eigen_core.checkpoint.file_lock import FileLock
     from eigen_core.checkpoint.integrity import LOCK_NAME
+    from eigen_core.checkpoint.locks import FileLock
 
     holder = FileLock(status.folder / LOCK_NAME).holder() if status.state == "running" else None
     return holder.pid if holder is not None and holder.host == socket.gethostname() else None

@@ -141,7 +141,7 @@ class TrialResult:
 
 @contextmanager
 def _locked(sweep: Sweep) -> Iterator[None]:
-    from eigen_core.checkpoint.file_lock import FileLock
+    from eigen_core.checkpoint.locks import FileLock
 
     sweep.folder.mkdir(parents=True, exist_ok=True)
     lock = FileLock(sweep.folder / f"{sweep.name}.lock")

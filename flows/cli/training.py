@@ -292,7 +292,7 @@ def explained(display: Display, name: str, config: "Config") -> Iterator[None]:
 
     Its message says what is safe and how to go on, with the run that was trained last, else with the run `name`.
     """
-    from eigen_core.checkpoint.lease import LeaseLostError
+    from eigen_core.checkpoint.locks import LeaseLostError
     from eigen_core.machine import MemoryGuardError
     from eigen_core.planning.run_plan import RunTooLargeError
 

@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from eigen_core.checkpoint.file_lock import FileLock, ProcessIdentity
+from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
 from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder, store_from_environment
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing

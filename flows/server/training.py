@@ -14,8 +14,7 @@ from prefect.exceptions import Pause, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.states import Cancelled, Completed, Failed
 
-from eigen_core.checkpoint.file_lock import RunLockedError
-from eigen_core.checkpoint.lease import LeaseHeldError
+from eigen_core.checkpoint.locks import LeaseHeldError, RunLockedError
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError

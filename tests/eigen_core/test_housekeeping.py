@@ -17,7 +17,7 @@ from upload_cases import whole_generations
 
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.integrity import DamagedGenerationError, blob_name
-from eigen_core.checkpoint.lease import Lease, lease_state
+from eigen_core.checkpoint.locks import Lease, lease_state
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run
 from eigen_core.checkpoint.store import Store

@@ -5,7 +5,7 @@ from pathlib import Path
 import torch
 from memory_store import Clock, MemoryStore
 
-from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.locks import Lease
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_contents import RunContents

@@ -22,7 +22,6 @@ from checkpoint_samples import (
 )
 from obstacles import OBSTACLES, replace_by
 
-from eigen_core.checkpoint.file_lock import FileLock
 from eigen_core.checkpoint.integrity import (
     CONFIG_NAME,
     LIST_NAME,
@@ -32,6 +31,7 @@ from eigen_core.checkpoint.integrity import (
     generation_of,
     holdout_name,
 )
+from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.run_contents import RunContents, list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import LocalStore

@@ -19,7 +19,7 @@ from checkpoint_samples import (
     work_in_progress,
 )
 
-from eigen_core.checkpoint.file_lock import FileLock, RunLockedError
+from eigen_core.checkpoint.locks import FileLock, RunLockedError
 from eigen_core.checkpoint.run_directory import RunDirectory
 
 

@@ -13,7 +13,7 @@ from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
 
 from eigen_core.checkpoint.integrity import CONFIG_NAME, DELETED_MARK, MANIFESTS, Damage
-from eigen_core.checkpoint.lease import Lease, LeaseLostError
+from eigen_core.checkpoint.locks import Lease, LeaseLostError
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import CheckpointConfig
 

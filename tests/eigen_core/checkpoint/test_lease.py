@@ -11,9 +11,16 @@ from collections.abc import Callable
 import pytest
 from memory_store import Clock, MemoryStore
 
-from eigen_core.checkpoint import lease as lease_module
-from eigen_core.checkpoint.file_lock import ProcessIdentity, this_process
-from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError, is_live, lease_state
+from eigen_core.checkpoint import locks
+from eigen_core.checkpoint.locks import (
+    Lease,
+    LeaseHeldError,
+    LeaseLostError,
+    ProcessIdentity,
+    is_live,
+    lease_state,
+    this_process,
+)
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 
@@ -35,7 +42,7 @@ def clock() -> Clock:
 def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lease]:
     def take() -> Lease:
         with monkeypatch.context() as patch:
-            patch.setattr(lease_module, "this_process", lambda: ELSEWHERE)
+            patch.setattr(locks, "this_process", lambda: ELSEWHERE)
             return Lease.acquire(store, "run", 90.0, clock=clock)
 
     return take
@@ -303,7 +310,7 @@ def test_a_holder_that_has_ended_is_replaced_at_once(store: MemoryStore, monkeyp
     ended = ProcessIdentity.of(os.getpid())
     ended = ended.model_copy(update={"started": (ended.started or 0) - 1})
     with monkeypatch.context() as patch:
-        patch.setattr(lease_module, "this_process", lambda: ended)
+        patch.setattr(locks, "this_process", lambda: ended)
         Lease.acquire(store, "run", 90.0)
     assert not is_live(store, "run")
     assert Lease.acquire(store, "run", 90.0).epoch == 2

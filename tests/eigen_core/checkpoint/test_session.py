@@ -14,9 +14,8 @@ from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
 from upload_cases import whole_generations
 
-from eigen_core.checkpoint.file_lock import RunLockedError
 from eigen_core.checkpoint.integrity import LIST_NAME
-from eigen_core.checkpoint.lease import Lease, LeaseHeldError, LeaseLostError
+from eigen_core.checkpoint.locks import Lease, LeaseHeldError, LeaseLostError, RunLockedError
 from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import RunSession, create_run, open_session
 from eigen_core.checkpoint.store import StoreUnavailableError

@@ -11,7 +11,7 @@ from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
 
 from eigen_core.checkpoint import uploads
 from eigen_core.checkpoint.integrity import MANIFESTS
-from eigen_core.checkpoint.lease import LeaseLostError
+from eigen_core.checkpoint.locks import LeaseLostError
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO
 from eigen_core.config import CheckpointConfig
 

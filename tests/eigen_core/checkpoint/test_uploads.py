@@ -10,7 +10,7 @@ from memory_store import MemoryStore
 from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
 
 from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, blob_path
-from eigen_core.checkpoint.lease import LeaseLostError
+from eigen_core.checkpoint.locks import LeaseLostError
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, STATUS_NAME, Uploader, UploadsEndedError, read_status
 

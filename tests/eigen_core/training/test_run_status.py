@@ -17,7 +17,7 @@ from record_cases import record, telemetry
 
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.integrity import blob_path
-from eigen_core.checkpoint.lease import Lease
+from eigen_core.checkpoint.locks import Lease
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.run_directory import RunDirectory
