@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from memory_store import MemoryStore
 from pydantic import JsonValue
 
 from eigen_core.checkpoint.integrity import blob_path
 from eigen_core.checkpoint.manifest import Manifest
 from eigen_core.checkpoint.ring import Ring, slot_ranges
+from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot
 from eigen_core.common.randomness import keyed_generator
@@ -129,6 +131,15 @@ def blob_of(run: RunDirectory, generation: int, part: str) -> Path:
 
 def files_of(run: RunDirectory) -> set[str]:
     return {path.relative_to(run.path).as_posix() for path in run.path.rglob("*") if path.is_file()}
+
+
+def in_memory(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
+    """Return a run's files in a store in memory."""
+    store = MemoryStore()
+    for name in sorted(files_of(run) - {"lock"}):
+        store.put(f"run/{name}", (run.path / name).read_bytes())
+    store.done.clear()
+    return store, RunContents(store, "run")
 
 
 def seconds_of(snapshot: Snapshot) -> float:

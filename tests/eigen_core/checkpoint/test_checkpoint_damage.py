@@ -15,6 +15,7 @@ from checkpoint_samples import (
     blob_of,
     files_of,
     generations_of,
+    in_memory,
     manifest_of,
     new_run,
     newest_of,
@@ -34,8 +35,9 @@ from eigen_core.checkpoint.integrity import (
 from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.run_contents import RunContents, list_runs
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.checkpoint.store import LocalStore
+from eigen_core.checkpoint.store import LocalStore, StoreUnavailableError
 from eigen_core.common.errors import InputError
+from eigen_core.common.progress import progress_to
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import CheckpointConfig
 
@@ -298,6 +300,47 @@ def test_a_result_of_the_holdout_that_is_damaged_missing_or_another_is_named_and
     (run.path / LIST_NAME).write_bytes(b"{")
     assert [damage.path for damage in contents.verify()] == [LIST_NAME]
     assert contents.read_holdout(name) == {"generation": 3}
+
+
+def test_verifying_says_how_far_it_is(run: RunDirectory) -> None:
+    told: list[tuple[str, int, int]] = []
+
+    class Listener:
+        def update(self, name: str, done: int, total: int) -> None:
+            told.append((name, done, total))
+
+    with progress_to(Listener()):
+        run.contents.verify()
+    total = sum({name: size for found in run.contents.manifests() for name, size in found.blobs.items()}.values())
+    assert {(name, whole) for name, _, whole in told} == {("verify", total)}
+    done = [count for _, count, _ in told]
+    assert done == sorted(done)
+    assert done[-1] == total
+
+
+def test_a_store_that_is_away_is_not_damage(run: RunDirectory) -> None:
+    store, contents = in_memory(run)
+    store.away = True
+    for ask in (contents.exists, contents.config, contents.manifests, contents.verify):
+        with pytest.raises(StoreUnavailableError):
+            ask()
+
+
+@pytest.mark.parametrize("deep", [True, False])
+def test_what_a_living_run_removes_meanwhile_is_not_damage(run: RunDirectory, deep: bool) -> None:
+    store, contents = in_memory(run)
+    oldest, second = contents.manifests()[::-1][:2]
+
+    def remove(_operation: str, name: str) -> None:
+        if name == f"run/{second.name}":  # after the listing, while the newest first are read
+            store.content.pop(f"run/{second.name}", None)
+        if name.startswith("run/blobs/"):  # after the manifests were read
+            for gone in (oldest.name, *(set(oldest.blobs) - set(second.blobs))):
+                store.content.pop(f"run/{gone}", None)
+
+    store.before = remove
+    assert contents.verify(deep=deep) == []
+    assert f"run/{oldest.name}" not in store.content
 
 
 def test_a_store_has_no_object_where_there_is_no_file(tmp_path: Path) -> None:

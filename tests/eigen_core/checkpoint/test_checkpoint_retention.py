@@ -8,6 +8,7 @@ from checkpoint_samples import (
     blob_of,
     files_of,
     generations_of,
+    in_memory,
     manifest_of,
     new_run,
     newest_of,
@@ -16,10 +17,10 @@ from checkpoint_samples import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
-from memory_store import MemoryStore
 
-from eigen_core.checkpoint.run_contents import RunContents, kept_generations, missing_generations
+from eigen_core.checkpoint.run_contents import kept_generations, missing_generations
 from eigen_core.checkpoint.run_directory import RunDirectory
+from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import CheckpointConfig
 
 
@@ -108,16 +109,9 @@ def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path
     assert done.generations == (1, 2)
 
 
-def elsewhere(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
-    store = MemoryStore()
-    for name in sorted(files_of(run) - {"lock"}):
-        store.put(f"run/{name}", (run.path / name).read_bytes())
-    return store, RunContents(store, "run")
-
-
 def test_blobs_that_no_manifest_named_stay_for_the_grace_period_by_the_stores_clock(tmp_path: Path) -> None:
     run = saved_run(tmp_path, 1, 2)
-    store, contents = elsewhere(run)
+    store, contents = in_memory(run)
     unnamed = "blobs/aa/" + "a" * 64
     store.put(f"run/{unnamed}", b"no manifest")
     newer, older = contents.manifests()
@@ -133,9 +127,8 @@ def test_blobs_that_no_manifest_named_stay_for_the_grace_period_by_the_stores_cl
 
 def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_path: Path) -> None:
     run = saved_run(tmp_path, 1, 2)
-    store, contents = elsewhere(run)
+    store, contents = in_memory(run)
     before = dict(store.content)
-    store.done.clear()
 
     def refuse() -> None:
         raise ZeroDivisionError
@@ -149,13 +142,29 @@ def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_p
 
 def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
     run = saved_run(tmp_path, 1, 2, 3)
-    store, contents = elsewhere(run)
-    store.done.clear()
+    store, contents = in_memory(run)
     report = contents.clean(1, 0, 0)
     deleted = [name.removeprefix("run/") for operation, name in store.done if operation == "delete"]
     assert deleted == [*report.manifests, *report.blobs]
     assert report.generations == (1, 2)
     assert contents.verify() == []
+
+
+def test_a_store_that_gives_up_in_mid_run_loses_no_generation(tmp_path: Path) -> None:
+    """A manifest that cannot be read is not taken for one that is damaged, whose blobs could go."""
+    store, contents = in_memory(saved_run(tmp_path, 1, 2, 3))
+    before = dict(store.content)
+    reads = 0
+
+    def fail_second_read(operation: str, _name: str) -> None:
+        nonlocal reads
+        reads += operation == "read"
+        store.away = reads == 2
+
+    store.before = fail_second_read
+    with pytest.raises(StoreUnavailableError):
+        contents.clean(3, 0)
+    assert store.content == before
 
 
 @given(st.data())
