@@ -8,8 +8,7 @@ from typing import Any, Literal
 
 from eigen_core.config.learning import VARIANTS
 from eigen_core.config.model import PRESET_NAMES, Config, preset_values
-from eigen_core.config.registry import TASK_NAMES
-from eigen_core.config.values import Section
+from eigen_core.config.registry import TASK_NAMES, Section
 
 _UNIT = re.compile(r"\s*\((days|reward|basis points(?: of its value)?)\)\.$")
 _NAMED = {

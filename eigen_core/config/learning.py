@@ -5,8 +5,19 @@ from typing import Annotated, Any, Literal, NamedTuple, Self, get_args
 
 from pydantic import Field, model_validator
 
-from eigen_core.config.registry import EncoderName, LearnerName, MethodName
-from eigen_core.config.values import Count, CountOrZero, Fraction, NonNegative, Positive, Rows, Section, Width
+from eigen_core.config.registry import (
+    Count,
+    CountOrZero,
+    EncoderName,
+    Fraction,
+    LearnerName,
+    MethodName,
+    NonNegative,
+    Positive,
+    Rows,
+    Section,
+    Width,
+)
 
 Scales = Annotated[tuple[Count, ...], Field(min_length=1, max_length=1_000, fail_fast=True, strict=False)]
 

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import quoted
-from eigen_core.config.values import Count, CountOrZero, Date, Fraction, NonNegative, Positive, Section, Text
+from eigen_core.config.registry import Count, CountOrZero, Date, Fraction, NonNegative, Positive, Section, Text
 
 Heading = Text | None
 

@@ -27,8 +27,17 @@ from eigen_core.config.learning import (
 )
 from eigen_core.config.machine import secrets_in
 from eigen_core.config.market import EnvironmentConfig, MarketConfig, TradingConfig
-from eigen_core.config.registry import TaskName, TrackerName, has_prices
-from eigen_core.config.values import Count, CountOrZero, NonNegative, Positive, Section, Text
+from eigen_core.config.registry import (
+    Count,
+    CountOrZero,
+    NonNegative,
+    Positive,
+    Section,
+    TaskName,
+    Text,
+    TrackerName,
+    has_prices,
+)
 
 Rate = Annotated[float, Field(gt=-1.0, le=10.0)]
 

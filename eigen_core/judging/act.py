@@ -18,7 +18,7 @@ from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
 from eigen_core.config import AccountConfig, Config
-from eigen_core.config.values import Date
+from eigen_core.config.registry import Date
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
 from eigen_core.judging.run_backtests import agents_on_market, newest_of_run, require_prices
