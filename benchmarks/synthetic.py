@@ -7,7 +7,7 @@ import numpy as np
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import Config
 from eigen_core.market.cleaning import CleanPrices, Grid
-from eigen_core.market.dates import Days
+from eigen_core.market.formats import Days
 from eigen_core.market.panel import Panel, panel_of_prices
 
 _EVEN_DAYS = 50

@@ -22,7 +22,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config import Config, MarketConfig
 from eigen_core.market.features import PanelFeatures, Series, carry_forward
 from eigen_core.market.files import Source
-from eigen_core.market.layouts import BAR
+from eigen_core.market.formats import BAR
 from eigen_core.market.report import DataReport
 
 logger = logging.getLogger(__name__)

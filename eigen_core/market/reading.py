@@ -18,10 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.market import layouts
-from eigen_core.market.dates import parse_dates, parse_times_of_day, to_text
+from eigen_core.market import formats
 from eigen_core.market.files import Source, SourceFile, symbol_in
-from eigen_core.market.layouts import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
+from eigen_core.market.formats import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
 
 OWN = "own column "
 """Prefix of further numeric columns, whose names may equal a price's role."""
@@ -62,7 +61,7 @@ class FileRows:
     read: int
     undated: int
     ignored: tuple[str, ...]
-    vendor: layouts.Vendor | None
+    vendor: formats.Vendor | None
 
 
 def read_source(source: Source, market: MarketConfig, *, own_columns: bool = False) -> Iterator[FileRows]:
@@ -109,7 +108,7 @@ class _Table:
         used = columns_of(names, self.market)
         if used is None:
             raise LayoutError(
-                f" has the columns {layouts.listed(names)}, which are neither those of the long layout (date, symbol, "
+                f" has the columns {formats.listed(names)}, which are neither those of the long layout (date, symbol, "
                 f"open, high, low, close, volume) nor those of a known vendor{self._advice(guess=True)}"
             )
         self.used = used
@@ -125,7 +124,7 @@ class _Table:
             blocks = {visible(names[place]): {"close": place} for place in own}
             if not own:
                 raise LayoutError(
-                    f" has none of market.symbols; it has {layouts.listed(names)}: correct market.symbols."
+                    f" has none of market.symbols; it has {formats.listed(names)}: correct market.symbols."
                 )
         elif self.tickers:
             pairs = list(zip(self.tickers, self.names[1:], strict=True))
@@ -181,7 +180,7 @@ class _Table:
 
     def _symbols(self) -> "pd.Series[str]":
         if "symbol" in self.used.roles:
-            texts = to_text(self.cells[self.used.roles["symbol"]])
+            texts = formats.to_text(self.cells[self.used.roles["symbol"]])
             return texts.map({text: visible(text) for text in texts.unique()}).astype("str")
         symbol, vendor = self.file.symbol, self.used.vendor
         if vendor is not None and vendor.symbol_from is not None and not self.market.symbol_from:
@@ -193,13 +192,13 @@ class _Table:
 
     def _timestamps(self) -> pd.DataFrame:
         place, vendor = self.used.roles["date"], self.used.vendor
-        formats = (self.market.date_format,) if self.market.date_format else vendor.date_formats if vendor else ()
-        parsed = parse_dates(self.cells[place], formats)
+        patterns = (self.market.date_format,) if self.market.date_format else vendor.date_formats if vendor else ()
+        parsed = formats.parse_dates(self.cells[place], patterns)
         if not (valid := parsed.pop("valid")).all():
-            raise self._cell_error(place, ~valid, f"no date as {' or '.join(formats) or '2024-12-31'}{self._advice()}")
+            raise self._cell_error(place, ~valid, f"no date as {' or '.join(patterns) or '2024-12-31'}{self._advice()}")
         if "time" in self.used.roles:
             written, times = parsed["timestamp"], self.used.roles["time"]
-            seconds = np.where(written.isna(), 0.0, parse_times_of_day(self.cells[times]))
+            seconds = np.where(written.isna(), 0.0, formats.parse_times_of_day(self.cells[times]))
             if np.isnan(seconds).any():
                 raise self._cell_error(times, np.isnan(seconds), "no time of day: write 16:00:00.")
             days = written.dt.normalize()
@@ -215,7 +214,7 @@ class _Table:
         column = self.cells[place]
         if pd.api.types.is_numeric_dtype(column.dtype) and column.dtype.kind != "b":
             return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
-        texts = to_text(column)
+        texts = formats.to_text(column)
         numbers = pd.to_numeric(texts, errors="coerce")
         if self.used.vendor is not None and self.used.vendor.has_units:
             # Numbers as $1,234.50, 1.00M and 0.5%.
@@ -243,7 +242,7 @@ class _Table:
 
     def _advice(self, guess: bool = False, file_name: str = "") -> str:
         columns = {name: self.cells[place] for place, name in enumerate(self.names)}
-        return layouts.advice(columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name)
+        return formats.advice(columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name)
 
 
 def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
@@ -264,7 +263,7 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
     lines = [stream.readline() for _ in range(3)]
     texts = [line.decode().rstrip("\r\n") for line in lines]
     separator = separator or max(_SEPARATORS, key=texts[0].count)
-    names, tickers, skipped = layouts.headings_of(
+    names, tickers, skipped = formats.headings_of(
         [tuple(map(visible, next(csv.reader([text], delimiter=separator), []))) for text in texts]
     )
     as_text = _text_columns(names, market)
@@ -363,7 +362,7 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         cells = stored.to_pandas(date_as_object=False)
     except KeyError as error:
         raise LayoutError(f" has an unknown time zone ({error}): write dates as YYYY-MM-DD.") from error
-    names, tickers, _ = layouts.headings_of([tuple(map(str, cells.columns)), (), ()])
+    names, tickers, _ = formats.headings_of([tuple(map(str, cells.columns)), (), ()])
     cells.columns = pd.RangeIndex(len(names))
     # Two levels of headings become names like ('Close', 'AAPL').
     pairs = [pair for name in names[1:] if (pair := _TWO_HEADINGS.fullmatch(name))]
@@ -371,6 +370,6 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         titles = [str(each.get("name") or "") for each in levels_noted if isinstance(each, dict)]
         first, second = titles if len(titles) == 2 else ("", "")
         levels = [(first, *(pair[1][1:-1] for pair in pairs)), (second, *(pair[2][1:-1] for pair in pairs)), ()]
-        if (found := layouts.headings_of(levels))[1]:
+        if (found := formats.headings_of(levels))[1]:
             names, tickers, _ = found
     return _Table(file, market, names, tickers, cells)

@@ -1,6 +1,6 @@
 """The data report: sentences about the prices, their errors and corrections."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from string import Formatter
 from typing import Any, Literal, Self
@@ -11,14 +11,30 @@ from pydantic import TypeAdapter
 
 from eigen_core.common.text import count
 from eigen_core.config import TradingConfig
-from eigen_core.market.dates import SATURDAY, Days, weekdays_of
-from eigen_core.market.suspicious import SuspiciousRow, sentences
+from eigen_core.market.formats import SATURDAY, Days, weekdays_of
 
+Kind = Literal[
+    "spike", "jump", "move", "not positive", "unusable", "twice", "adjusted late", "last day", "stale", "unfinished"
+]  # fmt: skip
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 
 _SMALLEST_SPLIT, _SMALLEST_DIVIDENDS = 1.2, 0.005
 _ENDED_DAYS, _YEAR_DAYS = 20, 252
 _SHOWN_SHARE, _SHOWN_NAMES = 0.001, 8
+
+_KINDS: dict[Kind, str] = {
+    "spike": "A price that differs by a factor of three or more from those around it",
+    "jump": "A permanent jump, like an unadjusted split or by a factor of five or more",
+    "not positive": "A close of zero or below, or too large",
+    "unusable": "An open, high or low of zero or below, or too large: treated as missing",
+    "twice": "A day twice, with different prices",
+    "adjusted late": "Adjusted closes begin after closes, on another scale",
+    "last day": "A loss of 99 % or more, or a rise by a factor of five or more, on the last day",
+    "move": "An unusually large change, perhaps an unadjusted split",
+    "stale": "The same close on ten or more consecutive days, probably without trading",
+    "unfinished": "Bars of the last day end before the usual time",
+}
+_HARMLESS: frozenset[Kind] = frozenset(("move", "unusable", "stale", "unfinished"))
 
 # The report's sentences in order; each appears if its key's value is neither zero, empty nor false. `{rows:row}` is a
 # number with its noun, a tuple a list of names; a value without a template is a list of sentences.
@@ -65,6 +81,36 @@ _SENTENCES: Mapping[str, str] = {
     "exchange.",
     "missing_share": "{missing_share:.1%} of all days and symbols have no price.",
 }
+
+
+@dataclass(frozen=True)
+class SuspiciousRow:
+    """A suspicious row: symbol (empty: all), day (YYYY-MM-DD, the first of several), prices as text (`detail`), and
+    whether it was dropped (`left_out`)."""
+
+    kind: Kind
+    symbol: str
+    day: str
+    detail: str = ""
+    left_out: bool = False
+
+    def __str__(self) -> str:
+        notes = ", ".join(note for note in (self.detail, "left out" if self.left_out else "") if note)
+        return f"{self.symbol} {self.day}".strip() + (f" ({notes})" if notes else "")
+
+
+def distorting(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
+    """Return the rows that distort metrics and were not dropped; `market.suspicious` says what to do with them."""
+    return tuple(row for row in rows if row.kind not in _HARMLESS and not row.left_out)
+
+
+def sentences(rows: Sequence[SuspiciousRow], shown: int = 5) -> list[str]:
+    found = []
+    for kind, words in _KINDS.items():
+        if own := [str(row) for row in rows if row.kind == kind]:
+            more = f" and {len(own) - shown:,} more" if len(own) > shown else ""
+            found.append(f"{words}: {', '.join(own[:shown])}{more}.")
+    return found
 
 
 @dataclass(frozen=True)

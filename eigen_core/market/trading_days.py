@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import MarketConfig
-from eigen_core.market.dates import SATURDAY, Days, to_time_zone, to_utc, weekdays_of
-from eigen_core.market.layouts import PRICE_ROLES, Role, likely_time_zone, settings_to_add
+from eigen_core.market.formats import PRICE_ROLES, SATURDAY, Days, Role, likely_time_zone, settings_to_add, weekdays_of
 from eigen_core.market.reading import OWN, FileRows
-from eigen_core.market.suspicious import SuspiciousRow
+from eigen_core.market.report import SuspiciousRow
 
 Grid = NDArray[np.float64]
 
@@ -91,12 +90,12 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
         earlier = part.rows.groupby("code")["timestamp"].diff() < pd.Timedelta(0)
         unsorted += int(earlier.sum()) // (len(part.symbols) if part.layout == "wide" else 1)
         own = np.array([codes.get(symbol, -1) for symbol in part.symbols], dtype=np.intp)[part.rows["code"]]
-        tables.append(part.rows.assign(code=own, local=to_time_zone(part.rows, time_zone)))
+        tables.append(part.rows.assign(code=own, local=_to_time_zone(part.rows, time_zone)))
     rows = pd.concat(tables, ignore_index=True)
     del tables
     if (rows["code"] < 0).any():
         rows = rows[rows["code"] >= 0]
-    rows = rows.assign(utc=to_utc(rows), day=rows["local"].dt.normalize())
+    rows = rows.assign(utc=_to_utc(rows), day=rows["local"].dt.normalize())
     counts: dict[str, Any] = {"files": len(parts), "rows": sum(part.read for part in parts), "unsorted_rows": unsorted}
     counts["undated_rows"] = sum(part.undated for part in parts)
     found: tuple[SuspiciousRow, ...] = ()
@@ -134,6 +133,21 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
         ignored=tuple(dict.fromkeys(name for part in parts for name in part.ignored)),
         found=found,
     )
+
+
+def _to_utc(timestamps: pd.DataFrame) -> "pd.Series[pd.Timestamp]":
+    """Return timestamps in UTC; those without a time zone are unchanged."""
+    if timestamps["offset"].isna().all():
+        return timestamps["timestamp"]
+    return timestamps["timestamp"] - timestamps["offset"].fillna(0.0).astype(np.int64).astype("timedelta64[s]")
+
+
+def _to_time_zone(timestamps: pd.DataFrame, time_zone: str | None) -> "pd.Series[pd.Timestamp]":
+    """Return timestamps in a time zone; those without a time zone are unchanged."""
+    if time_zone is None:
+        return timestamps["timestamp"]
+    local = _to_utc(timestamps).dt.tz_localize("UTC").dt.tz_convert(time_zone).dt.tz_localize(None)
+    return timestamps["timestamp"].where(timestamps["offset"].isna(), local)
 
 
 def _symbols(parts: Sequence[FileRows], market: MarketConfig, where: str) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.market import DataReport, build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.suspicious import distorting
+from eigen_core.market.report import distorting
 
 
 @pytest.mark.parametrize("kind", layouts.LAYOUTS)

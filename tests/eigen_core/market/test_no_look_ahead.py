@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from eigen_core.config import MarketConfig
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import PanelFeatures, feature_names
-from eigen_core.market.layouts import PRICE_ROLES, Role
+from eigen_core.market.formats import PRICE_ROLES, Role
 from eigen_core.market.panel import LIMIT, normalise
 from eigen_core.market.trading_days import PriceRows
 

@@ -8,9 +8,9 @@ import pytest
 from market_cases import cleaned, random_bars, write_csv
 
 from eigen_core.config.market import BUNDLED, path_of_data
-from eigen_core.market.layouts import Role
-from eigen_core.market.report import DataReport, UniverseAudit
-from eigen_core.market.suspicious import distorting, suspicious_prices
+from eigen_core.market.cleaning import suspicious_prices
+from eigen_core.market.formats import Role
+from eigen_core.market.report import DataReport, UniverseAudit, distorting
 
 DAYS = 300
 
