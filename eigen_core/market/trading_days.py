@@ -1,4 +1,4 @@
-"""Turn rows of files into rows of trading days."""
+"""Trading days: rows of files become rows of days, and the days on which the market of each asset is open."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -19,6 +19,7 @@ from eigen_core.market.report import SuspiciousRow
 Grid = NDArray[np.float64]
 
 _DAYS_TO_JUDGE_BY = 10
+_DAYS_TO_KNOW = 10
 _MONDAY, _FRIDAY, _SUNDAY = 0, 4, 6
 _BARS = {"weekly": range(6, 9), "monthly": range(26, 34), "quarterly": range(85, 96)}
 _MANY_DAYS, _SOME_DAYS, _MANY_TIMES = 0.5, 0.05, 4
@@ -287,3 +288,36 @@ def refuse_longer_bars(days: Days, known: NDArray[np.bool_], symbols: Sequence[s
             f"about {spacing} days apart, like {name} bars. Holding days, windows and annual metrics count trading "
             "days: give daily bars."
         )
+
+
+def sessions_of(priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: Days) -> NDArray[np.bool_]:
+    """Return the days on which the market of each asset is open, bool `[days, assets]`.
+
+    The market of an asset is open on a day if some asset has a price that so far has traded only on weekdays on which
+    this one has traded too. So a Saturday is no session of a stock in a file with coins, even if its last close is
+    repeated there without volume, and the days on which a stock alone is halted are sessions. A weekday on which an
+    asset has never traded counts as closed ten days of the data after its first occurrence; days without volume count
+    until then.
+
+    Args:
+        priced: bool `[days, assets]`, the asset has a price.
+        traded: bool `[days, assets]`, the asset has a price with volume.
+        dates: datetime64[D] `[days]`.
+    """
+    weekday = np.left_shift(1, weekdays_of(dates.astype("datetime64[D]"))).astype(np.uint8)[:, None]
+
+    def weekdays_until(days: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        return np.bitwise_or.accumulate(np.where(days, weekday, np.uint8(0)), axis=0)
+
+    weekdays = weekdays_until(priced)
+    closed = np.zeros_like(weekdays)
+    for known in (priced, traded):
+        seen = weekdays_until(np.maximum.accumulate(known, axis=0))
+        closed[_DAYS_TO_KNOW:] |= seen[:-_DAYS_TO_KNOW] & ~weekdays_until(known)[_DAYS_TO_KNOW:]
+    weekdays &= ~closed
+    priced = priced & ((weekdays & weekday) > 0)
+    sessions = np.zeros_like(priced)
+    for some in np.unique(weekdays[priced]):
+        trades = (priced & (weekdays == some)).any(axis=1, keepdims=True)
+        sessions |= trades & ((some & closed) == 0)
+    return sessions

@@ -11,11 +11,11 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.market.panel import Panel
+from eigen_core.market.trading_days import sessions_of
 from eigen_core.trading.order_fills import Fills
 
 MAX_ASSETS = 2**16
 """Largest number of assets."""
-_WEEK, _DAYS_TO_KNOW = 7, 10
 NOT_TRADABLE = MAX_ASSETS**2 * 2**31
 """More than any key that sorts assets (`choose_assets`): less by this, a key is negative."""
 
@@ -39,41 +39,6 @@ def precedence_of(dates: NDArray[np.datetime64], assets: int) -> NDArray[np.int6
         bits = (bits ^ (bits >> np.uint64(shift))) * np.uint64(factor)
     bits ^= bits >> np.uint64(31)
     return bits.view(np.int64)
-
-
-def sessions_of(
-    priced: NDArray[np.bool_], traded: NDArray[np.bool_], dates: NDArray[np.datetime64]
-) -> NDArray[np.bool_]:
-    """Return the days on which the market of each asset is open, bool `[days, assets]`.
-
-    The market of an asset is open on a day if some asset has a price that so far has traded only on weekdays on which
-    this one has traded too. So a Saturday is no session of a stock in a file with coins, even if its last close is
-    repeated there without volume, and the days on which a stock alone is halted are sessions. A weekday on which an
-    asset has never traded counts as closed `_DAYS_TO_KNOW` days after its first occurrence; days without volume count
-    until then.
-
-    Args:
-        priced: bool `[days, assets]`, the asset has a price.
-        traded: bool `[days, assets]`, the asset has a price with volume.
-        dates: datetime64[D] `[days]`.
-    """
-    weekday = np.left_shift(1, dates.astype("datetime64[D]").astype(np.int64) % _WEEK).astype(np.uint8)[:, None]
-
-    def weekdays_until(days: NDArray[np.bool_]) -> NDArray[np.uint8]:
-        return np.bitwise_or.accumulate(np.where(days, weekday, np.uint8(0)), axis=0)
-
-    weekdays = weekdays_until(priced)
-    closed = np.zeros_like(weekdays)
-    for known in (priced, traded):
-        seen = weekdays_until(np.maximum.accumulate(known, axis=0))
-        closed[_DAYS_TO_KNOW:] |= seen[:-_DAYS_TO_KNOW] & ~weekdays_until(known)[_DAYS_TO_KNOW:]
-    weekdays &= ~closed
-    priced = priced & ((weekdays & weekday) > 0)
-    sessions = np.zeros_like(priced)
-    for some in np.unique(weekdays[priced]):
-        trades = (priced & (weekdays == some)).any(axis=1, keepdims=True)
-        sessions |= trades & ((some & closed) == 0)
-    return sessions
 
 
 @dataclass(frozen=True)
