@@ -238,4 +238,7 @@ def _stored_definition(store: Store, name: str) -> Mapping[str, Any]:
     except MissingObjectError as error:
         raise InputError(f"There is no walk '{name}' in {store.url}.") from error
     except ValueError as error:
-        raise InputError(f"{document} in {store.url} {error}: choose another name for the walk.") from error
+        raise InputError(
+            f"{document} in {store.url} {error}: restore a copy of this file, or delete it and run the same "
+            "`eigen walk` again, which keeps its runs."
+        ) from error

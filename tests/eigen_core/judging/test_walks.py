@@ -131,12 +131,12 @@ def test_a_walk_goes_on_as_it_was_begun_or_is_refused(tmp_path: Path) -> None:
     config = small_config()
     config = config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"store": str(tmp_path)})})
 
-    def cache_probe(settings: Config = config, days: int = 200, **options: Any) -> None:
+    def begin(settings: Config = config, days: int = 200, **options: Any) -> None:
         remember_walk(plan_walk("mine", settings, DATES[:days], 2, **options))
 
-    cache_probe()
-    cache_probe()
-    cache_probe(config.model_copy(update={"threads": 2}))
+    begin()
+    begin()
+    begin(config.model_copy(update={"threads": 2}))
     for differing, sentence in (
         ({"seeds": 2}, "exists with other settings: --seeds differs"),
         ({"train_days": 40}, "exists with other settings: --train-days, the days of its folds differ"),
@@ -144,7 +144,12 @@ def test_a_walk_goes_on_as_it_was_begun_or_is_refused(tmp_path: Path) -> None:
         ({"settings": config.model_copy(update={"generations": 7})}, "generations differs"),
     ):
         with pytest.raises(InputError, match=sentence):
-            cache_probe(**differing)
-    (tmp_path / "walks" / "mine.json").write_text("{}")
-    with pytest.raises(InputError, match="has no checksum: choose another name"):
-        cache_probe()
+            begin(**differing)
+    file = tmp_path / "walks" / "mine.json"
+    content = file.read_bytes()
+    file.write_text("{}")
+    with pytest.raises(InputError, match="has no checksum: restore a copy of this file, or delete it and run the same"):
+        begin()
+    file.unlink()
+    begin()
+    assert file.read_bytes() == content
