@@ -30,7 +30,12 @@ from eigen_core.machine.threads import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.trading.synthetic import prices_fingerprint, unpredictable_prices, with_planted_edge
+from eigen_core.trading.synthetic import (
+    prices_fingerprint,
+    require_choice,
+    unpredictable_prices,
+    with_planted_edge,
+)
 
 TRIAL_PRESET = "counterfactual"
 """Default preset of trials: in the same time it finds more of a weak edge than the others."""
@@ -115,7 +120,7 @@ class TrustTrials:
     Their seeds are consecutive, from the configuration's on.
 
     Raises:
-        InputError: the prices cannot be used, the task is no market, or the folder holds trials of another definition.
+        InputError: the prices cannot be used, or the task is no market.
     """
 
     def __init__(self, config: Config, folder: Path) -> None:
@@ -124,7 +129,6 @@ class TrustTrials:
         self._config = config
         self._folder = folder
         self._prices: CleanPrices = read_market(config)
-        self._require_same_definition()
 
     def run(
         self,
@@ -139,8 +143,14 @@ class TrustTrials:
             trials: number of trials on noise, and for each edge.
             edges: information coefficients.
             started, finished: called before and after each new trial, with its number and the total.
+
+        Raises:
+            InputError: the folder holds trials of another definition, or there are too few symbols to plant an edge.
         """
         edges = sorted(set(edges))
+        if edges:
+            require_choice(self._prices.assets)
+        self._require_same_definition()
         seeds = range(self._config.seed, self._config.seed + trials)
         wanted = [(edge, seed, self._path(edge, seed)) for seed in seeds for edge in (None, *edges)]
         kept = {path: _read(path) for *_, path in wanted}

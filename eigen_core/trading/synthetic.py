@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
+from eigen_core.common.text import count
 from eigen_core.config import TradingConfig
 from eigen_core.market import Panel
 from eigen_core.market.cleaning import CleanPrices, Grid
@@ -117,6 +118,15 @@ FEATURE = "planted_edge"
 _FEWEST_ASSETS = 3
 
 
+def require_choice(assets: int) -> None:
+    """Raise `InputError` if an edge cannot be planted among so few tradable symbols."""
+    if assets < _FEWEST_ASSETS:
+        raise InputError(
+            f"An edge among assets cannot be planted with {count(assets, 'tradable symbol')}: give prices of "
+            f"{_FEWEST_ASSETS} or more, or plant no edges (eigen trust --edges '')."
+        )
+
+
 def with_planted_edge(panel: Panel, trading: TradingConfig, strength: float, seed: int) -> Panel:
     """Return a panel with one more feature: `planted_signal` of its assets, 0 of its context columns."""
     signal = planted_signal(panel, trading, strength, seed)
@@ -134,13 +144,9 @@ def planted_signal(panel: Panel, trading: TradingConfig, strength: float, seed: 
     days is no better than the last one. Where the return is not known there is noise alone.
 
     Raises:
-        InputError: there are too few tradable columns to choose from.
+        InputError: see `require_choice`.
     """
-    if panel.assets < _FEWEST_ASSETS:
-        raise InputError(
-            f"An edge among assets cannot be planted with {panel.assets} tradable symbols: give {_FEWEST_ASSETS} or "
-            "more."
-        )
+    require_choice(panel.assets)
     returns = coming_returns(panel, trading)
     days, assets = returns.shape
     noise = _over_assets(persistent_noise(seed, days, assets, trading.holding_days))

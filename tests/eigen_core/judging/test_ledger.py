@@ -316,6 +316,13 @@ def test_a_run_without_a_holdout_or_market_is_refused(tmp_path: Path) -> None:
         assert "Trials need a market with holdout days" in ended.stderr
 
 
+def test_an_edge_among_two_symbols_is_refused_before_the_first_trial(tmp_path: Path) -> None:
+    out = tmp_path / "trials"
+    ended = trust("--edges", "0.1", "--out", str(out), "--set", 'market.symbols=["AAPL","MSFT"]', code=2)
+    assert "2 tradable symbols: give prices of 3 or more, or plant no edges" in ended.stderr
+    assert not out.exists()
+
+
 def test_claims_of_skill_are_counted_by_edge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def made(_: TrustTrials, edge: float | None, seed: int) -> Trial:
         claims_skill = seed % 2 == 0 if edge is None else edge > 0.1

@@ -5,7 +5,6 @@ import pytest
 from science_cases import random_panel, small_config
 from scipy.signal import lfilter
 
-from eigen_core.common.errors import InputError
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.market.cleaning import CleanPrices
 from eigen_core.trading.synthetic import (
@@ -138,8 +137,3 @@ def test_everything_else_stays_and_equal_seeds_give_equal_features() -> None:
     assert np.array_equal(one.features, same.features)
     assert one.fingerprint == same.fingerprint != other.fingerprint
     assert not one.features[:, 6:, -1].any()
-
-
-def test_two_assets_are_too_few() -> None:
-    with pytest.raises(InputError, match="with 2 tradable symbols: give 3 or more"):
-        with_planted_edge(random_panel(_CONFIG, assets=2), _CONFIG.trading, 0.2, seed=1)
