@@ -18,7 +18,7 @@ from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.matched_traders import MatchedTraders, matched_traders
-from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.prices import prices_of_span
 
 _DAYS = 251

@@ -20,7 +20,7 @@ from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
 from eigen_core.trading.matched_traders import play_shifted_trades
-from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.portfolio import target_weights
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.synthetic import coming_returns, persistent_noise, unpredictable_prices

@@ -37,12 +37,16 @@ from eigen_core.trading.matched_traders import (
     share_of_capital,
 )
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
-from eigen_core.trading.order_costs import OrderCosts
-from eigen_core.trading.order_fills import fill_offset
-from eigen_core.trading.portfolio import equal_weights_like, target_weights
+from eigen_core.trading.order_fills import OrderCosts, fill_offset
+from eigen_core.trading.portfolio import (
+    WeightsAccounts,
+    changes_to_weights,
+    equal_weights_like,
+    target_weights,
+    weights_accounts,
+)
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import ROUNDING, TradedAccounts, trade_day_by_day
-from eigen_core.trading.weights import WeightsAccounts, changes_to_weights, weights_accounts
 
 Decided = TypeVar("Decided")
 """Decisions of agents: `DecidedTrades`, or target weights, float64 `[agents, days, assets]`."""

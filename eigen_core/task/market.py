@@ -31,7 +31,7 @@ from eigen_core.trading import (
     mean_excess,
     trade_whole_episodes,
 )
-from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.orders import resolve_orders, sum_of_day, trade_value
 
 

@@ -25,9 +25,9 @@ from torch import Tensor
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading.equity import EquityCurve, Values, periods_per_year
 from eigen_core.trading.order_fills import ended_by
+from eigen_core.trading.portfolio import weights_accounts
 from eigen_core.trading.prices import Prices, prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
-from eigen_core.trading.weights import weights_accounts
 
 MONTHS, INDICATOR = 12, 120
 

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.order_costs import OrderCosts
-from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.orders import PERCENT, Orders, sum_of_day, trade_value
 from eigen_core.trading.prices import Prices
 

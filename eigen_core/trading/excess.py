@@ -8,8 +8,7 @@ from torch import Tensor
 from eigen_core.common.records import Excess
 from eigen_core.config import TradingConfig
 from eigen_core.trading.equity import Values
-from eigen_core.trading.order_costs import OrderCosts
-from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.orders import PERCENT
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades

@@ -11,13 +11,11 @@ from numpy.typing import NDArray
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.config import AccountConfig, Config, TradingConfig
 from eigen_core.trading.equity import Values
-from eigen_core.trading.order_costs import OrderCosts
-from eigen_core.trading.order_fills import fill_offset
+from eigen_core.trading.order_fills import OrderCosts, fill_offset
 from eigen_core.trading.orders import batch_slices
-from eigen_core.trading.portfolio import equal_weights_like
+from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
 from eigen_core.trading.prices import Prices
 from eigen_core.trading.trades import DecidedTrades, trade_accounts
-from eigen_core.trading.weights import weights_accounts
 
 FEWEST_SHIFTS = 19
 """With fewer shifts no result can be significant at 5 %."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.config import TradingConfig
-from eigen_core.trading.order_costs import OrderCosts
+from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.prices import MAX_ASSETS, NOT_TRADABLE, Prices
 
 PERCENT = 100.0

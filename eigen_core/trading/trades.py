@@ -12,8 +12,7 @@ from torch import Tensor
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.equity import Accounts, Values, daily_rates, share_of
-from eigen_core.trading.order_costs import OrderCosts
-from eigen_core.trading.order_fills import Fills, fill_offset
+from eigen_core.trading.order_fills import Fills, OrderCosts, fill_offset
 from eigen_core.trading.prices import Prices
 
 # Less cash than this share of the capital is a rounding error: it buys nothing.

@@ -22,10 +22,9 @@ from eigen_core.trading.matched_traders import (
     play_shifted_weights,
     shifts_of,
 )
-from eigen_core.trading.portfolio import equal_weights_like
+from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
-from eigen_core.trading.weights import weights_accounts
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)

@@ -15,8 +15,7 @@ from eigen_core.market import Panel
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.metrics import compute_metrics, gain_by_asset
 from eigen_core.trading.order_fills import fill_offset
-from eigen_core.trading.portfolio import Rebalancing, move_scores, smooth_scores, target_weights
-from eigen_core.trading.weights import weights_accounts
+from eigen_core.trading.portfolio import Rebalancing, move_scores, smooth_scores, target_weights, weights_accounts
 
 FILLS = ("next_open", "next_close", "same_close")
 
