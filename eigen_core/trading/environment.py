@@ -1,5 +1,6 @@
-"""The trading environment: many episodes at once, as tensors."""
+"""The trading environment: many episodes at once, as tensors, with their positions, rewards and results."""
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +11,273 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
 from eigen_core.machine.gpu import on_device
-from eigen_core.trading.episodes import EpisodeSummary, book_episodes
-from eigen_core.trading.observed_positions import PORTFOLIO_VALUES, HeldPrices, Positions
-from eigen_core.trading.order_fills import fill_offset
-from eigen_core.trading.orders import Orders, batch_slices, choose_assets, concat_orders, orders_of, target_price
+from eigen_core.trading.order_fills import OrderCosts, fill_offset
+from eigen_core.trading.orders import (
+    PERCENT,
+    Orders,
+    batch_slices,
+    choose_assets,
+    concat_orders,
+    orders_of,
+    sum_of_day,
+    target_price,
+    trade_value,
+)
 from eigen_core.trading.prices import Prices
 
 EPISODE_TIME_VALUES = 2
 """Length of the vector of a step in `episode_times`."""
+PORTFOLIO_VALUES = 4
+"""Length of an asset's portfolio state: held, days held, unrealised gain, coefficient."""
+GAIN_LIMIT = 5.0
+"""Bound of the observed unrealised gain, as a fraction."""
+_LARGEST_HALF = float(torch.finfo(torch.float16).max)
+
+
+@dataclass(frozen=True)
+class HeldPrices:
+    """Prices that positions need, arranged so that those of one position lie close together in memory.
+
+    Attributes:
+        values: float64 `[5, assets, days]`: the entry price of the day's decision, minus infinity if it buys nothing;
+            the price to compare sale targets with on the day after the decision, and on later days (the high, minus
+            infinity where no target can be reached, infinity where the holding time ends); the last known close; the
+            days from the decision to the sale that ends the holding time.
+        offsets: int64 `[2 longest, 1, 1]`, indices into the flat `values`, relative to the cell of a position's asset
+            and decision: the entry price, the days to the sale, and on each day before the last the price to compare
+            and the close.
+        longest: `Fills.longest`.
+    """
+
+    values: Tensor
+    offsets: Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, prices: Prices, trading: TradingConfig) -> "HeldPrices":
+        values = torch.empty((5, prices.assets, prices.days), dtype=torch.float64, device=prices.close.device)
+        entry, first, reached, last_close, exit_offset = values.mT.unbind()
+        fills = prices.fills(trading)
+        entry.copy_(fills.entry.nan_to_num(nan=-torch.inf, posinf=torch.inf))
+        exit_offset.copy_(fills.exit_offset)
+        reached.copy_(prices.high.nan_to_num(nan=-torch.inf, posinf=torch.inf))
+        if trading.fill == "next_open":
+            first.copy_(reached.masked_fill(prices.open.isnan(), -torch.inf))
+        elif trading.fill == "next_close":
+            first.fill_(-torch.inf)
+        else:
+            first.copy_(reached)
+        if trading.bookkeeping == "classic":
+            for compared in (first, reached):
+                compared.masked_fill_(prices.missing, torch.inf)
+        last_close.copy_(prices.last_close)
+        later, part = range(1, fills.longest), entry.numel()
+        cells = [0, part * 4, *(part * min(day, 2) + day for day in later), *(part * 3 + day for day in later)]
+        return cls(values, torch.tensor(cells, device=values.device)[:, None, None], fills.longest)
+
+
+class Positions:
+    """The open positions of E episodes, from one decision to the next.
+
+    As orders do not move prices, all future observations of a position are known when it is opened. A table then gets
+    them: it holds the observations of the coming days if nothing more is bought.
+    """
+
+    def __init__(self, prices: HeldPrices, trading: TradingConfig, episodes: int) -> None:
+        self._prices, self._trading = prices, trading
+        _, assets, self._price_days = prices.values.shape
+        longest, device = prices.longest, prices.values.device
+        # The four values of an asset are moved as one int64. After a day its row serves the day `longest` later.
+        coming = torch.zeros((longest, episodes, assets), dtype=torch.int64, device=device)
+        self._coming, self._rows = coming.view(-1), coming.unbind()
+        self._observed = coming.view(torch.float16).view(*coming.shape, PORTFOLIO_VALUES).unbind()
+        rows = torch.arange(2 * longest, device=device) % longest * (episodes * assets)
+        cells = rows[:, None, None] + torch.arange(episodes, device=device)[:, None] * assets
+        self._cells_later = [cells[row + 1 : row + longest] for row in range(longest)]
+        # All purchases are computed in the same memory, so that its views are made once.
+        of_day = (episodes, trading.purchases_per_day)
+        self._met = torch.empty((2 * longest, *of_day), dtype=torch.float64, device=device)
+        self._entry, self._exit = self._met[:1], self._met[1:2]
+        self._compared, self._close = self._met[2 : longest + 1], self._met[longest + 1 :]
+        self._cells = torch.empty((longest - 1, *of_day), dtype=torch.int64, device=device)
+        self._written = torch.empty_like(self._cells)
+        self._flat = self._cells.view(-1), self._written.view(-1)
+        observed = torch.ones((longest - 1, *of_day, PORTFOLIO_VALUES), dtype=torch.float16, device=device)
+        _, days_held, self._gain, self._size = observed.unbind(-1)
+        self._ages = torch.arange(1, longest, dtype=torch.float64, device=device)[:, None, None]
+        # Days on which its market is closed, or on which its sale waits, make a position older than the holding time.
+        days_held.copy_((self._ages / trading.holding_days).clamp(max=1.0))
+        self._position = observed.view(torch.int64).squeeze(-1)
+        self._minus_one = torch.tensor(-1.0, dtype=torch.float64, device=device)
+
+    def observed(self, step: int) -> Tensor:
+        """Return the observed portfolios of a step; see `TradingEnvironment.portfolio`."""
+        return self._observed[step % self._prices.longest].clone()
+
+    def at(self, step: int) -> tuple[Tensor, Tensor]:
+        """Return the arguments `observed` and `later` of `open` for a step.
+
+        These are the observations, int64 `[E, A]`, with an asset's four values as one number, and the cells of the
+        first asset on each of the days after the step, int64 `[longest - 1, E, 1]`.
+        """
+        row = step % self._prices.longest
+        return self._rows[row], self._cells_later[row]
+
+    def open(
+        self, days: Tensor, observed: Tensor, later: Tensor, asset: Tensor, coefficient: Tensor, target: Tensor
+    ) -> Tensor:
+        """Open the positions of a step's decisions where they can be filled and the asset is not held.
+
+        Args:
+            days: int64 `[E, 1]`, the step's day.
+            observed, later: `at` of the step.
+            asset, coefficient, target: `[E, K]`, the decisions, as in `Orders`.
+
+        Returns:
+            Whether the asset was held already, bool `[E, K]`.
+        """
+        trading = self._trading
+        held = observed.gather(1, asset) != 0
+        cell = days.add(asset, alpha=self._price_days)
+        torch.take(self._prices.values, cell + self._prices.offsets, out=self._met)
+        sale = target_price(trading, self._entry, target)
+        sale.masked_fill_(held | (coefficient < trading.buy_threshold), -torch.inf)
+        # 1 on the days before the first that reaches the target.
+        remains = (self._compared < sale).cumprod(0)
+        if self._prices.longest > trading.holding_days:
+            # Prices after the sale do not count: beyond the last day they are those of another asset.
+            remains *= self._ages < self._exit
+        gain = torch.addcdiv(self._minus_one, self._close, self._entry)
+        self._gain.copy_(gain.clamp_(-GAIN_LIMIT, GAIN_LIMIT))
+        limit = trading.max_coefficient
+        self._size.copy_(coefficient.clamp(max=_LARGEST_HALF) if limit is None else coefficient / limit)
+        torch.add(later, asset, out=self._cells)
+        torch.mul(self._position, remains, out=self._written)
+        # Adding writes the values: an asset that is bought has zeros on all of the coming days.
+        self._coming.scatter_add_(0, *self._flat)
+        return held
+
+    def end_day(self, step: int) -> None:
+        """Clear the observations of a step."""
+        self._rows[step % self._prices.longest].zero_()
+
+
+@dataclass(frozen=True)
+class EpisodeSummary:
+    """Results of each episode, `[episodes]`; K is `trading.purchases_per_day`.
+
+    Attributes:
+        trades: int64, orders that were filled.
+        wins: int64, trades with a net gain above zero; with classic bookkeeping, of at least zero.
+        idle_days: int64, days of the whole episode that ended without an open position; with classic bookkeeping only
+            those that also began without one.
+        fees: float64, transaction costs, without slippage, in percent of an entry's value times its coefficient.
+        reward: float64, sum of the episode's rewards.
+        bought: bool `[episodes, decisions, K]`, orders that became trades.
+        asset: int64 `[episodes, decisions, K]`, the asset; -1 where there was no trade.
+        exit_offset, gain: `[episodes, decisions, K]`, days from decision to exit, and net gain; 0 where there was no
+            trade.
+    """
+
+    trades: Tensor
+    wins: Tensor
+    idle_days: Tensor
+    fees: Tensor
+    reward: Tensor
+    bought: Tensor
+    asset: Tensor
+    exit_offset: Tensor
+    gain: Tensor
+
+
+def book_episodes(
+    prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor
+) -> tuple[Tensor, EpisodeSummary]:
+    """Return the rewards of whole episodes, float64 `[episodes, steps]`, and their results.
+
+    Args:
+        days: int64 `[episodes, decisions]`, days of decisions, consecutive from the first day of the episode.
+        orders: `[episodes, decisions, K]`.
+        bought: bool `[episodes, decisions, K]`, orders that became trades.
+
+    Raises:
+        FloatingPointError: a coefficient or target of an order, or a reward, is not a finite number.
+    """
+    rewards = _trade_rewards(prices, trading, days, orders, bought)
+    idle = _idle(trading, orders, bought, prices.fills(trading).longest)
+    rewards -= idle.to(torch.float64) * trading.idle_penalty
+    traded = bought.flatten(1).any(dim=1)
+    rewards[:, trading.no_trade_step] -= (~traded).to(torch.float64) * trading.no_trade_penalty
+    reward = rewards.sum(dim=1)
+    _require_finite(orders, reward)
+    # In percent of the entry's value times the coefficient: the unit of the reward before `loss_multiplier`.
+    fees = orders.coefficient * PERCENT * OrderCosts.of(trading).cost * (1.0 + orders.exit / orders.entry)
+    wins = orders.gain >= 0.0 if trading.bookkeeping == "classic" else orders.gain > 0.0
+    return rewards, EpisodeSummary(
+        trades=bought.sum(dim=(1, 2)),
+        wins=(bought & wins).sum(dim=(1, 2)),
+        idle_days=idle.sum(dim=1),
+        fees=sum_of_day(torch.where(bought, fees, 0.0)).sum(dim=1),
+        reward=reward,
+        bought=bought,
+        asset=torch.where(bought, orders.asset, -1),
+        exit_offset=torch.where(bought, orders.exit_offset, 0),
+        gain=torch.where(bought, orders.gain, 0.0),
+    )
+
+
+def _require_finite(orders: Orders, reward: Tensor) -> None:
+    if not bool((torch.isfinite(orders.coefficient) & torch.isfinite(orders.target)).all()):
+        raise FloatingPointError(
+            "An agent's coefficient or sale target is not a finite number: its network has diverged, lower the "
+            "learning rates or learner.gradient_clip."
+        )
+    if not bool(torch.isfinite(reward).all()):
+        raise FloatingPointError(
+            "The reward of an episode is not a finite number although the actions are: look for prices of zero or "
+            "infinity in the data, or bound trading.max_coefficient."
+        )
+
+
+def _trade_rewards(prices: Prices, trading: TradingConfig, days: Tensor, orders: Orders, bought: Tensor) -> Tensor:
+    """Return the rewards of trades by `trading.credit`, float64 `[episodes, steps]`."""
+    episodes, decisions = days.shape
+    steps = trading.episode_days
+    longest = prices.fills(trading).longest
+    columns = max(steps, decisions + longest)
+    rewards = torch.zeros((episodes, columns), dtype=torch.float64, device=days.device)
+    if trading.credit == "decision":
+        rewards[:, :decisions] = sum_of_day(torch.where(bought, orders.value, 0.0))
+        return rewards[:, :steps]
+    cell, last_cell = days.unsqueeze(2) * prices.assets + orders.asset, prices.last_close.numel() - 1
+    booked = torch.zeros_like(orders.value)
+    for offset in range(fill_offset(trading), longest + 1):
+        worth = booked
+        if trading.credit == "marked":
+            close = prices.last_close.take((cell + offset * prices.assets).clamp_(max=last_cell))
+            worth = trade_value(trading, orders.coefficient, OrderCosts.of(trading).gain_at_market(orders.entry, close))
+        worth = torch.where(orders.exit_offset == offset, orders.value, worth)
+        counts = bought & (orders.exit_offset >= offset)
+        rewards[:, offset : offset + decisions] += sum_of_day(torch.where(counts, worth - booked, 0.0))
+        booked = worth
+    if longest > trading.holding_days:
+        # Sales that wait beyond the episode are booked on its last day.
+        rewards[:, steps - 1] = sum_of_day(rewards[:, steps - 1 :])
+    return rewards[:, :steps]
+
+
+def _idle(trading: TradingConfig, orders: Orders, bought: Tensor, longest: int) -> Tensor:
+    """Return which days end without an open position, bool `[episodes, steps]`.
+
+    With classic bookkeeping a day on which a position closes is not idle either.
+    """
+    episodes, decisions, _ = bought.shape
+    steps = trading.episode_days
+    last_offset = orders.exit_offset if trading.bookkeeping == "classic" else orders.exit_offset - 1
+    active = torch.zeros((episodes, max(steps, decisions + longest)), dtype=torch.bool, device=bought.device)
+    for offset in range(fill_offset(trading), longest + 1):
+        active[:, offset : offset + decisions] |= (bought & (last_offset >= offset)).any(dim=2)
+    return ~active[:, :steps]
 
 
 def episode_times(trading: TradingConfig, device: torch.device) -> Tensor:

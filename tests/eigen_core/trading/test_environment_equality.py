@@ -11,8 +11,7 @@ from trading_cases import Array, SlowEpisode, panel_of, prices_of, random_panel
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.market import Panel
-from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
-from eigen_core.trading.episodes import EpisodeSummary
+from eigen_core.trading.environment import EpisodeSummary, TradingEnvironment, trade_whole_episodes
 
 EPISODES = 10
 ASSETS = 7
