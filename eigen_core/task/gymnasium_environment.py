@@ -82,7 +82,14 @@ def open_environment(config: Config) -> OpenedEnvironment:
     try:
         environment = make()
     except (gymnasium.error.Error, ImportError, TypeError) as error:
-        raise InputError(f"task gym:{name}: making the environment failed: {_one_line(error)}") from error
+        advice = (
+            " Eigen passes no arguments of its own: set task to an id that is registered with the right ones "
+            "(gymnasium.register, kwargs), or give the constructor's arguments defaults."
+        )
+        raise InputError(
+            f"task gym:{name}: making the environment failed: {_one_line(error)}"
+            f"{advice if isinstance(error, TypeError) else ''}"
+        ) from error
     try:
         opened = _with_spaces(name, make, environment, settings.episode_steps or known_limit)
         _require_played(opened, environment)

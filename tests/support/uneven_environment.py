@@ -67,6 +67,9 @@ class BrokenEnvironment(UnevenEnvironment):
         """Need an argument that is not given."""
 
 
+gymnasium.register("WrongArguments-v0", f"{__name__}:UnevenEnvironment", kwargs={"rooms": 1})
+
+
 class NotFiniteEnvironment(UnevenEnvironment):
     """Its third reward is not a number."""
 
