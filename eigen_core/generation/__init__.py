@@ -1,15 +1,17 @@
 """The phases of a generation over a training state; no input or output happens here."""
 
 from eigen_core.generation.phases import evaluate, evolve, hold_out, train
-from eigen_core.generation.save_and_restore import (
+from eigen_core.generation.state import (
+    EvaluationResult,
+    TrainingState,
     record_telemetry,
     require_same_data,
+    resolve_device,
     restore,
     snapshot,
     snapshot_form,
     start_training,
 )
-from eigen_core.generation.state import EvaluationResult, TrainingState, resolve_device
 
 __all__ = [
     "EvaluationResult",

@@ -1,23 +1,41 @@
-"""State of a run between two phases."""
+"""The state of a run between two phases, its snapshot of named tensors and documents, and the way back from one."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field, JsonValue, TypeAdapter
 from torch import Tensor
 
+from eigen_core.checkpoint.integrity import UnfitSnapshotError
+from eigen_core.checkpoint.ring import Ring
+from eigen_core.checkpoint.snapshot import Snapshot, SnapshotForm
+from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
-from eigen_core.common.records import Excess, GenerationRecord, RecordLog, Telemetry
+from eigen_core.common.records import (
+    Excess,
+    GenerationRecord,
+    Record,
+    RecordLog,
+    Telemetry,
+    UnfitRecordsError,
+    history_in,
+    parsed,
+    telemetry_in,
+)
 from eigen_core.config import Config
 from eigen_core.generation.agents import AgentComputer, Executor
-from eigen_core.learning import Champion, method_class
-from eigen_core.machine.arithmetic import warn_of_arithmetic
-from eigen_core.networks.population import initial_weights
+from eigen_core.learning import Champion, MethodState, method_class
+from eigen_core.machine.arithmetic import arithmetic_of, warn_if_hardware_differs, warn_of_arithmetic
+from eigen_core.networks.population import Population, initial_weights
 from eigen_core.task.replay import Replay
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -113,3 +131,235 @@ class TrainingState:
             "population": (self.population, self.method_state, self.champion),
             "data and task": self.task,
         }
+
+
+def require(condition: bool, file: str, what: str) -> None:
+    if not condition:
+        raise UnfitSnapshotError(file, what)
+
+
+def require_finite(
+    file: str, tensors: Mapping[str, Tensor], bounds: Mapping[str, tuple[float, float]] | None = None
+) -> None:
+    """Require finite values, within the bounds of their name if it has some; NaN is rejected."""
+    for name, tensor in tensors.items():
+        if tensor.numel():
+            low, high = (bounds or {}).get(name, (-math.inf, math.inf))
+            lowest, highest = (float(bound) for bound in tensor.aminmax())
+            inside = low <= lowest and highest <= high and math.isfinite(lowest) and math.isfinite(highest)
+            require(inside, file, f"holds {name} from {lowest:g} to {highest:g}")
+
+
+def require_replay(state: TrainingState, ring: Ring, newest: GenerationRecord) -> Replay:
+    """Return the replay in a ring; require whole episodes, finite values, and the hash in the newest record."""
+    wrong = state.task.check_rows(ring)
+    require(wrong is None, "replay", str(wrong))
+    floating = {name: column for name, column in ring.columns.items() if column.is_floating_point()}
+    require_finite("replay", {name: column[: ring.size] for name, column in floating.items()})
+    columns = state.task.columns
+    saved = Replay.from_ring(ring, columns, torch.device("cpu"))
+    same = tensors_sha256(saved.tensors()) == newest.replay_sha256
+    require(same, "replay", "is not the one that the history names")
+    return Replay.from_ring(ring, columns, state.device)
+
+
+class _StateDocument(Record):
+    generation: int
+    noise_scale: Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+    mutation: dict[str, float | int | None]
+    """Numbers of the population method; they follow from the history (`PopulationMethod.numbers`)."""
+    champion: dict[str, JsonValue]
+    """Facts about the champion, which the newest record of the history has too."""
+    panel: str
+
+
+_STATE = TypeAdapter(_StateDocument)
+_DOCUMENTS = ("state", "history", "telemetry", "champion")
+_CHAMPION_TASK = "task_"
+"""Begins the names of the champion's tensors that are the task's state, as it was when the champion was found."""
+
+
+def _read(saved: Snapshot, stem: str, read: Callable[[JsonValue | bytes], T]) -> T:
+    try:
+        return read(saved.documents[stem])
+    except UnfitRecordsError as error:
+        raise UnfitSnapshotError(f"{stem}.json", str(error)) from error
+
+
+def start_training(config: Config, content: Any) -> TrainingState:  # noqa: ANN401 - the task's own
+    """Return the state before the first generation.
+
+    Args:
+        config: the run.
+        content: the task's data, as `open_data` returns them: the market's panel, a Gymnasium environment.
+
+    Raises:
+        InputError: configuration and data do not fit together.
+    """
+    return TrainingState(config, content)
+
+
+def snapshot(state: TrainingState) -> Snapshot:
+    """Return everything that `restore` needs; tensors are shared with the state, not copied.
+
+    Raises:
+        RuntimeError: a generation is under way or none is complete.
+    """
+    champion = state.champion
+    if champion is None or state.evaluated is not None:
+        raise RuntimeError("a snapshot can be taken only between two generations.")
+    document = _StateDocument(
+        generation=state.generation,
+        noise_scale=state.noise_scale,
+        mutation=dict(state.method_state.numbers),
+        champion={
+            "validation": champion.validation,
+            "score": champion.score,
+            "generation": champion.generation,
+            "agent": champion.agent,
+        },
+        panel=state.task.fingerprint,
+    )
+    return Snapshot(
+        generation=state.generation,
+        tensors=_tensors(state, champion.weights, champion.task_state),
+        documents={
+            "state": document.model_dump(mode="json"),
+            # As text: thousands of short-lived objects in each generation would fragment memory.
+            "history": state.history.json(),
+            "telemetry": state.telemetry.json(),
+            "champion": _champion_facts(state, champion),
+        },
+        champion_generation=champion.generation,
+        ring=state.replay.ring(),
+        computed_by=arithmetic_of(state.device),
+    )
+
+
+def _tensors(
+    state: TrainingState, champion: Tensor, champion_task_state: Mapping[str, Tensor]
+) -> dict[str, dict[str, Tensor]]:
+    tensors = {
+        "population": state.population.tensors(),
+        "champion": {
+            "weights": champion,
+            # Because of the generation no two checkpoints share this file: damage to it affects one of them.
+            "generation": torch.tensor(state.generation),
+            **{_CHAMPION_TASK + name: tensor for name, tensor in champion_task_state.items()},
+        },
+    }
+    kept = {"task": dict(state.task_state), "evolution": dict(state.method_state.tensors)}
+    return {**tensors, **{stem: held for stem, held in kept.items() if held}}
+
+
+def _champion_facts(state: TrainingState, champion: Champion) -> JsonValue:
+    """Return the facts that using the champion needs in addition to its weights and the configuration."""
+    state.task.state = champion.task_state
+    layout = [*state.task.critic_layout.shapes, *state.task.actor_layout.shapes]
+    return {
+        **state.task.facts(),
+        "generation": state.generation,
+        "layout": [{"name": shape.name, "shape": list(shape.shape)} for shape in layout],
+    }
+
+
+def snapshot_form(state: TrainingState) -> SnapshotForm:
+    episodes = state.config.population.size * state.config.evaluation.slices
+    rows = range(episodes * state.task.min_episode_steps, episodes * state.task.episode_steps + 1)
+    return SnapshotForm.of(
+        _tensors(state, state.population.weights[0], state.task_state), _DOCUMENTS, state.replay.ring(), rows
+    )
+
+
+def restore(state: TrainingState, saved: Snapshot) -> None:
+    """Replace `state` by the one in `saved`; nothing changes if that fails.
+
+    The replay keeps the snapshot's memory: a copy would need as much again.
+
+    Args:
+        state: the state before the first generation, with the configuration to continue with.
+        saved: a snapshot of the form `snapshot_form(state)`; cannot be used afterwards.
+
+    Raises:
+        UnfitSnapshotError: no run with this configuration can have written it.
+        InputError: the snapshot was taken on other data.
+    """
+    config, generation, ring = state.config, saved.generation, saved.ring
+    document = _read(saved, "state", partial(parsed, _STATE))
+    _require_same_data(state, document, generation)
+    history = _read(saved, "history", lambda held: history_in(held, generation))
+    telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))
+    of_generation = document.generation == int(saved.tensors["champion"]["generation"]) == generation
+    require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
+    newest = history[-1]
+    require_finite("champion.safetensors", saved.tensors["champion"])
+    champion = Champion(
+        saved.tensors["champion"]["weights"].to(state.device),
+        newest.champion_validation,
+        newest.champion_score,
+        newest.champion_generation,
+        newest.champion_agent,
+        task_state={
+            name.removeprefix(_CHAMPION_TASK): tensor.to(state.device)
+            for name, tensor in saved.tensors["champion"].items()
+            if name.startswith(_CHAMPION_TASK)
+        },
+    )
+    size = config.population.size
+    require(len(newest.fitness) == size, "history.json", f"is not about {size} agents")
+    bounds = {**state.learner.bounds(generation), **state.method.bounds}
+    require_finite("population.safetensors", saved.tensors["population"], bounds)
+    same = tensors_sha256({"weights": saved.tensors["population"]["weights"]}) == newest.weights_sha256
+    require(same, "population.safetensors", "does not hold the weights that the history names")
+    if ring is None:
+        raise UnfitSnapshotError("replay", "is missing")
+    replay = require_replay(state, ring, newest)
+    task_state = saved.tensors.get("task", {})
+    require_finite("task.safetensors", task_state)
+    method_state = saved.tensors.get("evolution", {})
+    require_finite("evolution.safetensors", method_state, bounds)
+    state.commit(
+        task_state=_on(state.device, task_state),
+        population=Population.from_tensors(saved.tensors["population"], state.device),
+        replay=replay,
+        champion=champion,
+        method_state=MethodState(state.method.numbers(history), _on(state.device, method_state)),
+        noise_scale=document.noise_scale,
+        history=RecordLog.of(GenerationRecord, history),
+        telemetry=RecordLog.of(Telemetry, telemetry),
+        generation=generation,
+    )
+    warn_if_hardware_differs(saved.computed_by, generation, state.device)
+
+
+def require_same_data(state: TrainingState, document: JsonValue, generation: int) -> None:
+    """Raise the `InputError` of `restore` for other data early, from the `state` document of a snapshot.
+
+    A document of an unexpected form is not checked.
+    """
+    try:
+        found = parsed(_STATE, document)
+    except UnfitRecordsError:
+        return
+    _require_same_data(state, found, generation)
+
+
+def _require_same_data(state: TrainingState, document: _StateDocument, generation: int) -> None:
+    if document.panel != state.task.fingerprint:
+        raise InputError(
+            f"generation {generation} was trained on other data: their hash was {document.panel[:12]}, that of these "
+            f"data is {state.task.fingerprint[:12]}. Use the data and feature functions that the run was started with, "
+            "or start a new run."
+        )
+
+
+def _on(device: torch.device, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.to(device) for name, tensor in tensors.items()}
+
+
+def record_telemetry(state: TrainingState, telemetry: Telemetry) -> None:
+    """Append telemetry; a second record of the newest generation replaces the first."""
+    log = state.telemetry
+    if log and log[-1].generation == telemetry.generation:
+        log = log.without_last()
+    state.telemetry = log.followed_by(telemetry)

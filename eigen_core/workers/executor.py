@@ -23,8 +23,19 @@ from eigen_core.machine import shared_probe, shares_memory
 from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population
 from eigen_core.task.replay import Replay
-from eigen_core.workers.connection import POLL_SECONDS, Worker, WorkerClient, raise_failure, worker_command
-from eigen_core.workers.messages import OWN_MACHINE, Arrays, SentTransitions, SharedTransitions, from_arrays, to_arrays
+from eigen_core.workers.connection import (
+    OWN_MACHINE,
+    POLL_SECONDS,
+    Arrays,
+    SentTransitions,
+    SharedTransitions,
+    Worker,
+    WorkerClient,
+    from_arrays,
+    raise_failure,
+    to_arrays,
+    worker_command,
+)
 from eigen_core.workers.worker import CODE, WorkerAgents
 
 logger = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from eigen_core.machine.arithmetic import arithmetic_of
 from eigen_core.networks.population import Population, agent_groups
 from eigen_core.task import open_data
 from eigen_core.task.replay import Replay
-from eigen_core.workers.messages import (
+from eigen_core.workers.connection import (
     OWN_MACHINE,
     Arrays,
     RemoteError,

@@ -25,8 +25,7 @@ from eigen_core.generation import TrainingState, evaluate, evolve, start_trainin
 from eigen_core.machine import MemoryGuardError, SharedTensor, shares_memory
 from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
-from eigen_core.workers.connection import connected, key_of
-from eigen_core.workers.messages import array_bytes
+from eigen_core.workers.connection import array_bytes, connected, key_of
 
 pytestmark = pytest.mark.cpu
 
