@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
-from flows.server.prefect_internals import EVENTS_AS_THEY_COME, LEASES_IN_FILES
+from flows.server.prefect_internals import EVENTS_IN_ORDER_OF_ARRIVAL, LEASES_IN_FILES
 
 Component = Literal["server", "worker"]
 COMPONENTS: tuple[Component, ...] = ("server", "worker")
@@ -137,7 +137,7 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
         "PREFECT_SERVER_FLOW_RUN_GRAPH_MAX_NODES": "1000",
         **flow_environment(kept),
         "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": LEASES_IN_FILES,
-        "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": EVENTS_AS_THEY_COME,
+        "PREFECT_SERVER_EVENTS_CAUSAL_ORDERING": EVENTS_IN_ORDER_OF_ARRIVAL,
         # By default, every web page that is open in a browser here may send requests, and a request can run code. The
         # pages would send theirs to port 4200; only the user knows the address of a proxy.
         _CORS: environ.get(_CORS, own_origins(environ, port)),

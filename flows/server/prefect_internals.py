@@ -5,6 +5,7 @@ names that release. Functions import Prefect, since its environment must be prep
 
 import re
 from contextlib import AbstractContextManager
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,8 @@ from uuid import UUID
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from prefect.server.events.ordering.memory import CausalOrdering as PrefectsCausalOrdering
+    from prefect.server.events.schemas.events import ReceivedEvent
 
 RELEASE = "3.8.8"
 """Release of Prefect that this file was written for."""
@@ -20,8 +23,8 @@ LEASES_IN_FILES = "prefect.server.concurrency.lease_storage.filesystem"
 """Module that keeps the server's concurrency leases in files. By default they are in its memory: the leases of a
 running training would end with the server, and the training with them."""
 
-EVENTS_AS_THEY_COME = "flows.server.event_ordering"
-"""Module that removes the server's wait for earlier events; it says why."""
+EVENTS_IN_ORDER_OF_ARRIVAL = __name__
+"""Module whose `CausalOrdering` the server uses for events, if PREFECT_SERVER_EVENTS_CAUSAL_ORDERING names it."""
 
 SERVER_IN_MEMORY = "prefect-in-memory"
 """Host name by which the server calls itself, as when an automation resumes what has crashed. The guard against web
@@ -52,6 +55,23 @@ def keep_training_without_slot() -> None:
         return maintain_concurrency_lease(lease_id, lease_duration, raise_on_lease_renewal_failure=False)
 
     vars(prefect.flow_engine)["maintain_concurrency_lease"] = keep_slot
+
+
+@cache
+def CausalOrdering(scope: str) -> "PrefectsCausalOrdering":  # noqa: N802 - the name that Prefect looks up
+    """Return Prefect's causal ordering of a scope without its wait for earlier events.
+
+    Prefect holds an event back until it has seen the event before it, and remembers in memory which it has seen. After
+    a restart of the server, a training that crashes within five minutes of its start would be resumed only after
+    fifteen. No automation of Eigen depends on the order.
+    """
+    from prefect.server.events.ordering import memory
+
+    class OrderOfArrival(memory.CausalOrdering):
+        async def wait_for_leader(self, event: "ReceivedEvent") -> None:
+            """Let an event be evaluated at once."""
+
+    return OrderOfArrival(scope)
 
 
 def server_app() -> "FastAPI":
