@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 _PRODUCT = ("eigen_core", "tasks", "flows")
 _LEARNING = (
     *(f"eigen_core/{name}" for name in ("learning", "networks", "task/", "trading", "generation", "run.py")),
-    "tasks/phases.py",
+    "tasks",
 )
 """Beginnings of paths of reinforcement learning: learning, networks, tasks, trading, the run, its phases."""
 _COMMANDS: dict[str, tuple[str, ...]] = {

@@ -34,7 +34,7 @@ from flows.server import environment, flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
 from flows.server.state_directory import StateDirectory
-from tasks.phases import TASKS
+from tasks import TASKS
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from eigen_core.common.records import GenerationRecord
 @pytest.fixture
 def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Retries wait for nothing, and no plots are drawn."""
-    from tasks.phases import TASKS
+    from tasks import TASKS
 
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(TASKS[name], "retry_delay_seconds", [0])

@@ -16,7 +16,7 @@ from training_flow_cases import records, train
 
 import eigen_core.run
 import flows.server.artifacts
-import tasks.phases
+import tasks
 from eigen_core import generation as phases
 from eigen_core.checkpoint.integrity import checksummed, holdout_name
 from eigen_core.checkpoint.run_directory import RunDirectory
@@ -188,7 +188,7 @@ def test_a_failing_plot_is_a_failed_task_and_nothing_more(
     monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
     monkeypatch.setattr(drawing, "__name__", "eigen_core.no_such_module")
     seen: list[State[Any]] = []
-    monkeypatch.setattr(tasks.phases.TASKS["plot"], "on_failure_hooks", [lambda *ended: seen.append(ended[-1])])
+    monkeypatch.setattr(tasks.TASKS["plot"], "on_failure_hooks", [lambda *ended: seen.append(ended[-1])])
     config = small_flow_config(tmp_path, reporting={"plot_every": 1})
     assert train(config).is_completed()
     assert ["No module named eigen_core.no_such_module" in str(state.message) for state in seen] == [True] * 3
