@@ -146,10 +146,10 @@ def print_run_page(console: Console, run: str) -> None:
     api = servers.configured_api(os.environ)
     if api is None:
         return
-    from flows.server import deploying, launching
+    from flows.server import deployments
 
-    with suppress(Stopped), deploying.client_of(api) as client:
-        page = launching.run_page_of(client, api, run)
+    with suppress(Stopped), deployments.client_of(api) as client:
+        page = deployments.run_page_of(client, api, run)
         if page is not None:
             print_fact(console, "page", page)
 
@@ -203,7 +203,7 @@ def up(
     environment = _environment()
     if not os.environ.get("PREFECT_API_URL"):
         servers.require_home(os.environ)
-    from flows.server import launching
+    from flows.server import deployments
     from flows.server.up import bring_down, bring_up, stop_event, watch
 
     home = _state_directory()
@@ -215,7 +215,7 @@ def up(
         # Resume a training that was stopped with its worker: a crash that was reported just before the server's end,
         # or before its automations listen, may trigger none.
         goes_on = resume or (brought.worker is not None and brought.began)
-        page = launching.resume(brought.api, always=resume, worker=home.worker_name) if goes_on else None
+        page = deployments.resume(brought.api, always=resume, worker=home.worker_name) if goes_on else None
         print_up(output_console(), home, brought, page)
         if stopping is not None:
             watch(home, brought.components, stopping.is_set)
@@ -232,7 +232,7 @@ def down(
 ) -> None:
     """Stop what `eigen up` has started here: the training, the worker, the server."""
     _environment()
-    from flows.server import deploying, status
+    from flows.server import deployments, status
     from flows.server.up import bring_down
 
     home = _state_directory()
@@ -240,8 +240,8 @@ def down(
 
     def before_server() -> None:
         if api is not None:
-            with deploying.client_of(api) as client:
-                deploying.remove(client)
+            with deployments.client_of(api) as client:
+                deployments.remove(client)
 
     worker = home.running("worker")
     trained = status.trained_by(worker, home)
@@ -287,7 +287,7 @@ def launch(*, options: RunOptions) -> None:
     _environment()
     from eigen_core.training.runs import Run, require_store
     from flows.cli.training import refused_with_its_plan, require_trainable
-    from flows.server import launching, state_directory
+    from flows.server import deployments, state_directory
 
     home = _state_directory()
     if options.store is not None and not is_remote(options.store):
@@ -299,7 +299,7 @@ def launch(*, options: RunOptions) -> None:
     check_run_name(name)
     api = _known_server()
     # Before the run is checked: a training in progress takes memory, and may lock the run.
-    launching.require_free(api, _Progress())
+    deployments.require_free(api, _Progress())
     worker = home.running("worker")
     goes_on = False
     values = parse_assignments(settings)
@@ -326,7 +326,7 @@ def launch(*, options: RunOptions) -> None:
         if goes_on:
             run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launched(name))
             config = run_here.config_to_resume(config.market.data)
-        launching.require_same_run_here(config, name)
+        deployments.require_same_run_here(config, name)
         with refused_with_its_plan(config, output_console()):
             found, run_plan = require_trainable(config, name)
         lines = [*found, run_plan.sentence()]
@@ -334,7 +334,7 @@ def launch(*, options: RunOptions) -> None:
 
     own_are_known = worker is None or (goes_on and not own)
     with nullcontext() if own_are_known else home.launching(name, own):
-        page = launching.launch(api, values, name, _Progress(), as_configured=goes_on)
+        page = deployments.launch(api, values, name, _Progress(), as_configured=goes_on)
     console = output_console()
     for line in lines:
         print_line(console, line, style="dim")
@@ -351,19 +351,19 @@ def logs(
 ) -> None:
     """Show what a run's flow runs have logged, in the order of time."""
     _environment()
-    from flows.server import deploying, launching, status
+    from flows.server import deployments, status
 
     check_run_name(name)
     console = output_console()
     api = _known_server()
     last = None
-    with deploying.client_of(api) as client:
+    with deployments.client_of(api) as client:
         run_logs = status.RunLogs(client, name)
         while True:
             for found, line in run_logs.new_lines():
                 if found.id != last:
                     state = "" if found.state_name is None else f", {found.state_name}"
-                    print_line(console, (found.name, "bold"), f"{state}  {launching.page_of(api, str(found.id))}")
+                    print_line(console, (found.name, "bold"), f"{state}  {deployments.page_of(api, str(found.id))}")
                 last = found.id
                 level = logging.getLevelName(line.level)
                 print_line(console, f"{line.timestamp.astimezone():%Y-%m-%d %H:%M:%S}  {level:<8}{line.message}")
@@ -387,14 +387,14 @@ def alerts(
     if (url is None) != off:
         raise InputError("Give the address to call, or --off.")
     _environment()
-    from flows.server import deploying
+    from flows.server import deployments
 
-    with deploying.client_of(_known_server()) as client:
-        deployment = deploying.find_deployment(client).id
+    with deployments.client_of(_known_server()) as client:
+        deployment = deployments.find_deployment(client).id
         if url is None:
-            deploying.remove_alert(client, deployment)
+            deployments.remove_alert(client, deployment)
         else:
-            deploying.set_alert(client, deployment, url)
+            deployments.set_alert(client, deployment, url)
     # The path of a webhook's address is often a secret.
     called = "No address" if url is None else urlsplit(url).hostname
     print_line(output_console(), f"{called} is called when a training ends.")
@@ -403,12 +403,12 @@ def alerts(
 def deploy() -> None:
     """Create or update work pool, deployments and automations on the server; schedules stay on or off as they are."""
     _environment()
-    from flows.server import deploying
+    from flows.server import deployments
 
     api = _known_server()
     _Progress()("creating the deployments")
-    deploying.deploy(api)
-    print_line(output_console(), f"{' and '.join(deploying.DEPLOYMENTS)} are deployed at {api}.")
+    deployments.deploy(api)
+    print_line(output_console(), f"{' and '.join(deployments.DEPLOYMENTS)} are deployed at {api}.")
 
 
 def _state_directory() -> "StateDirectory":

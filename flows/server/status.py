@@ -131,9 +131,8 @@ def status_here(home: StateDirectory) -> Status:
         # Imported here because this takes seconds, in vain if no server answers.
         from prefect.exceptions import PrefectHTTPStatusError
 
-        from flows.server.deploying import client_of
+        from flows.server.deployments import client_of, run_page_of
         from flows.server.flow_runs import last_heartbeat
-        from flows.server.launching import run_page_of
 
         with client_of(server.api) as client:
             with suppress(PrefectHTTPStatusError):  # Prefect Cloud has no version
@@ -175,7 +174,7 @@ def _server(home: StateDirectory, worker: ProcessRecord | None) -> ServerStatus 
 
 def _flow_run(client: "SyncPrefectClient", api: str, home: StateDirectory) -> FlowRunStatus | None:
     from flows.server import flow_runs
-    from flows.server.launching import page_of
+    from flows.server.deployments import page_of
 
     active = flow_runs.running_flow_run(client)
     waiting = None if active is not None else flow_runs.waiting_flow_run(client)
@@ -199,7 +198,7 @@ def _flow_run(client: "SyncPrefectClient", api: str, home: StateDirectory) -> Fl
 
 
 def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
-    from flows.server.deploying import resume_schedule
+    from flows.server.deployments import resume_schedule
     from flows.server.flow_runs import next_flow_run
 
     with suppress(InputError):
@@ -212,7 +211,7 @@ def _schedule(client: "SyncPrefectClient") -> ScheduleStatus | None:
 def trained_by(worker: ProcessRecord | None, home: StateDirectory) -> FlowRunStatus | None:
     """Return the active flow run at a worker's server; None if there is none, or the server does not answer."""
     if worker is not None and answers(worker.api):
-        from flows.server.deploying import client_of
+        from flows.server.deployments import client_of
 
         with suppress(Stopped, InputError), client_of(worker.api) as client:
             found = _flow_run(client, worker.api, home)

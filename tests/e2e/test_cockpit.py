@@ -9,8 +9,7 @@ from selenium.webdriver.support.ui import Select
 
 from eigen_core.config import PRESET_NAMES, Config
 from flows.server.artifacts import artifact_key
-from flows.server.deploying import client_of
-from flows.server.launching import run_page_of
+from flows.server.deployments import client_of, run_page_of
 
 _MISSING = missing_browser()
 

@@ -9,7 +9,7 @@ import pytest
 from flow_cases import free_port, small_settings
 from operated import GENERATIONS, Operated, Undisturbed, outcome
 
-from flows.server.deploying import SILENT_SECONDS
+from flows.server.deployments import SILENT_SECONDS
 
 pytestmark = pytest.mark.thorough
 

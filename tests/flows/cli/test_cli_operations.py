@@ -21,7 +21,7 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.training.runs import status_of
 from flows.cli.server import print_down, print_run_page, print_status, print_up
-from flows.server import launching
+from flows.server import deployments
 from flows.server.state_directory import StateDirectory, as_worker_sees, store_here
 from flows.server.status import FlowRunStatus, ScheduleStatus, ServerStatus, Status, WorkerStatus, status_here
 from flows.server.up import DownResult, UpResult
@@ -48,7 +48,7 @@ def home(folder: Path) -> StateDirectory:
 @pytest.fixture
 def api(home: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A server that answers and has nothing to do, and its worker."""
-    monkeypatch.setattr(launching, "require_free", lambda *_: None)
+    monkeypatch.setattr(deployments, "require_free", lambda *_: None)
     with answering() as api, sleeping() as process:
         home.write("server", record_of(home, process.pid, api))
         home.write("worker", record_of(home, process.pid, api))
@@ -75,7 +75,7 @@ def test_launch_refuses_what_its_worker_here_could_not_train(
     (folder / "empty.csv").write_text("")
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("EIGEN_HOME", str(home.path))
-    monkeypatch.setattr(launching, "_create", lambda *_: pytest.fail("a flow run was created"))
+    monkeypatch.setattr(deployments, "_create", lambda *_: pytest.fail("a flow run was created"))
     with locked.lock():
         assert "empty.csv" in refused("launch", "--data", str(folder / "empty.csv"))
         assert "begun with other settings: seed differs" in refused("launch", "--run", "other", *small_settings())
@@ -94,7 +94,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
         launches.append((api, values, run, as_configured))
         return f"{api}/1"
 
-    monkeypatch.setattr("flows.server.launching.launch", remember)
+    monkeypatch.setattr("flows.server.deployments.launch", remember)
     ended = eigen("launch", *small_settings(), code=0)
     assert "The run fits" in ended.stdout
     (_, values, run, as_configured) = launches.pop()
@@ -133,7 +133,7 @@ def test_a_launch_that_the_server_refuses_leaves_nothing(monkeypatch: pytest.Mon
             raise InputError("The server refuses the run.")
         return f"{api}/1"
 
-    monkeypatch.setattr("flows.server.launching.launch", launch)
+    monkeypatch.setattr("flows.server.deployments.launch", launch)
     for run, store in (("new", "first"), ("known", "second")):
         before, refusing[:] = digest(folder), [True]
         options = ["--store", store, *small_settings()]
@@ -241,7 +241,7 @@ def test_a_launch_begins_no_second_run_beside_that_of_its_folder(
     RunDirectory.create(elsewhere / "runs", "mine", small_flow_config(Path("runs")).model_dump(mode="json"))
     monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("EIGEN_HOME", str(home.path))
-    monkeypatch.setattr(launching, "launch", lambda api, *_, **__: api)
+    monkeypatch.setattr(deployments, "launch", lambda api, *_, **__: api)
     assert f"add --store {elsewhere / 'runs'} to continue it" in refused("launch", "--run", "mine", *small_settings())
     assert f"in {folder / 'runs'}" in eigen("launch", "--run", "other", *small_settings(), code=0).stdout
     assert "mine, in " in eigen("launch", "--run", "mine", "--store", "runs", code=0).stdout
@@ -311,7 +311,7 @@ def test_status_says_what_a_flow_run_does_and_for_how_long(
 
 
 def test_a_training_prints_its_page_if_a_server_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launching, "run_page_of", lambda _client, api, run: f"{api}/{run}")
+    monkeypatch.setattr(deployments, "run_page_of", lambda _client, api, run: f"{api}/{run}")
     assert printed(print_run_page, "mine") == ""
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:1/api")
     assert printed(print_run_page, "mine") == "  page        http://127.0.0.1:1/api/mine\n"

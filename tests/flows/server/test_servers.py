@@ -32,6 +32,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from eigen_core.common.errors import InputError
 from flows.server import servers
+from flows.server.deployments import enter
 from flows.server.environment import (
     Component,
     client_environment,
@@ -40,7 +41,6 @@ from flows.server.environment import (
     set_umask,
     worker_environment,
 )
-from flows.server.launching import enter
 from flows.server.prefect_internals import RELEASE, keep_training_without_slot
 from flows.server.state_directory import StateDirectory
 from flows.server.up import bring_up

@@ -23,11 +23,11 @@ from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
-from flows.server import deploying, launching
+from flows.server import deployments
 from flows.server.artifacts import artifact_key
+from flows.server.deployments import launch, require_free, resume, run_page_of
 from flows.server.environment import DEPLOYMENT, POOL, SUSPENDED_EVENT, Stopped
 from flows.server.flow_runs import next_flow_run, running_flow_run, trained_run, waiting_flow_run
-from flows.server.launching import launch, require_free, resume, run_page_of
 from flows.server.state_directory import StateDirectory
 from flows.server.status import RunLogs, status_here
 from flows.server.up import DownResult, bring_down
@@ -43,30 +43,30 @@ def api(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="module")
 def deployed(api: str) -> str:
-    with deploying.client_of(api) as client:
-        assert not deploying.is_up_to_date(client)
+    with deployments.client_of(api) as client:
+        assert not deployments.is_up_to_date(client)
         with pytest.raises(InputError, match="has no deployment train/gpu: create it with `eigen deploy`"):
-            deploying.find_deployment(client)
-    deploying.deploy(api)
+            deployments.find_deployment(client)
+    deployments.deploy(api)
     return api
 
 
 @pytest.fixture
 def client(deployed: str) -> Iterator[SyncPrefectClient]:
     """A client of that server; flow runs end with the test."""
-    with deploying.client_of(deployed) as client:
+    with deployments.client_of(deployed) as client:
         yield client
         while (left := running_flow_run(client) or next_flow_run(client)) is not None:
             client.set_flow_run_state(left.id, Cancelled(), force=True)
 
 
 def create(client: SyncPrefectClient, parameters: dict[str, Any], **more: Any) -> FlowRun:
-    return client.create_flow_run_from_deployment(deploying.find_deployment(client).id, parameters=parameters, **more)
+    return client.create_flow_run_from_deployment(deployments.find_deployment(client).id, parameters=parameters, **more)
 
 
 def assert_resuming(client: SyncPrefectClient) -> None:
     """The schedule is on, and resumes rather than begins."""
-    schedule = deploying.resume_schedule(client)
+    schedule = deployments.resume_schedule(client)
     assert schedule is not None
     assert schedule.active
     assert schedule.parameters == {"resume": True}
@@ -74,7 +74,7 @@ def assert_resuming(client: SyncPrefectClient) -> None:
 
 @pytest.mark.thorough
 def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
-    assert deploying.is_up_to_date(client)
+    assert deployments.is_up_to_date(client)
     # A limit of the pool would be held for ever by a run whose process has vanished.
     assert client.read_work_pool(POOL).concurrency_limit is None
     train = client.read_deployment_by_name(DEPLOYMENT)
@@ -84,9 +84,9 @@ def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     assert train.concurrency_options.collision_strategy.value == "CANCEL_NEW"
     (schedule,) = train.schedules
     assert (schedule.slug, schedule.active, schedule.parameters) == ("resume", False, {"resume": True})
-    cleanup = client.read_deployment_by_name(deploying.CLEANUP)
+    cleanup = client.read_deployment_by_name(deployments.CLEANUP)
     assert [found.active for found in cleanup.schedules] == [True]
-    zombie = deploying.zombie_automation(train.id).trigger
+    zombie = deployments.zombie_automation(train.id).trigger
     assert isinstance(zombie, EventTrigger)
     assert zombie.expect == {"prefect.flow-run.*", SUSPENDED_EVENT}
     # Three heartbeats fit, and the slot's lease of 300 s has not ended when the run is taken for dead.
@@ -94,12 +94,12 @@ def test_the_deployments_are_as_they_must_be(client: SyncPrefectClient) -> None:
     assert 3 * heartbeat <= zombie.within.total_seconds() < 300
 
 
-@pytest.mark.parametrize("make", [deploying.resume_automation, deploying.zombie_automation])
+@pytest.mark.parametrize("make", [deployments.resume_automation, deployments.zombie_automation])
 @pytest.mark.parametrize("ours", [True, False])
 def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
     client: SyncPrefectClient, make: Callable[[UUID], AutomationCore], ours: bool
 ) -> None:
-    deployment = deploying.find_deployment(client).id
+    deployment = deployments.find_deployment(client).id
     found = server_automations.AutomationCore.model_validate(make(deployment).model_dump(mode="json"))
     number = deployment if ours else uuid4()
     role, name = {"prefect.resource.role": "deployment"}, {"prefect.resource.name": "gpu"}
@@ -111,19 +111,22 @@ def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
 
 
 def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClient) -> None:
-    deployment = deploying.find_deployment(client).id
-    makers = {deploying.ZOMBIE_NAME: deploying.zombie_automation, deploying.RESUME_NAME: deploying.resume_automation}
+    deployment = deployments.find_deployment(client).id
+    makers = {
+        deployments.ZOMBIE_NAME: deployments.zombie_automation,
+        deployments.RESUME_NAME: deployments.resume_automation,
+    }
     for name, make in makers.items():
         changed = make(deployment).model_copy(update={"enabled": False})
         client.update_automation(client.read_automations_by_name(name)[0].id, changed)
         client.create_automation(make(deployment))
-    others = client.create_automation(deploying.resume_automation(uuid4()))
+    others = client.create_automation(deployments.resume_automation(uuid4()))
     for _ in range(2):
-        deploying.replace_automations(client, deployment)
+        deployments.replace_automations(client, deployment)
         found = [automation for automation in client.read_automations() if automation.id != others]
         assert sorted(automation.name for automation in found) == sorted(makers)
         assert all(automation.enabled for automation in found)
-    assert others in [automation.id for automation in client.read_automations_by_name(deploying.RESUME_NAME)]
+    assert others in [automation.id for automation in client.read_automations_by_name(deployments.RESUME_NAME)]
     client.delete_automation(others)
 
 
@@ -131,52 +134,52 @@ def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClie
 def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
     client: SyncPrefectClient, deployed: str
 ) -> None:
-    deploying.set_resuming(client, True)
-    cleanup = client.read_deployment_by_name(deploying.CLEANUP)
+    deployments.set_resuming(client, True)
+    cleanup = client.read_deployment_by_name(deployments.CLEANUP)
     client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
     before = {automation.name for automation in client.read_automations()}
-    client.delete_automation(client.read_automations_by_name(deploying.RESUME_NAME)[0].id)
-    assert not deploying.is_up_to_date(client)
-    deploying.deploy(deployed)
-    assert deploying.is_up_to_date(client)
+    client.delete_automation(client.read_automations_by_name(deployments.RESUME_NAME)[0].id)
+    assert not deployments.is_up_to_date(client)
+    deployments.deploy(deployed)
+    assert deployments.is_up_to_date(client)
     assert_resuming(client)
-    assert [found.active for found in client.read_deployment_by_name(deploying.CLEANUP).schedules] == [False]
+    assert [found.active for found in client.read_deployment_by_name(deployments.CLEANUP).schedules] == [False]
     assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
 
 
 def test_switched_off_and_on_the_schedule_still_resumes(client: SyncPrefectClient) -> None:
     for active in (False, True):
-        deploying.set_resuming(client, active)
-        schedule = deploying.resume_schedule(client)
+        deployments.set_resuming(client, active)
+        schedule = deployments.resume_schedule(client)
         assert schedule is not None
         assert schedule.active is active
     assert_resuming(client)
     # The switch on Prefect's own page removes the parameters; the next launch sets them right.
-    deployment = deploying.find_deployment(client)
+    deployment = deployments.find_deployment(client)
     client.update_deployment_schedule(deployment.id, deployment.schedules[0].id, active=True)
-    assert deploying.find_deployment(client).schedules[0].parameters == {}
-    deploying.set_resuming(client, True)
+    assert deployments.find_deployment(client).schedules[0].parameters == {}
+    deployments.set_resuming(client, True)
     assert_resuming(client)
 
 
 def test_a_deploy_that_fails_half_way_changes_no_switch(
     client: SyncPrefectClient, deployed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    deploying.set_resuming(client, True)
+    deployments.set_resuming(client, True)
 
     def half(api: str) -> None:
         assert api == deployed
-        deploying.set_resuming(client, False)
+        deployments.set_resuming(client, False)
         raise Stopped("half-way")
 
-    monkeypatch.setattr(deploying, "_run_prefect_deploy", half)
+    monkeypatch.setattr(deployments, "_run_prefect_deploy", half)
     with pytest.raises(Stopped, match="half-way"):
-        deploying.deploy(deployed)
+        deployments.deploy(deployed)
     assert_resuming(client)
 
 
 def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
-    deploying.set_resuming(client, False)
+    deployments.set_resuming(client, False)
     values = {**SMALL, "generations": 2}
     page = launch(deployed, values, "mine", print)
     pages, _, number = page.rpartition("/")
@@ -249,9 +252,9 @@ def test_a_launch_waits_for_what_ends_in_a_moment(
     # Without a process, Prefect takes what is to be cancelled for cancelled.
     client.update_flow_run(ending.id, infrastructure_pid="1")
     client.set_flow_run_state(ending.id, state, force=True)
-    monkeypatch.setattr(launching, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(deployments, "_POLL_SECONDS", 0.0)
     with monkeypatch.context() as patch:
-        patch.setattr(launching, "_ENDING_TIMEOUT_SECONDS", 0.0)
+        patch.setattr(deployments, "_ENDING_TIMEOUT_SECONDS", 0.0)
         with pytest.raises(InputError, match=r"flow run ending, .*wait until it has ended"):
             launch(deployed, {}, "mine", print)
     said: list[str] = []
@@ -282,7 +285,7 @@ def test_what_has_waited_for_its_process_for_too_long_is_not_taken_for_a_trainin
 
 
 def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefectClient, deployed: str) -> None:
-    deploying.set_resuming(client, False)
+    deployments.set_resuming(client, False)
     assert resume(deployed, always=False) is None
     page = resume(deployed)
     assert page is not None
@@ -298,13 +301,13 @@ def test_what_was_stopped_goes_on_once_if_it_is_to_be_resumed(client: SyncPrefec
 def test_what_was_killed_with_its_server_goes_on_once_its_worker_has_reported_it(
     client: SyncPrefectClient, deployed: str
 ) -> None:
-    deploying.set_resuming(client, True)
+    deployments.set_resuming(client, True)
     killed = create(client, {"resume": True}, state=Running())
     client.update_flow_run_labels(killed.id, {"prefect.worker.name": "mine"})
     assert resume(deployed, always=False) is None
 
     def report() -> None:
-        with deploying.client_of(deployed) as of_worker:
+        with deployments.client_of(deployed) as of_worker:
             of_worker.set_flow_run_state(killed.id, Crashed(), force=True)
 
     reporting = threading.Timer(2.0, report)
@@ -376,44 +379,44 @@ def test_a_run_has_the_newest_of_its_pages(client: SyncPrefectClient, deployed: 
 
 
 def test_an_alert_is_set_once_and_removed_with_its_address(client: SyncPrefectClient) -> None:
-    deployment = deploying.find_deployment(client).id
+    deployment = deployments.find_deployment(client).id
     for url in ("http://127.0.0.1:1/first", "http://127.0.0.1:1/second"):
-        deploying.set_alert(client, deployment, url)
-    (found,) = client.read_automations_by_name(deploying.ALERT_NAME)
+        deployments.set_alert(client, deployment, url)
+    (found,) = client.read_automations_by_name(deployments.ALERT_NAME)
     assert isinstance(found.trigger, EventTrigger)
     assert str(deployment) in str(found.trigger.match_related)
     block = client.read_block_document_by_name("eigen-alert", "webhook", include_secrets=True)
     assert block.data["url"] == "http://127.0.0.1:1/second"
     with pytest.raises(InputError, match="'nonsense' cannot be called"):
-        deploying.set_alert(client, deployment, "nonsense")
+        deployments.set_alert(client, deployment, "nonsense")
     for _ in range(2):
-        deploying.remove_alert(client, deployment)
-        assert client.read_automations_by_name(deploying.ALERT_NAME) == []
+        deployments.remove_alert(client, deployment)
+        assert client.read_automations_by_name(deployments.ALERT_NAME) == []
         with pytest.raises(ObjectNotFound):
             client.read_block_document_by_name("eigen-alert", "webhook")
 
 
 @pytest.mark.thorough
 def test_all_that_was_brought_can_be_removed(client: SyncPrefectClient, deployed: str) -> None:
-    others = client.create_automation(deploying.resume_automation(uuid4()))
-    deploying.set_alert(client, deploying.find_deployment(client).id, "http://127.0.0.1:1/")
+    others = client.create_automation(deployments.resume_automation(uuid4()))
+    deployments.set_alert(client, deployments.find_deployment(client).id, "http://127.0.0.1:1/")
     for _ in range(2):
-        deploying.remove(client)
-        assert not deploying.is_up_to_date(client)
+        deployments.remove(client)
+        assert not deployments.is_up_to_date(client)
         assert [found.id for found in client.read_automations()] == [others]
-        for name in (DEPLOYMENT, deploying.CLEANUP):
+        for name in (DEPLOYMENT, deployments.CLEANUP):
             with pytest.raises(ObjectNotFound):
                 client.read_deployment_by_name(name)
         with pytest.raises(ObjectNotFound):
             client.read_work_pool(POOL)
     client.delete_automation(others)
-    deploying.deploy(deployed)
-    assert deploying.is_up_to_date(client)
+    deployments.deploy(deployed)
+    assert deployments.is_up_to_date(client)
 
 
 def test_a_server_that_does_not_answer_is_a_sentence() -> None:
     with (
         pytest.raises(Stopped, match=r"The server at http://127\.0\.0\.1:1/api does not answer"),
-        deploying.client_of("http://127.0.0.1:1/api") as client,
+        deployments.client_of("http://127.0.0.1:1/api") as client,
     ):
         client.read_work_pools()
