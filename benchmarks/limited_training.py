@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> None:
     # Opened now: at the end there may be no memory left.
     notes = open(limits.notes, "w")  # noqa: SIM115 - open until the process ends
     atexit.register(lambda: print(sum(held.nbytes for held in HELD), most_addresses(), file=notes, flush=True))
-    from flows.server.environment import prepare_environment
+    from flows.server.prefect_settings import prepare_environment
 
     prepare_environment()
     if limits.appetite is not None:

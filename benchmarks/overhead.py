@@ -23,7 +23,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.machine import tune_allocator
 from eigen_core.run import train_run
 from eigen_core.training.runs import status_of
-from flows.server.environment import flow_environment
+from flows.server.prefect_settings import flow_environment
 
 _GENERATIONS = 11
 _TURNS = 3

@@ -45,7 +45,7 @@ from eigen_core.reporting.style import BLUE, INK, figure_file, generation_axis, 
 from eigen_core.task.market import MarketTask
 from eigen_core.trading import TradingEnvironment
 from eigen_core.training.listener import Listener, observed_by
-from flows.server.environment import prepare_environment
+from flows.server.prefect_settings import prepare_environment
 
 LIMIT_MB = 1.0
 """Largest growth of the resident memory over 100 generations, in the second half of the run (MB)."""

@@ -23,7 +23,7 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.config.explain import settings
 from eigen_core.config.loading import config_from_values
 from eigen_core.generation import snapshot
-from flows.server import environment as names
+from flows.server import flow_runs as names
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -212,6 +212,11 @@ def check_run_name(name: str) -> str:
     return name
 
 
+def default_run_name(preset: str, moment: datetime | None = None) -> str:
+    """Return the name of a run that a user does not name: its preset and a moment (UTC), by default now."""
+    return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
 class LocalStore(Store):
     """A folder, which need not exist yet. Its file system must have hard links, which make `create` atomic."""
 

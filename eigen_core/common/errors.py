@@ -22,3 +22,11 @@ class WorkerLostError(RuntimeError):
 
 class SchedulerLostError(RuntimeError):
     """The workers' scheduler is unreachable. The run can be resumed once the scheduler runs again."""
+
+
+class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
+    """A training ended before its last generation; the message says why, what is safe and how to continue."""
+
+
+class StoppedByMemory(Stopped):
+    """A training was refused, or ended, because it would have run out of memory."""

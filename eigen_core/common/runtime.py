@@ -6,13 +6,16 @@ none of them.
 
 import hashlib
 import os
+import re
 import shutil
 import subprocess
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import Literal
+
+from eigen_core.common.errors import InputError
 
 Instructions = Literal["auto", "avx2"]
 
@@ -106,6 +109,18 @@ def stop_with_this_process(pid: int, kill_after_seconds: int | None = None) -> C
         os.close(writing)
 
     return release
+
+
+def set_umask(environ: Mapping[str, str]) -> None:
+    """Let only the owner read files of this process and its children, unless EIGEN_UMASK allows others.
+
+    Raises:
+        InputError: EIGEN_UMASK is no umask.
+    """
+    text = environ.get("EIGEN_UMASK", "") or "077"
+    if not re.fullmatch(r"0?[0-7]{3}", text):
+        raise InputError(f"EIGEN_UMASK is '{text}', which is no umask: write three octal digits, such as 027.")
+    os.umask(int(text, 8))
 
 
 def default_cache_root() -> Path:

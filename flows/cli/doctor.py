@@ -52,7 +52,7 @@ _DRIVER = Path("/proc/driver/nvidia/version")
 @run_options("preset", "assignments", "data", "store", "device")
 def doctor(*, options: RunOptions, as_json: Json = False) -> None:
     """Check what a training needs here, and say what to do: exit code 0 if nothing failed, 1 otherwise."""
-    from flows.server.environment import prepare_environment
+    from flows.server.prefect_settings import prepare_environment
     from flows.server.servers import server_for_training
     from flows.server.state_directory import StateDirectory
 

@@ -11,10 +11,10 @@ from rich.console import Console
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration, size
-from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, number, run_options
+from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, number, require_addresses, run_options
 from flows.cli.display import progress_shown
 from flows.cli.printing import PlainTable, attributes, print_fact, print_line, print_result
-from flows.server.environment import prepare_environment, require_addresses
+from flows.server.prefect_settings import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

@@ -8,19 +8,19 @@ from contextlib import nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urlsplit
 
 import typer
 from rich.console import Console
 
-from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder
-from eigen_core.common.errors import InputError
+from eigen_core.checkpoint.store import check_run_name, default_run_name, is_remote, store_folder
+from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.text import rough_duration
 from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, option, run_options
 from flows.cli.display import stopped_gently
 from flows.cli.printing import PlainTable, Styled, output_console, print_fact, print_json, print_line, print_result, say
-from flows.server.environment import HOST, Component, Stopped, api_at, default_run_name, own_environment, ui_of
+from flows.server.prefect_settings import HOST, api_at, own_environment, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
@@ -195,7 +195,7 @@ def up(
         bool, flag("--resume", "Go on with what was launched last, else the newest unfinished run.")
     ] = False,
     foreground: Annotated[bool, flag("--foreground", "Run until SIGTERM or Ctrl-C, then stop everything.")] = False,
-    only: Annotated[Component | None, option("server|worker", "Start this component alone.")] = None,
+    only: Annotated[Literal["server", "worker"] | None, option("server|worker", "Start this component alone.")] = None,
 ) -> None:
     """Start what does not run yet of server, deployments and worker, in the background."""
     from flows.server import servers

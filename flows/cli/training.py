@@ -10,25 +10,28 @@ from typing import TYPE_CHECKING, Annotated
 
 from rich.console import Console
 
-from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, is_remote, open_store
-from eigen_core.common.errors import InputError, SchedulerLostError, WorkerLostError
+from eigen_core.checkpoint.store import StoreUnavailableError, check_run_name, default_run_name, is_remote, open_store
+from eigen_core.common.errors import InputError, SchedulerLostError, Stopped, StoppedByMemory, WorkerLostError
 from eigen_core.common.progress import progress_to
+from eigen_core.common.runtime import set_umask
 from eigen_core.training.listener import observed_by
-from flows.cli.common import MEMORY_ADVICE, RunName, RunOptions, examples, flag, option, run_options, store_of
+from flows.cli.common import (
+    MEMORY_ADVICE,
+    RunName,
+    RunOptions,
+    examples,
+    flag,
+    option,
+    require_addresses,
+    run_options,
+    store_of,
+)
 from flows.cli.display import ConsoleHandler, Display, display_on, stop_signals
 from flows.cli.plan import print_plan
 from flows.cli.printing import output_console, print_line, say
 from flows.cli.runs import command_for, print_ending
 from flows.cli.server import print_run_page
-from flows.server.environment import (
-    RUNNING_NAME,
-    Stopped,
-    StoppedByMemory,
-    default_run_name,
-    prepare_environment,
-    require_addresses,
-    set_umask,
-)
+from flows.server.prefect_settings import prepare_environment
 
 if TYPE_CHECKING:
     from eigen_core.config import Config
@@ -274,6 +277,7 @@ def train_as_flows(runs: "Sequence[tuple[str, Config]]", display: Display) -> No
     # Prefect's API gets information too.
     logging.getLogger("eigen_core").setLevel(logging.INFO)
     import flows.server.training  # noqa: F401
+    from flows.server.flow_runs import RUNNING_NAME
     from flows.server.flows import train_flow
 
     with _shown_on(display, *runs[0]):

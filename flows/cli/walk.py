@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from flows.cli import run_processes, training
@@ -16,7 +16,6 @@ from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option,
 from flows.cli.judging import COMPARED, account_document, accounts_of, print_figures
 from flows.cli.printing import PlainTable, attributes, output_console, print_fact, print_line, print_result
 from flows.cli.run_processes import IsStopped, Train, WholeRun
-from flows.server.environment import Stopped
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

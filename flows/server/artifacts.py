@@ -25,7 +25,7 @@ from prefect.logging import get_run_logger
 from prefect.settings import PREFECT_API_REQUEST_TIMEOUT, PREFECT_CLIENT_MAX_RETRIES, Settings, temporary_settings
 
 from eigen_core.reporting.tables import Row
-from flows.server.environment import prepare_environment
+from flows.server.prefect_settings import prepare_environment
 from flows.server.servers import answers, configured_api
 
 if TYPE_CHECKING:

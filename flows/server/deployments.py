@@ -29,25 +29,19 @@ from prefect.types import SecretDict
 from pydantic import SecretStr
 
 from eigen_core import __version__
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.runtime import code_digest
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
 from flows.server.artifacts import artifact_key
-from flows.server.environment import (
+from flows.server.flow_runs import (
     BLOCKED_NAME,
     DEPLOYMENT,
-    FOLDER_VARIABLE,
     PLAN_NAME,
     POOL,
+    RESUME,
     SCHEDULED_TAG,
     SUSPENDED_EVENT,
-    Stopped,
-    client_environment,
-    ui_of,
-)
-from flows.server.flow_runs import (
-    RESUME,
     has_lost_process,
     is_choosing,
     next_flow_run,
@@ -57,6 +51,7 @@ from flows.server.flow_runs import (
     trained_run,
     waiting_flow_run,
 )
+from flows.server.prefect_settings import FOLDER_VARIABLE, client_environment, ui_of
 from flows.server.state_directory import wait_until
 
 CLEANUP = "cleanup/weekly"

@@ -23,27 +23,47 @@ from prefect.logging import get_logger, get_run_logger
 from prefect.runtime import flow_run
 from prefect.states import Cancelled, Crashed, Running
 
-from eigen_core.checkpoint.store import StoreUnavailableError
+from eigen_core.checkpoint.store import StoreUnavailableError, default_run_name
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, HoldoutResult, Telemetry
 from eigen_core.config import Config
 from eigen_core.training.listener import Listener, Training
 from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
-from flows.server.environment import (
-    DEPLOYMENT,
-    POOL,
-    RUNNING_NAME,
-    SCHEDULED_TAG,
-    SUSPENDED_EVENT,
-    default_run_name,
-    run_tag,
-    tagged_run,
-)
 from flows.server.prefect_internals import LIMIT_REACHED
 from flows.server.state_directory import ProcessRecord, wait_until
 
 if TYPE_CHECKING:
     from eigen_core.training.journals import Start
+
+POOL = "eigen-gpu"
+"""The work pool of the worker."""
+DEPLOYMENT = "train/gpu"
+"""The deployment that trains."""
+
+# Names of the states in which a flow run of this deployment may end, besides Prefect's own.
+FINISHED_NAME = "AlreadyFinished"
+RUNNING_NAME = "AlreadyRunning"
+NOTHING_NAME = "NothingToDo"
+SUSPENDED_NAME = "StillSuspended"
+GUARD_NAME = "MemoryGuard"
+PLAN_NAME = "MemoryPlan"
+BLOCKED_NAME = "Blocked"
+
+SCHEDULED_TAG = "auto-scheduled"
+"""Prefect's tag of flow runs that a schedule creates; Eigen's schedule resumes runs."""
+
+SUSPENDED_EVENT = "eigen.flow-run.suspended"
+"""Event: the process of a suspended flow run ends."""
+
+
+def run_tag(run: str) -> str:
+    return f"run:{run}"
+
+
+def tagged_run(tags: Iterable[str]) -> str | None:
+    """Return the run that a flow run with these tags trains; None if no tag names one."""
+    return next((tag.removeprefix("run:") for tag in tags if tag.startswith("run:")), None)
+
 
 # Longer than any process takes to start, and as long as the server leases a concurrency slot to it.
 _PENDING_SECONDS = 300.0

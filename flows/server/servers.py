@@ -21,8 +21,8 @@ from urllib.parse import urlsplit
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import has_credentials
-from flows.server.environment import HOST, api_at, client_environment, server_environment
 from flows.server.prefect_internals import SERVER_IN_MEMORY, known_revisions
+from flows.server.prefect_settings import HOST, api_at, client_environment, server_environment
 from flows.server.state_directory import StateDirectory
 
 if TYPE_CHECKING:

@@ -10,18 +10,20 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from eigen_core.checkpoint.locks import FileLock, ProcessIdentity
 from eigen_core.checkpoint.store import check_run_name, is_remote, store_folder, store_from_environment
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.files import explained, replacing
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
-from flows.server.environment import Component, Stopped
+
+Component = Literal["server", "worker"]
+COMPONENTS: tuple[Component, ...] = ("server", "worker")
 
 _POLL_SECONDS = 0.1
 _KILLED_SECONDS = 10.0

@@ -12,10 +12,10 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field, InstanceOf, PlainSerializer, field_serializer
 
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, Stopped
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.runs import Run, RunStatus, runs_in, status_of
-from flows.server.environment import Stopped, run_tag, ui_of
+from flows.server.prefect_settings import ui_of
 from flows.server.servers import answers, configured_api
 from flows.server.state_directory import ProcessRecord, StateDirectory, store_here
 
@@ -277,7 +277,7 @@ class RunLogs:
     def _flow_runs(self) -> Iterator["FlowRun"]:
         from prefect.client.schemas.filters import FlowRunFilter
 
-        from flows.server.flow_runs import TRAININGS
+        from flows.server.flow_runs import TRAININGS, run_tag
 
         # A flow run that ended before its start has no tag, but `eigen launch` named it after the run.
         either = {"operator": "or_", "tags": {"all_": [run_tag(self._run)]}, "name": {"any_": [self._run]}}

@@ -18,6 +18,7 @@ from eigen_core.checkpoint.locks import LeaseHeldError, RunLockedError
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError
+from eigen_core.common.runtime import set_umask
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, values_of_environment
@@ -30,7 +31,7 @@ from eigen_core.run import train_run
 from eigen_core.training import journals
 from eigen_core.training.runs import Run, require_named, require_store, runs_in
 from eigen_core.training.stop_requests import stop_requests_unmasked
-from flows.server import environment, flow_runs
+from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
 from flows.server.state_directory import StateDirectory
@@ -44,7 +45,7 @@ STOP_REQUESTS = (TerminationSignal, Pause)
 R = TypeVar("R")
 
 # States after which the schedule has nothing to resume, at least not without a user's help.
-_LAST_NAMES = (environment.FINISHED_NAME, environment.NOTHING_NAME, environment.BLOCKED_NAME, environment.PLAN_NAME)
+_LAST_NAMES = (flow_runs.FINISHED_NAME, flow_runs.NOTHING_NAME, flow_runs.BLOCKED_NAME, flow_runs.PLAN_NAME)
 
 
 @dataclass(frozen=True)
@@ -120,18 +121,16 @@ def _run_to_resume(config: Config) -> ChosenRun | State[None]:
             request, stopped = known, stopped or known.stopped
     if request is not None and request.is_suspended:
         flow_runs.name_flow_run(f"{request.run} is suspended")
-        return Completed(name=environment.SUSPENDED_NAME, message=stopped)
+        return Completed(name=flow_runs.SUSPENDED_NAME, message=stopped)
     flow_runs.name_flow_run("nothing to resume")
     nothing = "The last requested run is complete" if request is not None else "Every run is complete or stopped"
-    return Completed(name=environment.NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
+    return Completed(name=flow_runs.NOTHING_NAME, message=stopped or f"{nothing} in {config.checkpoint.store}.")
 
 
 def _requested_run(config: Config, request: flow_runs.TrainingRequest) -> ChosenRun | State[None]:
     """Return the run of a request whose process has ended: as requested, until its configuration is in its store."""
     if request.waits:
-        return Completed(
-            name=environment.RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it."
-        )
+        return Completed(name=flow_runs.RUNNING_NAME, message=f"Flow run {request.flow_run.name} is about to train it.")
     asked = request.parameters or {}
     given = with_own_settings(Config.model_validate(asked.get("config") or {}), request.run)
     resume = bool(asked.get("resume"))
@@ -219,16 +218,16 @@ def _with_store_of_environment(config: Config) -> Config:
 
 
 def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[None] | None:
-    environment.set_umask(os.environ)
+    set_umask(os.environ)
     resume = resume or (run is None and flow_runs.is_scheduled())
     # A flow run that is resumed after a suspension has the tag of the run that it trained.
-    run = run or (environment.tagged_run(runtime.flow_run.tags) if resume else None)
+    run = run or (flow_runs.tagged_run(runtime.flow_run.tags) if resume else None)
     chosen: ChosenRun | State[None] | None = None
     try:
         chosen = choose_run(with_own_settings(config, run), run, resume=resume)
         ended = _train(chosen) if isinstance(chosen, ChosenRun) else chosen
     except (RunLockedError, LeaseHeldError) as error:
-        return Completed(name=environment.RUNNING_NAME, message=str(error))
+        return Completed(name=flow_runs.RUNNING_NAME, message=str(error))
     except Pause:
         _keep_stop(chosen)
         flow_runs.report_suspension()
@@ -242,7 +241,7 @@ def train_flow_run(config: Config, run: str | None, *, resume: bool) -> State[No
             _exit_now()
         raise
     except journals.BlockedError as error:
-        ended = Failed(name=environment.BLOCKED_NAME, message=str(error), data=error)
+        ended = Failed(name=flow_runs.BLOCKED_NAME, message=str(error), data=error)
     except InputError:
         # A run that was trained before can be again, once its store or its data are corrected.
         if not resume:
@@ -270,14 +269,14 @@ def _train(run: ChosenRun) -> State[None] | None:
             )
         except RunTooLargeError as error:
             pages.show_plan(error.run_plan)
-            return Failed(name=environment.PLAN_NAME, message=str(error), data=error)
+            return Failed(name=flow_runs.PLAN_NAME, message=str(error), data=error)
         except MemoryGuardError as error:
             pages.ended(str(error))
-            return Failed(name=environment.GUARD_NAME, message=str(error), data=error)
+            return Failed(name=flow_runs.GUARD_NAME, message=str(error), data=error)
     if trained:
         return None
     return Completed(
-        name=environment.FINISHED_NAME, message=f"Run {run.name} has all {run.config.generations} generations."
+        name=flow_runs.FINISHED_NAME, message=f"Run {run.name} has all {run.config.generations} generations."
     )
 
 

@@ -13,12 +13,20 @@ from pathlib import Path
 from prefect.client.orchestration import SyncPrefectClient
 
 from eigen_core.checkpoint.store import store_from_environment
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, Stopped
 from flows.server import servers
 from flows.server.deployments import client_of, deploy, is_up_to_date
-from flows.server.environment import COMPONENTS, POOL, Component, Stopped, api_at, ui_of, worker_environment
-from flows.server.flow_runs import last_heartbeat, report_lost, running_flow_run
-from flows.server.state_directory import LocalProcess, ProcessRecord, StateDirectory, last_words, wait_until
+from flows.server.flow_runs import POOL, last_heartbeat, report_lost, running_flow_run
+from flows.server.prefect_settings import api_at, ui_of, worker_environment
+from flows.server.state_directory import (
+    COMPONENTS,
+    Component,
+    LocalProcess,
+    ProcessRecord,
+    StateDirectory,
+    last_words,
+    wait_until,
+)
 
 Say = Callable[[str], None]
 

@@ -17,7 +17,7 @@ from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.config import Config
 from flows.server.artifacts import artifact_key
-from flows.server.environment import FINISHED_NAME
+from flows.server.flow_runs import FINISHED_NAME
 from flows.server.flows import cleanup_flow, train_flow
 
 pytestmark = pytest.mark.usefixtures("prefect_api")

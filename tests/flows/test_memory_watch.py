@@ -28,7 +28,7 @@ from eigen_core.machine import MemoryGuardError
 from eigen_core.training.journals import memory_reports
 from eigen_core.training.runs import status_of
 from flows.server.artifacts import artifact_key
-from flows.server.environment import GUARD_NAME
+from flows.server.flow_runs import GUARD_NAME
 
 MB = 1_000_000
 ROOM_GB = 0.25

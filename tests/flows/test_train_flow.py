@@ -25,7 +25,7 @@ from eigen_core.common.records import GenerationRecord
 from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.runs import Run, status_of
-from flows.server.environment import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
+from flows.server.flow_runs import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.server.flows import train_flow
 from flows.server.training import unfinished_runs
 

@@ -20,7 +20,7 @@ from kept_database import begin_with_copy, kept_file
 
 from eigen_core.config.loading import parse_assignments
 from eigen_core.training.runs import RunStatus, status_of
-from flows.server.environment import POOL
+from flows.server.flow_runs import POOL
 from flows.server.state_directory import StateDirectory
 
 T = TypeVar("T")

@@ -19,7 +19,7 @@ from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError, open_store
-from eigen_core.common.errors import WorkerLostError
+from eigen_core.common.errors import Stopped, WorkerLostError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
@@ -27,7 +27,6 @@ from eigen_core.market import build_panel
 from eigen_core.training.runs import status_of
 from flows.cli.display import Display
 from flows.cli.training import explained
-from flows.server.environment import Stopped
 
 GENERATIONS = 6
 UPLOADS = Fault("status", method="POST|PUT", path="upload", times=None)

@@ -22,13 +22,13 @@ from eigen_core.checkpoint.run_contents import RunContents, RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import open_store
+from eigen_core.common.errors import Stopped
 from eigen_core.config.loading import load_config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.judging.walk_forward import plan_walk, with_purge
 from eigen_core.market import build_panel
 from eigen_core.training.runs import Run, runs_in, status_of
 from flows.cli.run_processes import IsStopped, RunEnd, WholeRun
-from flows.server.environment import Stopped
 from flows.server.flows import train_flow
 
 

@@ -12,7 +12,7 @@ import pytest
 from cli_cases import eigen
 from flow_cases import eigen_environment
 
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
 from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
 from flows.cli.run_processes import (
     IsStopped,
@@ -24,7 +24,6 @@ from flows.cli.run_processes import (
     whole_run,
     whole_runs,
 )
-from flows.server.environment import Stopped, StoppedByMemory
 
 
 @pytest.fixture

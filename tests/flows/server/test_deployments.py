@@ -22,12 +22,19 @@ from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Cancelling, Crashed, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.common.errors import InputError
+from eigen_core.common.errors import InputError, Stopped
 from flows.server import deployments
 from flows.server.artifacts import artifact_key
 from flows.server.deployments import launch, require_free, resume, run_page_of
-from flows.server.environment import DEPLOYMENT, POOL, SUSPENDED_EVENT, Stopped
-from flows.server.flow_runs import next_flow_run, running_flow_run, trained_run, waiting_flow_run
+from flows.server.flow_runs import (
+    DEPLOYMENT,
+    POOL,
+    SUSPENDED_EVENT,
+    next_flow_run,
+    running_flow_run,
+    trained_run,
+    waiting_flow_run,
+)
 from flows.server.state_directory import StateDirectory
 from flows.server.status import RunLogs, status_here
 from flows.server.up import DownResult, bring_down

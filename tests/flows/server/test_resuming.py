@@ -30,16 +30,19 @@ from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
 from eigen_core.training.runs import status_of
 from flows.server import flow_runs, training
-from flows.server.environment import (
+from flows.server.flow_runs import (
     BLOCKED_NAME,
     FINISHED_NAME,
     NOTHING_NAME,
+    RESUME,
     RUNNING_NAME,
     SUSPENDED_EVENT,
     SUSPENDED_NAME,
     run_tag,
+    schedule_of,
+    set_schedule,
+    stop_resuming,
 )
-from flows.server.flow_runs import RESUME, schedule_of, set_schedule, stop_resuming
 from flows.server.flows import train_flow
 from flows.server.training import unfinished_runs
 

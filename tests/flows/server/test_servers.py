@@ -31,18 +31,12 @@ from starlette.testclient import TestClient
 from starlette.websockets import WebSocketDisconnect
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.runtime import set_umask
 from flows.server import servers
 from flows.server.deployments import enter
-from flows.server.environment import (
-    Component,
-    client_environment,
-    own_origins,
-    server_environment,
-    set_umask,
-    worker_environment,
-)
 from flows.server.prefect_internals import RELEASE, keep_training_without_slot
-from flows.server.state_directory import StateDirectory
+from flows.server.prefect_settings import client_environment, own_origins, server_environment, worker_environment
+from flows.server.state_directory import Component, StateDirectory
 from flows.server.up import bring_up
 
 NOWHERE = "http://127.0.0.1:1/api"

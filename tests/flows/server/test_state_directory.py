@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from operation_cases import sleeping
 
-from eigen_core.common.errors import InputError
-from flows.server.environment import Stopped
+from eigen_core.common.errors import InputError, Stopped
 from flows.server.state_directory import LocalProcess, StateDirectory
 
 

@@ -17,9 +17,8 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Cancelling, Pending, Running
 
 from eigen_core.checkpoint.run_directory import RunDirectory
-from flows.server.environment import COMPONENTS
 from flows.server.flow_runs import report_lost
-from flows.server.state_directory import ProcessRecord, StateDirectory
+from flows.server.state_directory import COMPONENTS, ProcessRecord, StateDirectory
 from flows.server.training import unfinished_runs
 
 

@@ -1,50 +1,13 @@
-"""Names of states and tags, and the environment variables of processes that run flows, servers and workers."""
+"""Prefect's settings for the server, the worker, flows and clients, as environment variables."""
 
 import json
 import os
-import re
-import resource
 import warnings
-from collections.abc import Iterable, Mapping
-from datetime import UTC, datetime
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
 from urllib.parse import urlsplit
 
-from eigen_core.common.errors import InputError
-from eigen_core.common.text import size
 from flows.server.prefect_internals import EVENTS_IN_ORDER_OF_ARRIVAL, LEASES_IN_FILES
-
-Component = Literal["server", "worker"]
-COMPONENTS: tuple[Component, ...] = ("server", "worker")
-
-FINISHED_NAME = "AlreadyFinished"
-RUNNING_NAME = "AlreadyRunning"
-NOTHING_NAME = "NothingToDo"
-SUSPENDED_NAME = "StillSuspended"
-GUARD_NAME = "MemoryGuard"
-PLAN_NAME = "MemoryPlan"
-BLOCKED_NAME = "Blocked"
-
-SCHEDULED_TAG = "auto-scheduled"
-"""Prefect's tag of flow runs that a schedule creates; Eigen's schedule resumes runs."""
-
-SUSPENDED_EVENT = "eigen.flow-run.suspended"
-"""Event: the process of a suspended flow run ends."""
-
-
-def run_tag(run: str) -> str:
-    return f"run:{run}"
-
-
-def tagged_run(tags: Iterable[str]) -> str | None:
-    """Return the run that a flow run with these tags trains; None if no tag names one."""
-    return next((tag.removeprefix("run:") for tag in tags if tag.startswith("run:")), None)
-
-
-def default_run_name(preset: str, moment: datetime | None = None) -> str:
-    return f"{preset}-{moment or datetime.now(UTC):%Y%m%d-%H%M%S}"
-
 
 # Prefect keeps the event of each state of a task run for a week: three quarters of what a training adds to the
 # database. These routine events are deleted sooner.
@@ -76,8 +39,6 @@ _FLOW_DEFAULTS = {
     "MALLOC_ARENA_MAX": "2",
 }
 
-_UMASK = "EIGEN_UMASK"
-
 
 def prepare_environment() -> None:
     """Set the environment of Prefect and the C library where the user has not set it."""
@@ -92,23 +53,9 @@ def flow_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return {**_FLOW_DEFAULTS, **environ}
 
 
-def set_umask(environ: Mapping[str, str]) -> None:
-    """Let only the owner read files of this process and its children, unless EIGEN_UMASK allows others.
-
-    Raises:
-        InputError: EIGEN_UMASK is no umask.
-    """
-    text = environ.get(_UMASK, "") or "077"
-    if not re.fullmatch(r"0?[0-7]{3}", text):
-        raise InputError(f"{_UMASK} is '{text}', which is no umask: write three octal digits, such as 027.")
-    os.umask(int(text, 8))
-
-
 HOST = "127.0.0.1"
 FOLDER_VARIABLE = "EIGEN_FOLDER"
 """Environment variable: the working directory of a worker's flows."""
-POOL = "eigen-gpu"
-DEPLOYMENT = "train/gpu"
 _CORS = "PREFECT_SERVER_CORS_ALLOWED_ORIGINS"
 
 
@@ -163,25 +110,3 @@ def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> di
         **client_environment(environ, api),
         FOLDER_VARIABLE: str(folder),
     }
-
-
-# Address space that importing torch and Prefect takes: measured with torch 2.13 (CPU) and Prefect 3.8.8.
-_LEAST_ADDRESSES = 1_200_000_000
-
-
-class Stopped(Exception):  # noqa: N818 - not always an error: the user may have asked for it
-    """A training ended before its last generation; the message says why, what is safe and how to continue."""
-
-
-class StoppedByMemory(Stopped):
-    """A training was refused, or ended, because it would have run out of memory."""
-
-
-def require_addresses() -> None:
-    """Raise `StoppedByMemory` if RLIMIT_AS is too low to import torch and Prefect."""
-    soft = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if soft != resource.RLIM_INFINITY and soft < _LEAST_ADDRESSES:
-        raise StoppedByMemory(
-            f"RLIMIT_AS (ulimit -v) is {size(soft)} of address space, but torch and Prefect alone take "
-            f"{size(_LEAST_ADDRESSES)}: raise it."
-        )
