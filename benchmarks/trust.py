@@ -18,7 +18,7 @@ from eigen_core.config.loading import load_config
 from eigen_core.judging.trust import TRIAL_PRESET, Trust, TrustTrials, with_trial_settings
 from eigen_core.judging.verdicts import POWER, SIGNIFICANCE
 from eigen_core.reporting.style import BLUE, MUTED, VERMILLION, figure_file
-from flows.cli.display import display_on
+from flows.cli.console import display_on
 from flows.cli.judging import COLUMNS, rows_of, show_trial
 
 _EDGES = (0.05, 0.1, 0.2, 0.3)

@@ -13,7 +13,7 @@ from benchmarks.learning.markets import MARKETS
 from benchmarks.learning.trial import METHODS, run_trial, trial_config
 from eigen_core.common.errors import InputError
 from eigen_core.common.progress import progress_to
-from flows.cli.display import display_on
+from flows.cli.console import display_on
 
 
 def main() -> None:

@@ -23,7 +23,6 @@ from eigen_core.common.records import (
     living,
 )
 from eigen_core.common.text import BYTES_PER_MB, count, duration, number, signed, size
-from eigen_core.reporting.pages import FITNESS_PLOT
 from eigen_core.reporting.style import (
     BLUE,
     CHAMPION,
@@ -53,7 +52,7 @@ from eigen_core.reporting.style import (
     tint,
     value_axis,
 )
-from eigen_core.reporting.tables import NO_GENERATION, champion_in_words, diversity_sentence
+from eigen_core.reporting.tables import FITNESS_PLOT, NO_GENERATION, champion_in_words, diversity_sentence
 
 # A slope over fewer generations means nothing.
 _SLOPE_GENERATIONS = 10

@@ -13,7 +13,7 @@ import typer
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
 from eigen_core.common.text import size
-from flows.cli.printing import say
+from flows.cli.console import say
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

@@ -31,7 +31,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_there
 from eigen_core.common.text import DISTRIBUTION, size
 from flows.cli.common import EXIT_OTHER, Json, RunOptions, run_options
-from flows.cli.printing import output_console, print_json, print_line
+from flows.cli.console import output_console, print_json, print_line
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

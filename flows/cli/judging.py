@@ -29,8 +29,7 @@ from flows.cli.common import (
     run_options,
     store_of,
 )
-from flows.cli.display import progress_shown
-from flows.cli.printing import PlainTable, attributes, print_fact, print_line, print_result
+from flows.cli.console import PlainTable, attributes, print_fact, print_line, print_result, progress_shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from eigen_core.trading import EquityCurve
     from eigen_core.trading.matched_traders import MatchedTraders
     from eigen_core.trading.metrics import Metrics
-    from flows.cli.display import Display
+    from flows.cli.console import Display
 
 COMPARED = ("total_return", "sharpe", "max_drawdown")
 """Metrics by which `--json` compares accounts."""

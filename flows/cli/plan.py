@@ -12,8 +12,7 @@ from rich.console import Console
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import rough_duration, size
 from flows.cli.common import EXIT_MEMORY, LARGEST, Json, RunOptions, examples, number, require_addresses, run_options
-from flows.cli.display import progress_shown
-from flows.cli.printing import PlainTable, attributes, print_fact, print_line, print_result
+from flows.cli.console import PlainTable, attributes, print_fact, print_line, print_result, progress_shown
 from flows.server.prefect_settings import prepare_environment
 
 if TYPE_CHECKING:

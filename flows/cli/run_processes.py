@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
 from eigen_core.common.runtime import environment_without_instructions, stop_with_this_process
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
-from flows.cli.display import stop_signals
+from flows.cli.console import stop_signals
 
 if TYPE_CHECKING:
     from eigen_core.config import Config

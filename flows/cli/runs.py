@@ -15,7 +15,7 @@ from rich.console import Console
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import BYTES_PER_MB, size
 from flows.cli.common import EXIT_OTHER, Json, RunName, Store, flag, option, store_of
-from flows.cli.printing import PlainTable, attributes, output_console, print_fact, print_line, print_result
+from flows.cli.console import PlainTable, attributes, output_console, print_fact, print_line, print_result
 
 if TYPE_CHECKING:
     from eigen_core.common.records import Telemetry

@@ -18,8 +18,17 @@ from eigen_core.checkpoint.store import check_run_name, default_run_name, is_rem
 from eigen_core.common.errors import InputError, Stopped
 from eigen_core.common.text import rough_duration
 from flows.cli.common import EXIT_OTHER, Json, RunName, RunOptions, examples, flag, option, run_options
-from flows.cli.display import stopped_gently
-from flows.cli.printing import PlainTable, Styled, output_console, print_fact, print_json, print_line, print_result, say
+from flows.cli.console import (
+    PlainTable,
+    Styled,
+    output_console,
+    print_fact,
+    print_json,
+    print_line,
+    print_result,
+    say,
+    stopped_gently,
+)
 from flows.server.prefect_settings import HOST, api_at, own_environment, ui_of
 
 if TYPE_CHECKING:

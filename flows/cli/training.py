@@ -26,9 +26,8 @@ from flows.cli.common import (
     run_options,
     store_of,
 )
-from flows.cli.display import ConsoleHandler, Display, display_on, stop_signals
+from flows.cli.console import ConsoleHandler, Display, display_on, output_console, print_line, say, stop_signals
 from flows.cli.plan import print_plan
-from flows.cli.printing import output_console, print_line, say
 from flows.cli.runs import command_for, print_ending
 from flows.cli.server import print_run_page
 from flows.server.prefect_settings import prepare_environment

@@ -13,8 +13,8 @@ from eigen_core.common.progress import progress_to
 from eigen_core.common.text import percent
 from flows.cli import run_processes, training
 from flows.cli.common import Json, RunOptions, RunsOn, examples, number, option, run_options
+from flows.cli.console import PlainTable, attributes, output_console, print_fact, print_line, print_result
 from flows.cli.judging import COMPARED, account_document, accounts_of, print_figures
-from flows.cli.printing import PlainTable, attributes, output_console, print_fact, print_line, print_result
 from flows.cli.run_processes import IsStopped, Train, WholeRun
 
 if TYPE_CHECKING:

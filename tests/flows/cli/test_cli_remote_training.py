@@ -25,7 +25,7 @@ from eigen_core.config import Config
 from eigen_core.generation import evaluate, evolve, start_training, train
 from eigen_core.market import build_panel
 from eigen_core.training.runs import status_of
-from flows.cli.display import Display
+from flows.cli.console import Display
 from flows.cli.training import explained
 
 GENERATIONS = 6

@@ -15,8 +15,17 @@ from hypothesis import strategies as st
 from record_cases import record, telemetry
 from rich.console import Console
 
-from flows.cli.display import ConsoleHandler, Display, StopSignals, display_on, figures, stop_signals
-from flows.cli.printing import PlainTable, print_fact, print_line
+from flows.cli.console import (
+    ConsoleHandler,
+    Display,
+    PlainTable,
+    StopSignals,
+    display_on,
+    figures,
+    print_fact,
+    print_line,
+    stop_signals,
+)
 
 
 def console(*, terminal: bool, width: int = 120, **options: Any) -> tuple[Console, io.StringIO]:
@@ -111,7 +120,7 @@ def test_before_a_training_and_the_second_time_a_signal_ends_the_process_at_once
 ) -> None:
     code = f"""
 import os, time
-from flows.cli.display import stop_signals
+from flows.cli.console import stop_signals
 from rich.console import Console
 with stop_signals(Console(force_terminal=True)) as signals:
     {before}
