@@ -16,7 +16,7 @@ from eigen_core.common.text import exact_clock, size
 from eigen_core.config import Config
 from eigen_core.machine import MemoryGuard, MemoryReport, report_markdown
 from eigen_core.planning.run_plan import RunPlan
-from eigen_core.reporting import pages, tables
+from eigen_core.reporting import tables
 from eigen_core.training.journals import Start, goodput
 from eigen_core.training.listener import Listener, Training
 from flows.server.artifacts import Artifacts, Reporter, artifact_key, client_or_warning, server_is_there
@@ -34,7 +34,7 @@ class RunPages(Listener):
         self._run = run
         self._reporter = reporter
         self._pages = Artifacts()
-        self._overview: pages.Overview | None = None
+        self._overview: tables.Overview | None = None
         self._starts: Sequence[Start] = ()
 
     def __enter__(self) -> Self:
@@ -47,7 +47,7 @@ class RunPages(Listener):
             self.ended(_reason(error))
 
     def show_plan(self, run_plan: RunPlan) -> None:
-        page = pages.plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
+        page = tables.plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
         self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
     def begun(self, training: Training, starts: Sequence[Start]) -> None:
@@ -55,8 +55,8 @@ class RunPages(Listener):
         session, state = training.session, training.state
         newest = session.location.local.newest_manifest() if state.generation else None
         written = None if newest is None else datetime.fromisoformat(newest.created)
-        link = pages.link_to_run(session.location.store.url, self._run)
-        overview = pages.Overview(self._run, self._progress(training), link, checkpoint=written)
+        link = tables.link_to_run(session.location.store.url, self._run)
+        overview = tables.Overview(self._run, self._progress(training), link, checkpoint=written)
         if earlier := sorted(session.directory.plots.glob("*.png")):
             # An earlier process of the run has left them on this machine.
             drawn = datetime.fromtimestamp(earlier[0].stat().st_mtime, UTC)
@@ -65,7 +65,7 @@ class RunPages(Listener):
         self._overview = overview
         self._renew(training)
         held = training.data
-        data = pages.data_page(self._run, held.size, held.lines, held.parts)
+        data = tables.data_page(self._run, held.size, held.lines, held.parts)
         self._show_overview()
         self._markdown("data", lambda: data, f"Data of run {self._run}")
         self.show_plan(training.plan)
@@ -112,14 +112,14 @@ class RunPages(Listener):
     def _renew(self, training: Training, *, is_complete: bool = False) -> None:
         assert self._overview is not None
         state, uploads = training.state, training.session.uploads()
-        telemetry = state.telemetry[-pages.SHOWN_GENERATIONS :]
+        telemetry = state.telemetry[-tables.SHOWN_GENERATIONS :]
         sent = [] if uploads is None else [("Uploads", str(uploads))]
         found = goodput(self._starts, self._overview.checkpoint)
         share = [] if found is None else [("Goodput", str(found).removeprefix("goodput "))]
         self._overview = replace(
             self._overview,
             progress=self._progress(training, is_complete=is_complete),
-            history=state.history[-2 * pages.SHOWN_GENERATIONS :],
+            history=state.history[-2 * tables.SHOWN_GENERATIONS :],
             telemetry=telemetry,
             champion=tables.champion_card(state.history) if state.history else {},
             notes=[*sent, *self._memory(training.guard, telemetry), *share],
@@ -139,13 +139,13 @@ class RunPages(Listener):
                 facts.append(("GPU", f"at most {size(last.device_peak_bytes)} of {guard.device_limit}"))
         return facts
 
-    def _progress(self, training: Training, *, is_complete: bool = False) -> pages.Progress:
+    def _progress(self, training: Training, *, is_complete: bool = False) -> tables.Progress:
         state = training.state
         generations = max(self._config.generations, state.generation)
         # All of a long history is looked through once, when it is shown.
         looked_at = state.telemetry if state.generation == generations else ()
         recent = state.telemetry[-_RECENT:]
-        return pages.Progress(
+        return tables.Progress(
             done=state.generation,
             generations=generations,
             now=datetime.now(UTC),
@@ -165,10 +165,10 @@ class RunPages(Listener):
         key = artifact_key(self._run, kind)
         self._reporter.report(kind, lambda: self._pages.show(key, page(), description))
 
-    def _with_plots(self, overview: pages.Overview, when: str, paths: Sequence[Path]) -> pages.Overview:
+    def _with_plots(self, overview: tables.Overview, when: str, paths: Sequence[Path]) -> tables.Overview:
         try:
-            curve = "\n".join(tables.picture_markdown(path) for path in paths if path.name == pages.FITNESS_PLOT)
-            others = tables.plots_markdown([path for path in paths if path.name != pages.FITNESS_PLOT])
+            curve = "\n".join(tables.picture_markdown(path) for path in paths if path.name == tables.FITNESS_PLOT)
+            others = tables.plots_markdown([path for path in paths if path.name != tables.FITNESS_PLOT])
         except OSError as error:
             get_run_logger().warning("The plots of run %s cannot be shown: %s", self._run, error)
             return overview
