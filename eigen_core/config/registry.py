@@ -77,10 +77,10 @@ ENCODERS: Mapping[str, str] = {
     "tcn": "eigen_core.networks.tcn:TcnEncoder",
 }
 TRACKERS: Mapping[str, str] = {
-    "tensorboard": "eigen_core.reporting.tensorboard:TensorBoardTracker",
-    "mlflow": "eigen_core.reporting.mlflow:MlflowTracker",
+    "tensorboard": "eigen_core.reporting.trackers:TensorBoardTracker",
+    "mlflow": "eigen_core.reporting.trackers:MlflowTracker",
 }
-"""Each tracker needs the extra of the same name."""
+"""Each tracker needs the package, and the extra, of the same name."""
 
 
 def _task_exists(name: str) -> str:
@@ -125,9 +125,10 @@ def load_class(choices: Mapping[str, str], name: str) -> object:
 def tracker_class(name: str) -> Any:  # noqa: ANN401 - a `Tracker`, which is above this package
     """Return the class of a tracker; raise `InputError` if the package that it needs is not installed."""
     try:
-        return load_class(TRACKERS, name)
+        import_module(name)
     except ModuleNotFoundError as error:
         raise InputError(
             f"reporting.trackers: {name} needs the package {error.name}, which is not installed: "
             f"`{install_command(name)}`, or leave {name} out."
         ) from error
+    return load_class(TRACKERS, name)

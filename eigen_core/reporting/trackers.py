@@ -1,33 +1,52 @@
-"""Experiment trackers such as TensorBoard and MLflow: their interface, metrics and threads.
+"""Experiment trackers, TensorBoard and MLflow, and the listener that writes a training's metrics to them.
 
 The history in the checkpoints is authoritative; a tracker adds the values that it lacks.
 """
 
+import json
+import math
+import os
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Protocol, Self
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, Protocol, Self, TypeVar
+
+import numpy as np
 
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.common.records import GenerationRecord, Record, Telemetry
 from eigen_core.common.text import without_credentials
 from eigen_core.config import Config
+from eigen_core.config.explain import flatten
 from eigen_core.config.registry import tracker_class
 from eigen_core.training.listener import Listener, Training
 
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Run
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+T = TypeVar("T")
+Held = Mapping[tuple[str, int], float]
+History = Sequence[GenerationRecord]
+
 
 class Tracker(Protocol):
-    """Writes the metrics of a run's generations. Its module imports the tracker's package."""
+    """Writes the metrics of a run's generations. It imports the tracker's package when it needs it."""
 
-    errors: ClassVar[tuple[type[Exception], ...]]
+    errors: tuple[type[Exception], ...]
     """Exceptions of `write` if the tracker cannot be reached or written to."""
     memory_bytes: ClassVar[int]
     """Memory that the tracker and its packages take in a training process, as measured."""
 
     def __init__(self, location: RunLocation, config: Config) -> None: ...
 
-    def write(self, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]) -> None:
+    def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
         """Write all missing metrics. It may be called again after an error or a crash, also in another process.
 
         Args:
@@ -47,7 +66,7 @@ def metrics_of(record: GenerationRecord) -> dict[str, float]:
 
 
 def metrics_since(
-    generation: int, history: Sequence[GenerationRecord], telemetry: Sequence[Telemetry]
+    generation: int, history: History, telemetry: Sequence[Telemetry]
 ) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield each generation after `generation` with all its metrics, including its telemetry."""
     records = history[generation:]
@@ -74,8 +93,6 @@ def _in(values: dict[str, float] | None, group: str) -> dict[str, float]:
 # MLflow takes 10 s to create a database.
 _LAST_WAIT_SECONDS = 30.0
 _LAST_WAIT_AFTER_ERROR_SECONDS = 5.0
-
-History = Sequence[GenerationRecord]
 
 
 class _TrackerThread:
@@ -175,3 +192,236 @@ class TrackerListener(Listener):
     def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
         for follower in self._followers:
             follower.write(history, telemetry)
+
+
+EVENT_FILE_NAME = "events.out.tfevents.eigen"
+_CONFIGURATION = "configuration"
+_VERSION = "brain.Event:2"
+_LENGTH = struct.Struct("<Q")
+_CHECKSUM = struct.Struct("<I")
+
+
+class TensorBoardTracker:
+    """Writes one event file for a run, to which each process of the run appends.
+
+    A generation is one record, so it is complete or missing. The file is a sequence of records: length (uint64), its
+    checksum (uint32), an event as a protocol buffer, its checksum; little-endian, the checksums masked CRC-32C
+    (tensorflow/core/lib/io/record_writer.h, tensorflow/core/util/event.proto).
+    """
+
+    errors = (OSError,)
+    memory_bytes: ClassVar[int] = 5_000_000
+
+    def __init__(self, location: RunLocation, config: Config) -> None:
+        run, given = location.name, config.reporting.tensorboard_folder
+        folder = location.root / run / "tensorboard" if given is None else Path(os.path.expanduser(given)) / run
+        self._path = folder / EVENT_FILE_NAME
+        # Four spaces begin a block of code in the Markdown that TensorBoard shows.
+        settings = flatten(config.model_dump(mode="json"))
+        self._configuration = "\n".join(f"    {key}: {value}" for key, value in settings.items()).encode()
+        self._generation = 0
+        self._size = -1
+
+    def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
+        """Truncate generations that disagree with the history, then append the missing ones."""
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("ab") as file:
+            # In the first call, after a failure, or if the file was replaced.
+            if file.tell() != self._size:
+                self._generation = self._begin(file, history)
+            for generation, metrics in metrics_since(self._generation, history, telemetry):
+                values = [Summary.Value(tag=tag, simple_value=value) for tag, value in metrics.items()]
+                _append(file, step=generation, summary=Summary(value=values))
+            self._size = file.tell()
+        self._generation = len(history)
+
+    def _begin(self, file: BinaryIO, history: History) -> int:
+        """Truncate the file where it disagrees with the history; return its last generation."""
+        generation, end, configured = 0, 0, b""
+        for ended, event in _events(self._path.read_bytes()):
+            values = event.summary.value
+            if [value.tag for value in values] == [_CONFIGURATION]:
+                configured = values[0].tensor.string_val[0]
+            elif values:
+                if event.step != generation + 1 or generation == len(history):
+                    break
+                if not _agree(event, metrics_of(history[generation])):
+                    break
+                generation += 1
+            end = ended
+        file.truncate(end)
+        file.seek(end)
+        if end == 0:
+            _append(file, file_version=_VERSION)
+        if configured != self._configuration:
+            _append(file, step=generation, summary=_as_text(self._configuration))
+        return generation
+
+
+def _append(file: BinaryIO, **content: Any) -> None:  # noqa: ANN401 - the fields of an event
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    RecordWriter(file).write(Event(wall_time=time.time(), **content).SerializeToString())
+
+
+def _as_text(text: bytes) -> "Summary":
+    from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
+    from tensorboard.compat.proto.tensor_pb2 import TensorProto
+    from tensorboard.compat.proto.types_pb2 import DT_STRING
+
+    metadata = SummaryMetadata(plugin_data=SummaryMetadata.PluginData(plugin_name="text"))
+    tensor = TensorProto(dtype=DT_STRING, string_val=[text])
+    return Summary(value=[Summary.Value(tag=_CONFIGURATION, metadata=metadata, tensor=tensor)])
+
+
+def _agree(event: "Event", metrics: Mapping[str, float]) -> bool:
+    held = {value.tag: value.simple_value for value in event.summary.value}
+    return all(held.get(tag) == float(np.float32(value)) for tag, value in metrics.items())
+
+
+def _events(content: bytes) -> "Iterator[tuple[int, Event]]":
+    """Yield the end position and content of each event, up to the first incomplete one."""
+    from google.protobuf.message import DecodeError
+    from tensorboard.compat.proto.event_pb2 import Event
+    from tensorboard.summary.writer.record_writer import masked_crc32c
+
+    began = 0
+    header_bytes = _LENGTH.size + _CHECKSUM.size
+    while len(header := content[began : began + header_bytes]) == header_bytes:
+        start = began + header_bytes
+        ended = start + _LENGTH.unpack_from(header)[0] + _CHECKSUM.size
+        data = content[start : ended - _CHECKSUM.size]
+        checksums = header[_LENGTH.size :] + content[ended - _CHECKSUM.size : ended]
+        if checksums != b"".join(_CHECKSUM.pack(masked_crc32c(part)) for part in (header[: _LENGTH.size], data)):
+            return
+        try:
+            yield ended, Event.FromString(data)
+        except DecodeError:
+            return
+        began = ended
+
+
+DATABASE_NAME = "mlflow.db"
+RUN_TAG = "eigen.run"
+STORE_TAG = "eigen.store"
+# Limits of MLflow for one request.
+_MOST_METRICS, _MOST_PARAMETERS = 1_000, 100
+
+
+class MlflowTracker:
+    """Writes to an MLflow run, which tags identify; its metrics have the generation as their step.
+
+    MLflow cannot replace or remove values: if they differ from the history, the tracker creates a new MLflow run.
+    """
+
+    memory_bytes: ClassVar[int] = 100_000_000
+
+    def __init__(self, location: RunLocation, config: Config) -> None:
+        from mlflow.exceptions import MlflowException
+        from sqlalchemy.exc import SQLAlchemyError
+
+        self.errors = MlflowException, SQLAlchemyError, OSError
+        settings = config.reporting
+        given = settings.mlflow_uri or os.environ.get("MLFLOW_TRACKING_URI")
+        self._database = None if given else location.root.absolute() / DATABASE_NAME
+        self._folder = location.root.absolute() / location.name
+        self._uri = given or f"sqlite:///{self._database}"
+        self._experiment = settings.mlflow_experiment
+        self._tags = {RUN_TAG: location.name, STORE_TAG: location.store.url}
+        self._name = location.name
+        values = flatten(config.model_dump(mode="json"))
+        self._parameters = {
+            key: value if isinstance(value, str) else json.dumps(value) for key, value in values.items()
+        }
+        self._generations = config.generations
+        # Id of the MLflow run and its last generation; None: `write` must read its values.
+        self._written: tuple[str, int] | None = None
+
+    def write(self, history: History, telemetry: Sequence[Telemetry]) -> None:
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric
+
+        if self._database is not None and not self._database.exists():
+            _make_database(self._database, self._folder)
+        client = MlflowClient(self._uri)
+        written, self._written = self._written, None
+        held: Held = {}
+        if written is None:
+            found, held = self._open(client, history)
+            written = found, 0
+        run, generation = written
+        now = round(1_000 * time.time())
+        missing = [
+            Metric(name, value, now, step)
+            for step, metrics in metrics_since(generation, history, telemetry)
+            for name, value in metrics.items()
+            if (name, step) not in held
+        ]
+        for metrics in _pieces(missing, _MOST_METRICS):
+            client.log_batch(run, metrics=metrics)
+        if len(history) >= self._generations:
+            client.set_terminated(run)
+        if all(step <= len(history) for _, step in held):
+            self._written = run, len(history)
+
+    def _open(self, client: "MlflowClient", history: History) -> tuple[str, Held]:
+        """Return the id and values of the newest MLflow run that agrees with the history, or of a new one."""
+        experiment = client.get_experiment_by_name(self._experiment)
+        number = client.create_experiment(self._experiment) if experiment is None else experiment.experiment_id
+        shared = {(name, record.generation): value for record in history for name, value in metrics_of(record).items()}
+        for run in client.search_runs([number], f"tags.`{RUN_TAG}` = '{self._name}'"):
+            if run.data.tags.get(STORE_TAG) != self._tags[STORE_TAG]:
+                continue
+            held = _values(client, run)
+            if all(math.isclose(held.get(key, value), value, rel_tol=1e-12) for key, value in shared.items()):
+                self._describe(client, run)
+                return run.info.run_id, held
+        run = client.create_run(number, run_name=self._name, tags=self._tags)
+        self._describe(client, run)
+        return run.info.run_id, {}
+
+    def _describe(self, client: "MlflowClient", run: "Run") -> None:
+        """Log the settings as parameters. MLflow cannot change a parameter: log changed settings as tags."""
+        from mlflow.entities import Param, RunTag
+
+        known, number = run.data.params, run.info.run_id
+        new = [Param(key, value) for key, value in self._parameters.items() if key not in known]
+        for parameters in _pieces(new, _MOST_PARAMETERS):
+            client.log_batch(number, params=parameters)
+        changed = [RunTag(key, value) for key, value in self._parameters.items() if known.get(key, value) != value]
+        for tags in _pieces(changed, _MOST_PARAMETERS):
+            client.log_batch(number, tags=tags)
+        if run.info.status != "RUNNING":
+            client.update_run(number, status="RUNNING")
+
+
+def _make_database(path: Path, folder: Path) -> None:
+    """Create a database in the run's folder and link it to `path`, unless another process was faster.
+
+    MLflow creates a database in many transactions, and cannot continue an incomplete one.
+    """
+    from mlflow import MlflowClient
+
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = folder / f"{DATABASE_NAME}.part"
+    for left_behind in folder.glob(f"{beside.name}*"):
+        left_behind.unlink()
+    MlflowClient(f"sqlite:///{beside}").search_experiments()
+    with suppress(FileExistsError):
+        os.link(beside, path)
+    beside.unlink()
+
+
+def _values(client: "MlflowClient", run: "Run") -> Held:
+    return {
+        (name, metric.step): metric.value
+        for name in run.data.metrics
+        for metric in client.get_metric_history(run.info.run_id, name)
+    }
+
+
+def _pieces(items: Sequence[T], most: int) -> Iterator[Sequence[T]]:
+    return (items[first : first + most] for first in range(0, len(items), most))

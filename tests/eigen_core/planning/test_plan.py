@@ -24,7 +24,7 @@ from eigen_core.planning.plan import Part, Plan, local_worker_count, plan_of
 from eigen_core.planning.probe import Peak, ProbeFailure, ProbeResult
 from eigen_core.planning.sizes import DiskPlan, Sizes, disk_plan
 from eigen_core.planning.suggestions import suggestions_for
-from eigen_core.reporting.tensorboard import TensorBoardTracker
+from eigen_core.reporting.trackers import TensorBoardTracker
 from eigen_core.task import TaskData
 from eigen_core.task.market import MarketTask
 

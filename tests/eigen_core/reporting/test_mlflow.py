@@ -9,12 +9,10 @@ from record_cases import record, telemetry
 
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.config import Config
-from eigen_core.reporting.trackers import metrics_since
+from eigen_core.reporting.trackers import DATABASE_NAME, MlflowTracker, metrics_since
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-
-    from eigen_core.reporting.mlflow import MlflowTracker
 
 # MLflow takes seconds to import: only where these tests run.
 pytestmark = [
@@ -30,8 +28,6 @@ TELEMETRY = [telemetry(generation) for generation in range(1, 5)]
 def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
     from mlflow import MlflowClient
 
-    from eigen_core.reporting.mlflow import DATABASE_NAME, MlflowTracker
-
     root = tmp_path_factory.mktemp("mlflow")
     (root / "mine").mkdir()
     (root / "mine" / f"{DATABASE_NAME}.part").write_bytes(b"of a process that was killed while it made a database")
@@ -42,9 +38,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> "MlflowClient":
     return MlflowClient(f"sqlite:///{root / DATABASE_NAME}")
 
 
-def tracker(client: "MlflowClient", name: str, store: str = "here", **settings: Any) -> "MlflowTracker":
-    from eigen_core.reporting.mlflow import MlflowTracker
-
+def tracker(client: "MlflowClient", name: str, store: str = "here", **settings: Any) -> MlflowTracker:
     config = Config(checkpoint={"store": store}, reporting={"mlflow_uri": client.tracking_uri}, **settings)
     return MlflowTracker(RunLocation.of(config.checkpoint, name), config)
 

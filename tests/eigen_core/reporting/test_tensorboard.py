@@ -10,12 +10,10 @@ from record_cases import record, telemetry
 
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.config import Config
-from eigen_core.reporting.trackers import metrics_since
+from eigen_core.reporting.trackers import EVENT_FILE_NAME, TensorBoardTracker, metrics_since
 
 pytest.importorskip("tensorboard")
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-from eigen_core.reporting.tensorboard import FILE_NAME, TensorBoardTracker
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
@@ -27,7 +25,7 @@ def tracker(root: Path, **settings: Any) -> TensorBoardTracker:
 
 
 def event_file(root: Path) -> Path:
-    return root / "mine" / "tensorboard" / FILE_NAME
+    return root / "mine" / "tensorboard" / EVENT_FILE_NAME
 
 
 def values_in(path: Path) -> list[tuple[str, int]]:
@@ -118,4 +116,4 @@ def test_a_configuration_that_was_changed_is_shown_from_its_generation_on(tmp_pa
 
 def test_a_folder_of_the_users_holds_a_folder_for_each_run(tmp_path: Path) -> None:
     tracker(tmp_path / "runs", reporting={"tensorboard_folder": str(tmp_path / "logs")}).write(HISTORY, TELEMETRY)
-    assert Counter(values_in(tmp_path / "logs" / "mine" / FILE_NAME)) == expected(5)
+    assert Counter(values_in(tmp_path / "logs" / "mine" / EVENT_FILE_NAME)) == expected(5)
