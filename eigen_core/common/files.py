@@ -23,7 +23,9 @@ _OPEN_PAUSE_SECONDS = 0.01
 
 _NOT_A_FOLDER = "a file is in the place of a folder. Move it away or {instead}"
 _FORBIDDEN = "it is not allowed. Change the permissions or {instead}"
-_FULL = "there is no space left. Free some or {instead}"
+FREE_SPACE = "Free some"
+"""First words of the advice of each message about a full disk."""
+_FULL = f"there is no space left. {FREE_SPACE} or {{instead}}"
 _CANNOT_LOCK = "its file system cannot lock files. Choose a folder on a local disk"
 _REASONS = {
     errno.ENOENT: "a folder is missing and cannot be created there. Create it or {instead}",

@@ -9,7 +9,7 @@ import torch
 
 from eigen_core.checkpoint.store import ANOTHER_STORE, run_root
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import nearest_there
+from eigen_core.common.files import FREE_SPACE, nearest_there
 from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.generation import resolve_device
@@ -39,7 +39,7 @@ _TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
 
-DISK_ADVICE = f"Free some, keep fewer generations (checkpoint.keep_last), or {ANOTHER_STORE}."
+DISK_ADVICE = f"{FREE_SPACE}, keep fewer generations (checkpoint.keep_last), or {ANOTHER_STORE}."
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
+from eigen_core.common.files import FREE_SPACE
 from eigen_core.common.runtime import environment_without_instructions, stop_with_this_process
 from flows.cli.common import EXIT_BAD_INPUT, EXIT_MEMORY
 from flows.cli.console import stop_signals
@@ -61,7 +62,8 @@ class RunEnd:
 
     @property
     def refused(self) -> bool:
-        return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY)
+        """Whether the settings of the run were refused; a full disk would refuse those of other runs too."""
+        return self.code in (EXIT_BAD_INPUT, EXIT_MEMORY) and FREE_SPACE not in self.sentence
 
 
 IsStopped = Callable[[], bool]
