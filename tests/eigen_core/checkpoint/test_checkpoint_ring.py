@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from eigen_core.checkpoint import ring as ring_module
 from eigen_core.checkpoint.integrity import DamagedFileError, blob_path, checksummed
 from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, TensorFacts
-from eigen_core.checkpoint.ring import Ring, empty_ring, read_shard, ring_columns
+from eigen_core.checkpoint.ring import Ring, empty_ring, read_shard, ring_columns, rows_as_bytes
 from eigen_core.checkpoint.run_directory import RunDirectory, Saved
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.machine import lazy_zeros
@@ -203,14 +203,6 @@ def test_columns_of_all_types_and_shapes(
             assert_same_ring(loaded_ring(RunDirectory.open(Path(folder), "run")), ring)
 
 
-def test_views_and_turned_columns_are_stored_as_their_values(tmp_path: Path) -> None:
-    bank = torch.arange(240.0).reshape(10, 24)
-    columns = {"view": bank[:, 3:9], "turned": torch.arange(60).reshape(6, 10).T, "every_other": bank[:, ::2]}
-    run = new_run(tmp_path)
-    save(run, 1, Ring(columns, 10, 23))
-    assert_same_ring(loaded_ring(run), Ring(columns, 10, 23))
-
-
 def test_large_rings_are_spread_and_long_histories_gathered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row_bytes = sum(column.nbytes for column in ring_columns(ring_of(1)))
     monkeypatch.setattr(ring_module, "_SHARD_BYTES", 10 * row_bytes)
@@ -276,15 +268,11 @@ def stream(tmp_path: Path) -> tuple[bytes, RingEntry]:
 
 
 def read(content: bytes, entry: RingEntry, **changes: int) -> Ring:
-    ring = ring_of(0)
-    columns = {name: torch.zeros_like(column) for name, column in ring.columns.items()}
-    memory = {
-        name: column.reshape(-1).view(torch.uint8).numpy().reshape(len(column), -1 if column.numel() else 0)
-        for name, column in columns.items()
-    }
+    ring = empty_ring(entry)
+    memory = {name: rows_as_bytes(column) for name, column in ring.columns.items()}
     shard = entry.shards[0].model_copy(update={"bytes": len(content), **changes})
     read_shard(io.BytesIO(content), entry, shard, memory)
-    return Ring(columns, entry.size, entry.written)
+    return ring
 
 
 def zstd(content: bytes) -> bytes:
@@ -303,20 +291,13 @@ def test_a_stream_of_another_length_is_refused(stream: tuple[bytes, RingEntry], 
             read(wrap(content[:length]), entry)
     with pytest.raises(DamagedFileError, match="more than its manifest says"):
         read(wrap(content + b"\0"), entry)
-
-
-@pytest.mark.parametrize("wrap", WRAPS[1:], ids=NAMES[1:])
-def test_a_cut_or_lengthened_compressed_stream_is_refused(
-    stream: tuple[bytes, RingEntry], wrap: Callable[[bytes], bytes]
-) -> None:
-    content, entry = stream
-    compressed = wrap(content)
-    for length in {4, 10, 20, *range(30, len(compressed), 29)}:
+    stored = wrap(content)
+    for length in {4, 10, 20, *range(30, len(stored), 29)}:
         with pytest.raises(DamagedFileError):
-            read(compressed[:length], entry)
-    for tail in (b"garbage", compressed):
+            read(stored[:length], entry)
+    for tail in (b"garbage", stored):
         with pytest.raises(DamagedFileError):
-            read(compressed + tail, entry)
+            read(stored + tail, entry)
 
 
 def bomb(content: bytes) -> list[bytes]:
@@ -364,21 +345,16 @@ def header_fields(content: bytes, **changes: object) -> bytes:
 
 
 @pytest.mark.parametrize(
-    "change",
+    "header",
     [
+        *(b"", b"[" * 100_000, b"null", b"{}", b"\xff"),
         *({"first": 1}, {"count": 29}, {"x": 1}, {"columns": []}),
         *({"block": block} for block in (0, 31, "4", True)),
     ],
 )
-def test_a_header_of_something_else_is_refused(stream: tuple[bytes, RingEntry], change: dict[str, object]) -> None:
+def test_another_header_is_refused(stream: tuple[bytes, RingEntry], header: bytes | dict[str, object]) -> None:
     content, entry = stream
-    with pytest.raises(DamagedFileError, match="header"):
-        read(with_header(content, header_fields(content, **change)), entry)
-
-
-@pytest.mark.parametrize("header", [b"", b"[" * 100_000, b"null", b"{}", b"\xff"])
-def test_a_header_that_is_none_is_refused(stream: tuple[bytes, RingEntry], header: bytes) -> None:
-    content, entry = stream
+    header = header if isinstance(header, bytes) else header_fields(content, **header)
     with pytest.raises(DamagedFileError, match="unexpected header"):
         read(with_header(content, header), entry)
 

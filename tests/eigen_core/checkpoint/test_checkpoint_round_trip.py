@@ -1,6 +1,7 @@
 """What is saved comes back; manifests and hashes say what it is, and no byte of them can change."""
 
 import json
+import math
 import os
 from hashlib import sha256
 from importlib import resources
@@ -12,6 +13,7 @@ import torch
 from checkpoint_samples import (
     CONFIG,
     assert_same,
+    assert_same_ring,
     files_of,
     generations_of,
     manifest_of,
@@ -20,20 +22,11 @@ from checkpoint_samples import (
     sample,
     saved_run,
 )
-from hypothesis import given
-from hypothesis import strategies as st
+from pydantic import JsonValue
 
 import eigen_core.checkpoint
-from eigen_core.checkpoint.integrity import DamagedFileError, blob_path, checksummed, parse_checksummed
-from eigen_core.checkpoint.manifest import (
-    FileEntry,
-    Manifest,
-    RingEntry,
-    ShardEntry,
-    TensorFacts,
-    manifest_bytes,
-    parse_manifest,
-)
+from eigen_core.checkpoint.integrity import blob_path
+from eigen_core.checkpoint.manifest import FileEntry, Manifest, RingEntry, ShardEntry, TensorFacts
 from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
@@ -90,14 +83,16 @@ def test_every_type_and_shape_keeps_its_bits(tmp_path: Path, dtype: torch.dtype)
 
 
 def test_views_and_shared_memory_are_stored_as_their_values(tmp_path: Path) -> None:
-    bank = torch.arange(40.0, requires_grad=True).reshape(4, 10)
+    bank = torch.arange(240.0, requires_grad=True).reshape(10, 24)
     tensors = {"bank": bank, "again": bank, "layer": bank[:, 2:5], "turned": bank.T, "sparse": bank[::2, ::3]}
+    ring = Ring({"layer": bank[:, 3:9], "turned": torch.arange(60).reshape(6, 10).T, "sparse": bank[:, ::2]}, 10, 23)
     run = new_run(tmp_path)
-    saved = run.save(Snapshot(1, {"population": tensors}, {}, 0))
-    loaded = run.load(saved.manifest).snapshot.tensors["population"]
+    loaded = run.load(run.save(Snapshot(1, {"population": tensors}, {}, 0, ring)).manifest).snapshot
     for name, tensor in tensors.items():
-        assert torch.equal(loaded[name], tensor)
-        assert not loaded[name].requires_grad
+        assert torch.equal(loaded.tensors["population"][name], tensor)
+        assert not loaded.tensors["population"][name].requires_grad
+    assert loaded.ring is not None
+    assert_same_ring(loaded.ring, ring)
 
 
 def test_loaded_tensors_have_memory_of_their_own(tmp_path: Path) -> None:
@@ -117,12 +112,9 @@ def test_the_manifest_describes_the_generation(tmp_path: Path) -> None:
     later = {**CONFIG, "generations": 80}
     saved = run.save(sample(2), later, epoch=5)
     second = saved.manifest
-    assert (second.run, second.generation, second.champion_generation, second.seed) == ("gold.1", 2, 1, 7)
     assert (first.parent, second.parent) == (None, first.checksum)
     assert (first.epoch, second.epoch) == (4, 5)
     assert (first.config, second.config) == (CONFIG, later)
-    assert second.config_sha256 != first.config_sha256
-    assert second.name == f"manifests/000002-{second.checksum[:8]}.json"
     listed_blobs = [(entry.sha256, entry.bytes) for entry in second.files]
     listed_blobs += [(shard.sha256, shard.bytes) for shard in second.shards]
     for digest, size in listed_blobs:
@@ -174,22 +166,25 @@ def test_of_several_manifests_of_a_generation_the_last_one_counts(tmp_path: Path
     assert [damage.file for damage in newest.damages] == ["telemetry.json"]
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_numbers_that_json_does_not_know_are_refused_and_leave_nothing(tmp_path: Path, value: float) -> None:
-    run = new_run(tmp_path)
-    with pytest.raises(ValueError, match=r"history\.json"):
-        run.save(Snapshot(1, {"population": {}}, {"history": [{"fitness": value}]}, 0))
-    with pytest.raises(ValueError, match="JSON"):
-        run.save(sample(1), {"limit": value})
-    assert generations_of(run) == []
+COMPLEX = torch.zeros(3, dtype=torch.complex64)
 
 
-def test_tensors_that_cannot_be_stored_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("snapshot", "config", "sentence"),
+    [
+        (Snapshot(1, {"population": {}}, {"history": [{"fitness": math.nan}]}, 0), CONFIG, r"history\.json"),
+        (Snapshot(1, {"population": {}}, {"history": [{"fitness": math.inf}]}, 0), CONFIG, r"history\.json"),
+        (Snapshot(1, {}, {}, 0), {"limit": math.nan}, "JSON"),
+        (Snapshot(1, {"replay": {"z": COMPLEX}}, {"state": 1}, 0), CONFIG, r"'z' for replay\.safetensors is of type"),
+        (Snapshot(1, {}, {}, 0, Ring({"a": COMPLEX}, 0, 0)), CONFIG, "'a' for the ring is of type"),
+    ],
+)
+def test_a_snapshot_that_cannot_be_stored_is_refused_and_leaves_nothing(
+    tmp_path: Path, snapshot: Snapshot, config: dict[str, JsonValue], sentence: str
+) -> None:
     run = new_run(tmp_path)
-    with pytest.raises(ValueError, match=r"'z' for replay\.safetensors is of type torch\.complex64"):
-        run.save(Snapshot(1, {"replay": {"z": torch.zeros(2, dtype=torch.complex64)}}, {"state": 1}, 0))
-    with pytest.raises(ValueError, match=r"'a' for the ring is of type torch\.complex64"):
-        run.save(Snapshot(1, {}, {}, 0, Ring({"a": torch.zeros(3, dtype=torch.complex64)}, 0, 0)))
+    with pytest.raises(ValueError, match=sentence):
+        run.save(snapshot, config)
     assert files_of(run) == {"config.json", "lock"}
 
 
@@ -202,19 +197,6 @@ def test_the_schema_in_the_package_is_that_of_the_model() -> None:
     jsonschema.Draft202012Validator.check_schema(SCHEMA)
 
 
-@pytest.fixture
-def manifest(tmp_path: Path) -> Manifest:
-    return new_run(tmp_path).save(sample(3)).manifest
-
-
-def test_real_manifests_match_the_schema(tmp_path: Path, manifest: Manifest) -> None:
-    without_ring = new_run(tmp_path, "other").save(Snapshot(1, {}, {}, 0)).manifest
-    for found in (manifest, without_ring):
-        document = json.loads(manifest_bytes(found))
-        jsonschema.validate(document, SCHEMA)
-        assert parse_manifest(manifest_bytes(found)) == found
-
-
 def test_the_documentation_names_every_field() -> None:
     text = (Path(__file__).parents[3] / "docs" / "file-format.md").read_text()
     for kind in (Manifest, RingEntry, ShardEntry, FileEntry, TensorFacts):
@@ -222,30 +204,11 @@ def test_the_documentation_names_every_field() -> None:
             assert f"`{field}`" in text, field
 
 
-@given(st.data())
-def test_a_document_with_a_checksum_notices_every_change(data: st.DataObject) -> None:
-    content = checksummed({"config": dict(CONFIG), "number": 0.1, "text": "words"})
-    position = data.draw(st.integers(0, len(content) - 1))
-    kind = data.draw(st.sampled_from(["flip", "cut", "insert", "delete"]))
-    byte = bytes([data.draw(st.integers(0, 255))])
-    changed = {
-        "flip": content[:position] + bytes([content[position] ^ (byte[0] or 1)]) + content[position + 1 :],
-        "cut": content[:position],
-        "insert": content[:position] + byte + content[position:],
-        "delete": content[:position] + content[position + 1 :],
-    }[kind]
-    with pytest.raises(DamagedFileError):
-        parse_checksummed(changed)
-
-
-def test_equal_content_has_equal_hashes() -> None:
+def test_a_hash_of_tensors_depends_on_names_types_shapes_and_values_alone() -> None:
     bank = torch.arange(24.0).reshape(4, 6)
-    one = {"a": bank[:, 1:4], "b": bank.T}
-    other = {"b": bank.T.contiguous(), "a": bank[:, 1:4].clone().requires_grad_()}
-    assert tensors_sha256(one) == tensors_sha256(other)
-
-
-def test_names_types_and_shapes_count() -> None:
+    views = {"a": bank[:, 1:4], "b": bank.T}
+    copies = {"b": bank.T.contiguous(), "a": bank[:, 1:4].clone().requires_grad_()}
+    assert tensors_sha256(views) == tensors_sha256(copies)
     zeros = torch.zeros(6)
     variants = [
         {"a": zeros},
