@@ -1,9 +1,5 @@
 """Small runs in stores to look after: cleaned, verified, exported."""
 
-import multiprocessing
-from collections.abc import Iterator
-from contextlib import contextmanager
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +8,10 @@ import upload_cases
 from flow_cases import small_flow_config
 
 from eigen_core.checkpoint.run_contents import RunLocation
-from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.session import create_run, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.config import Config
 from eigen_core.training.journals import remember_own_settings
-
-FORK = multiprocessing.get_context("fork")
 
 
 def run_config(store: str | Path, here: Path, **checkpoint: Any) -> Config:
@@ -59,27 +52,6 @@ def save_generations(config: Config, name: str, *generations: int, keep_all: boo
             session.save(snapshot_of(generation), config.model_dump(mode="json"))
         session.finish()
     return location
-
-
-@contextmanager
-def locked_by_another_process(location: RunLocation) -> Iterator[int]:
-    here, there = FORK.Pipe()
-    process = FORK.Process(target=_lock, args=(location, there), daemon=True)
-    process.start()
-    try:
-        assert here.poll(60)
-        assert here.recv() == "locked"
-        assert process.pid is not None
-        yield process.pid
-    finally:
-        process.kill()
-        process.join()
-
-
-def _lock(location: RunLocation, pipe: Connection) -> None:
-    with RunDirectory.open(location.root, location.name).lock():
-        pipe.send("locked")
-        pipe.recv()
 
 
 def objects_of(location: RunLocation) -> dict[str, int]:

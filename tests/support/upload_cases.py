@@ -1,6 +1,11 @@
 """A small run with generations to upload."""
 
+import multiprocessing
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 from memory_store import Clock, MemoryStore
@@ -21,6 +26,7 @@ KEEP_UPLOADED = CheckpointConfig(keep_last=100, keep_local=1, queue_generations=
 REFUSED = InputError("you may not write there")
 CAPACITY = 12
 ROWS = 5
+FORK = multiprocessing.get_context("fork")
 
 
 def snapshot_of(generation: int, champion: int = 0) -> Snapshot:
@@ -97,3 +103,30 @@ def whole_generations(contents: RunContents) -> list[int]:
     assert manifests == found
     assert not any(contents.damages(manifest, deep=True) for manifest in manifests)
     return sorted(manifest.generation for manifest in manifests)
+
+
+@contextmanager
+def in_another_process(work: Callable[..., None], *arguments: object) -> Iterator[tuple[int, Any]]:
+    """Run `work(*arguments, pipe)` in a forked process; yield its PID and what it has sent first, and kill it."""
+    here, there = FORK.Pipe()
+    process = FORK.Process(target=work, args=(*arguments, there), daemon=True)
+    process.start()
+    try:
+        assert here.poll(60)
+        assert process.pid is not None
+        yield process.pid, here.recv()
+    finally:
+        process.kill()
+        process.join()
+
+
+@contextmanager
+def locked_by_another_process(root: Path) -> Iterator[int]:
+    with in_another_process(_lock, root) as (pid, _):
+        yield pid
+
+
+def _lock(root: Path, pipe: Connection) -> None:
+    with RunDirectory.open(root, RUN).lock():
+        pipe.send("locked")
+        pipe.recv()

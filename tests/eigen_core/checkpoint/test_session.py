@@ -1,18 +1,14 @@
 """A run that one process trains: here, in a store elsewhere, while that is away, taken over, and on another machine."""
 
-import multiprocessing
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 from checkpoint_samples import CONFIG, assert_same, sample
 from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
-from upload_cases import whole_generations
+from upload_cases import in_another_process, whole_generations
 
 from eigen_core.checkpoint.integrity import LIST_NAME
 from eigen_core.checkpoint.locks import Lease, LeaseHeldError, LeaseLostError, RunLockedError
@@ -25,7 +21,6 @@ from eigen_core.config import CheckpointConfig
 
 RUN = "run"
 OTHER = {**CONFIG, "seed": 8}
-FORK = multiprocessing.get_context("fork")
 UPLOADS = Fault("status", method="POST|PUT", times=None)
 
 
@@ -227,22 +222,6 @@ def test_what_is_newer_here_than_in_the_store_goes_on_from_here(
     assert location.store.read(f"{RUN}/plots/fitness.png", 10) == b"ink"
 
 
-@contextmanager
-def in_another_process(
-    work: Callable[[CheckpointConfig, Connection], None], settings: CheckpointConfig
-) -> Iterator[tuple[BaseProcess, int]]:
-    """Start a process that does `work`; give it and the epoch of the session that it has opened, and kill it."""
-    here, there = FORK.Pipe()
-    process = FORK.Process(target=work, args=(settings, there), daemon=True)
-    process.start()
-    try:
-        assert here.poll(60)
-        yield process, here.recv()
-    finally:
-        process.kill()
-        process.join()
-
-
 def _hold(settings: CheckpointConfig, ready: Connection) -> None:
     with open_session(settings, RUN) as session:
         save(session, 1)
@@ -256,22 +235,20 @@ def test_of_two_processes_the_second_is_refused_until_the_first_is_gone(gcs_buck
     settings = settings_of(gcs_bucket, tmp_path / "here")
     location = begin(settings)
     other = settings_of(gcs_bucket, tmp_path / "other")
-    with in_another_process(_hold, settings) as (process, _):
+    with in_another_process(_hold, settings) as (pid, _):
         with pytest.raises(LeaseHeldError) as refused, open_session(other, RUN):
             pass
-        assert f"Run '{RUN}' in {gcs_bucket} is in use by process {process.pid} on " in str(refused.value)
+        assert f"Run '{RUN}' in {gcs_bucket} is in use by process {pid} on " in str(refused.value)
         assert "wait until it ends or stop it" in str(refused.value)
-        with pytest.raises(RunLockedError, match=f"in use by process {process.pid}"), open_session(settings, RUN):
+        with pytest.raises(RunLockedError, match=f"in use by process {pid}"), open_session(settings, RUN):
             pass
         assert whole_generations(location.stored) == [1]
-        process.kill()
-        process.join()
-        # Its end is certain: no process has to wait until its lease lapses.
-        with open_session(other, RUN) as session:
-            assert session.lease.epoch == 2
-            assert loaded(session) == 1
-            save(session, 2)
-            session.finish()
+    # Its end is certain: no process has to wait until its lease lapses.
+    with open_session(other, RUN) as session:
+        assert session.lease.epoch == 2
+        assert loaded(session) == 1
+        save(session, 2)
+        session.finish()
     assert epochs(location.stored) == {1: 1, 2: 2}
     status = read_status(tmp_path / "other" / ".remote" / "gs" / gcs_bucket.removeprefix("gs://") / RUN)
     assert status is not None

@@ -13,7 +13,8 @@ from cli_cases import document, eigen, refused
 from memory_cases import bare_report
 from pydantic import JsonValue
 from record_cases import record, telemetry
-from store_cases import locked_by_another_process, run_config, save_generations
+from store_cases import run_config, save_generations
+from upload_cases import locked_by_another_process
 
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
@@ -95,7 +96,7 @@ def test_the_newest_report_is_shown_with_its_files(location: RunLocation) -> Non
 
 
 def test_a_run_that_trains_is_named_by_its_process(location: RunLocation) -> None:
-    with locked_by_another_process(location) as pid:
+    with locked_by_another_process(location.root) as pid:
         found = memory_of("run")
         assert (found["state"], found["pid"]) == ("running", pid)
         assert f"kill -USR1 {pid}" in eigen("memory", "run").stdout

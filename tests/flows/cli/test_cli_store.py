@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 from cli_cases import document, eigen, refused
-from store_cases import champion_weights, locked_by_another_process, objects_of, run_config, save_generations
+from store_cases import champion_weights, objects_of, run_config, save_generations
+from upload_cases import locked_by_another_process
 
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.manifest import Manifest
@@ -103,7 +104,7 @@ def test_files_of_no_generation_stay_for_a_day_unless_told_otherwise(location: R
 def test_a_run_in_use_is_left_alone_and_named(location: RunLocation) -> None:
     save_generations(run_config("runs", Path("runs"), keep_last=1), "second", 1, 2)
     before = objects_of(location)
-    with locked_by_another_process(location) as number:
+    with locked_by_another_process(location.root) as number:
         assert f"Run 'run' is in use by process {number} on " in refused("clean", "run", "--older-than", "0s")
         first, second, _ = eigen("clean", "--older-than", "0s", code=0).stdout.splitlines()
         assert first.startswith(f"run: Run 'run' is in use by process {number} on ")

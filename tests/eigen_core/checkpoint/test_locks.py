@@ -1,31 +1,43 @@
-"""One process at a time holds a run's lease, whoever dies, however wrong the clocks are, whatever the store does."""
+"""One process at a time writes to a run, whoever dies, however wrong the clocks are, whatever the store does."""
 
+import fcntl
 import logging
-import multiprocessing
 import os
+import re
 import signal
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+from checkpoint_samples import (
+    generations_of,
+    new_run,
+    newest_of,
+    sample,
+    saved_run,
+    work_in_progress,
+)
 from memory_store import Clock, MemoryStore
+from upload_cases import FORK, locked_by_another_process
 
 from eigen_core.checkpoint import locks
 from eigen_core.checkpoint.locks import (
+    FileLock,
     Lease,
     LeaseHeldError,
     LeaseLostError,
     ProcessIdentity,
+    RunLockedError,
     is_live,
     lease_state,
     this_process,
 )
+from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.common.errors import InputError
 
 ELSEWHERE = ProcessIdentity(host="elsewhere", pid=7, boot="another-boot", namespace="pid:[1]", started=5)
-FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture
@@ -48,32 +60,15 @@ def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyP
     return take
 
 
-def test_epochs_rise_and_are_above_those_of_the_manifests(store: MemoryStore, clock: Clock) -> None:
-    for above, epoch in ((0, 1), (0, 2), (7, 8), (7, 9)):
-        lease = Lease.acquire(store, "run", 90.0, last_epoch=above, clock=clock)
-        lease.check()
-        assert is_live(store, "run")
-        lease.release()
-        assert not is_live(store, "run")
-        assert lease.epoch == epoch
-
-
-def test_a_live_holder_elsewhere_is_named_with_the_time_left(
-    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
-) -> None:
-    held_elsewhere()
-    store.pass_time(30)
-    with pytest.raises(
-        LeaseHeldError, match=r"process 7 on elsewhere, lease renewed 30 s ago.*resumed from here in 60 s"
-    ):
-        Lease.acquire(store, "run", 90.0, clock=clock)
-
-
-def test_a_silent_holder_elsewhere_loses_the_lease_after_its_own_time_not_the_takers(
+def test_a_silent_holder_elsewhere_is_named_and_loses_the_lease_after_its_own_time_not_the_takers(
     store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease]
 ) -> None:
     silent = held_elsewhere()
-    store.pass_time(89.9)
+    store.pass_time(30)
+    named = r"process 7 on elsewhere, lease renewed 30 s ago.*resumed from here in 60 s"
+    with pytest.raises(LeaseHeldError, match=named):
+        Lease.acquire(store, "run", 10.0, clock=clock)
+    store.pass_time(59.9)
     with pytest.raises(LeaseHeldError):
         Lease.acquire(store, "run", 10.0, clock=clock)
     store.pass_time(0.2)
@@ -271,20 +266,6 @@ def test_background_renewal_notices_that_the_lease_is_lost(store: MemoryStore) -
             lease.check()
 
 
-def test_permission_revoked_is_for_the_caller_to_judge_and_the_lease_is_not_lost(store: MemoryStore) -> None:
-    clock = Clock()
-    lease = Lease.acquire(store, "run", 90.0, clock=clock)
-    store.refusal = InputError("no permission")
-    with pytest.raises(InputError):
-        lease.renew()
-    lease.check()
-    clock.sleep(46)
-    with pytest.raises(InputError):
-        lease.check()
-    store.refusal = None
-    lease.check()
-
-
 def test_only_what_is_proved_counts_as_ended() -> None:
     me = this_process()
     assert me.started is not None
@@ -314,3 +295,56 @@ def test_a_holder_that_has_ended_is_replaced_at_once(store: MemoryStore, monkeyp
         Lease.acquire(store, "run", 90.0)
     assert not is_live(store, "run")
     assert Lease.acquire(store, "run", 90.0).epoch == 2
+
+
+def is_locked(run: RunDirectory) -> bool:
+    return FileLock(run.path / "lock").is_taken()
+
+
+def test_a_second_process_may_read_and_nothing_more_until_the_first_is_killed(tmp_path: Path) -> None:
+    run = saved_run(tmp_path, 1)
+    with locked_by_another_process(tmp_path) as child:
+        assert is_locked(run)
+        message = re.escape(f"Run 'run' is in use by process {child} on ")
+        with pytest.raises(RunLockedError, match=message), run.lock():
+            pytest.fail("two processes hold the lock")
+        with pytest.raises(RunLockedError, match=message):
+            run.save(sample(2))
+        with pytest.raises(RunLockedError, match=message):
+            run.clean(1, 0, 0)
+        assert run.contents.verify() == []
+        assert newest_of(run).snapshot.generation == 1
+    assert not is_locked(run)
+    run.save(sample(2))
+    assert generations_of(run) == [1, 2]
+
+
+def test_a_question_at_that_instant_does_not_disturb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Asking holds a shared lock for an instant; it ends here while the writer waits for its next attempt."""
+    run = new_run(tmp_path)
+    with run.lock():
+        pass
+    asking = os.open(run.path / "lock", os.O_RDONLY)
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: fcntl.flock(asking, fcntl.LOCK_UN))
+    try:
+        with run.lock():
+            assert is_locked(run)
+    finally:
+        os.close(asking)
+
+
+def test_locking_clears_what_a_killed_process_left_and_nothing_else(tmp_path: Path) -> None:
+    run = saved_run(tmp_path, 1)
+    blob = next(path for path in (run.path / "blobs").rglob("*") if path.is_file())
+    left = [blob.parent / ".writing-0123", run.path / "manifests" / ".writing-4567"]
+    others = [run.path / ".notes", run.path / "plots" / "notes.txt"]
+    for path in (*left, *others):
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"half")
+    with run.lock():
+        assert work_in_progress(run) == [".notes"]
+        assert not any(path.exists() for path in left)
+        assert all(path.exists() for path in others)
+        assert generations_of(run) == [1]
+        assert run.contents.verify() == []
