@@ -5,16 +5,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
+from checkpoint_samples import assert_same, newest_of
 from memory_store import MemoryStore
 from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_generations
 
 from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, UnfitSnapshotError, blob_name
-from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.checkpoint.tensors import tensors_sha256
 from eigen_core.common.errors import InputError
 from eigen_core.config import CheckpointConfig
 
@@ -45,25 +43,12 @@ def fetch_newest(there: Machine, here: RunDirectory) -> LoadedGeneration:
     return loaded
 
 
-def _assert_same(directory: RunDirectory, generation: int) -> None:
-    loaded = directory.load_newest()
-    assert loaded is not None
-    expected = snapshot_of(generation)
-    assert loaded.snapshot.generation == generation
-    for stem, tensors in expected.tensors.items():
-        assert tensors_sha256(loaded.snapshot.tensors[stem]) == tensors_sha256(tensors)
-    assert loaded.snapshot.documents == expected.documents
-    assert loaded.snapshot.ring is not None
-    assert expected.ring is not None
-    assert torch.equal(loaded.snapshot.ring.columns["day"], expected.ring.columns["day"])
-
-
 def test_the_newest_generation_arrives_bit_for_bit_and_nothing_else(there: Machine, here: RunDirectory) -> None:
     fetched = fetch_newest(there, here)
     assert (fetched.manifest.generation, fetched.damages) == (3, [])
     assert sorted(_fetched(there.memory)) == sorted(fetched.manifest.blobs)
     assert whole_generations(here.contents) == [3]
-    _assert_same(here, 3)
+    assert_same(newest_of(here).snapshot, snapshot_of(3))
 
 
 def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
@@ -79,7 +64,7 @@ def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: Ru
     there.memory.done.clear()
     fetched = fetch_newest(there, there.directory)
     assert set(_fetched(there.memory)) == fetched.manifest.blobs.keys() - known
-    _assert_same(there.directory, 5)
+    assert_same(newest_of(there.directory).snapshot, snapshot_of(5))
 
 
 def test_what_is_here_already_is_not_fetched(there: Machine, here: RunDirectory) -> None:
@@ -94,7 +79,9 @@ def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: R
     """One of another form is not even fetched; one whose values are wrong shows it here."""
     there.train(4)
     there.drain()
-    form = SnapshotForm.of(snapshot_of(1).tensors, ["history"], ring_at(1), range(ROWS, ROWS + 1))
+    sample = snapshot_of(1)
+    assert sample.ring is not None
+    form = SnapshotForm.of(sample.tensors, ["history"], sample.ring, range(ROWS, ROWS + 1))
     of_another_form = replace(snapshot_of(5), documents={})
     there.uploader.add(there.directory.save(of_another_form, epoch=there.lease.epoch).manifest)
     there.drain()
@@ -115,12 +102,6 @@ def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: R
         "generation 3: replay holds reward from nan to 1",
     ]
     assert whole_generations(here.contents) == [2, 3, 4]
-
-
-def ring_at(generation: int) -> Ring:
-    ring = snapshot_of(generation).ring
-    assert ring is not None
-    return ring
 
 
 def test_a_newer_generation_here_is_left_alone(there: Machine) -> None:
@@ -185,7 +166,7 @@ def test_damage_of_any_part_in_the_store_is_reported_and_the_next_older_one_is_u
         assert fetched.manifest.generation == 2
         removed_manifest = name == newest.name and how(b"???") is None
         assert {damage.path for damage in fetched.damages} == (set() if removed_manifest else {name})
-        _assert_same(here, 2)
+        assert_same(newest_of(here).snapshot, snapshot_of(2))
         assert whole_generations(here.contents) == [2]
         assert name == newest.name or not (here.path / name).exists()
     assert "is damaged: generation 3" in caplog.text
