@@ -24,42 +24,33 @@ from eigen_core.market.files import BYTES_PER_BYTE, WIDE_BYTES_PER_BYTE
 from eigen_core.market.report import DataReport
 
 LONG = "Date,Ticker,Close\n2020-01-02,A,1\n2020-01-03,A,"
+GOOD = random_bars(["A"], 30, seed=1)
 
 
-def text_case(content: str, name: str = "p.csv") -> Callable[[Path], Path]:
-    return lambda folder: write_text(folder / name, content)
+def written(content: str | bytes | pd.DataFrame, name: str = "p.csv") -> Callable[[Path], Path]:
+    """Return a function that writes a file into a folder."""
 
-
-def bytes_case(content: bytes, name: str) -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        (folder / name).write_bytes(content)
-        return folder / name
-
-    return write
-
-
-def frame_case(frame: pd.DataFrame, name: str = "p.csv") -> Callable[[Path], Path]:
     def write(folder: Path) -> Path:
         path = folder / name
-        frame.to_parquet(path) if name.endswith(".parquet") else frame.to_csv(path, index=False)
+        if isinstance(content, pd.DataFrame):
+            content.to_parquet(path) if name.endswith(".parquet") else content.to_csv(path, index=False)
+        else:
+            path.write_bytes(content.encode() if isinstance(content, str) else content)
         return path
 
     return write
 
 
 def parquet_case(zone: str = "UTC", symbol: object = "A") -> Callable[[Path], Path]:
-    def write(folder: Path) -> Path:
-        dates = pa.array([1_577_923_200_000_000] * 3, pa.timestamp("us", zone))
-        table = pa.table({"date": dates, "symbol": [symbol] * 3, "close": [1.0, 2.0, 3.0]})
-        pq.write_table(table, folder / "p.parquet")
-        return folder / "p.parquet"
-
-    return write
+    dates = pd.to_datetime([1_577_923_200] * 3, unit="s", utc=True)
+    table = pa.table({"date": pa.array(dates, pa.timestamp("us", zone)), "symbol": [symbol] * 3, "close": [1.0] * 3})
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    return written(sink.getvalue().to_pybytes(), "p.parquet")
 
 
 def heading_of_bytes(folder: Path) -> Path:
-    path = folder / "p.parquet"
-    pq.write_table(pa.table({"date": ["2020-01-02"], "abcdefgh": [1.0]}), path)
+    path = written(pd.DataFrame({"date": ["2020-01-02"], "abcdefgh": [1.0]}), "p.parquet")(folder)
     path.write_bytes(path.read_bytes().replace(b"abcdefgh", b"abcd\xc8fgh"))
     return path
 
@@ -79,76 +70,67 @@ def folder_case(**files: str) -> Callable[[Path], Path]:
     return write
 
 
-GOOD = random_bars(["A"], 30, seed=1)
-LONG_ONE = pd.DataFrame({"Date": GOOD["date"], "Close": GOOD["close"]})
-
 CASES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "blank name": (lambda _: Path(" "), "blank"),
     "missing file": (lambda folder: folder / "nothing.csv", "no file or folder .*nothing.csv"),
     "name too long": (lambda folder: folder / ("x" * 300 + ".csv"), "cannot be read"),
-    **{
-        f"file {name}": (text_case(LONG, name), "is no price file: give CSV or Parquet")
-        for name in ("prices.XLSX", "prices.tar.gz")
-    },
-    "empty file": (text_case(""), "is empty"),
-    "headings alone": (text_case("Date,Ticker,Close\n"), "no rows"),
-    "one column": (text_case("Close\n1\n2\n"), "one column only"),
-    "only blank dates": (text_case("Date,Close\n,1\n,2\n"), "no row with a date"),
-    "text in prices": (text_case(LONG + "abc\n"), r"p\.csv, line 3, column 'Close': 'abc' is no number"),
-    "text in volume": (text_case("Date,Close,Volume\n2020-01-02,1,1.2M\n"), "line 2, column 'Volume': '1.2M'"),
-    "truth values": (text_case("Date,Close\n2020-01-02,True\n2020-01-03,False\n"), "is no number"),
-    "unreadable date": (text_case("Date,Close\n2020-01-02,1\n2020-02-31,2\n"), "line 3, .*'2020-02-31' is no date"),
-    "serial numbers": (text_case("Date,Close\n43831,1\n43832,2\n"), "'43831' is no date"),
-    "ambiguous dates": (text_case("Date,Close\n01/02/2020,1\n03/04/2020,2\n"), "add `--set market.date_format=%"),
-    "no date column": (
-        text_case("Ticker,Close,Open\nA,1,1\n"),
-        "has the columns 'Ticker'.*neither those of the long layout",
-    ),
-    "no headings": (text_case("2020-01-02,1,2\n2020-01-03,1,2\n"), "begins with '2020-01-02': write headings"),
-    "no close but more": (text_case("date,tic,open,low,x\n2020-01-02,A,1,1,1\n"), "neither those of the long layout"),
-    "duplicate roles": (text_case("Date,Close,Close,Symbol\n2020-01-02,1,2,A\n"), "several columns named 'Close'"),
-    "too many cells": (text_case("Date,Close\n2020-01-02,1\n2020-01-03,1,2\n"), "more cells than|line 3"),
-    "garbage csv": (bytes_case(bytes(range(256)) * 8, "p.csv"), "neither UTF-8 nor UTF-16 text"),
-    "nul bytes": (bytes_case(b"Date,A\n2020-01-02,\x00\n", "p.csv"), "neither UTF-8 nor UTF-16 text"),
-    "garbage parquet": (bytes_case(b"PAR1" + bytes(range(256)) + b"PAR1", "p.parquet"), "no Parquet file"),
-    "parquet named csv": (lambda folder: frame_case(LONG_ONE, "p.parquet")(folder).rename(folder / "p.csv"), "UTF-8"),
-    "damaged gzip": (bytes_case(gzip.compress(LONG.encode() * 100)[:-20], "p.csv.gz"), "is damaged"),
-    "heading of 200,000 characters": (text_case(f"Date,{'A' * 200_000}\n2020-01-02,1\n"), "has no headings in its"),
-    "heading of 100,000 characters": (text_case(f"Date,{'A' * 100_000}\n2020-01-02,1\n"), "heading of 100,000 char"),
-    "gzip of zeros": (bytes_case(gzip.compress(bytes(70 << 20)), "p.csv.gz"), "decompresses to more than"),
     "unknown home": (lambda _: Path("~nosuchuser/x"), "no file or folder ~nosuchuser/x"),
     "pipe": (pipe, "pipe or a device"),
+    "spreadsheet": (written(LONG, "prices.XLSX"), "is no price file: give CSV or Parquet"),
+    "archive": (written(LONG, "prices.tar.gz"), "is no price file: give CSV or Parquet"),
+    "empty file": (written(""), "is empty"),
+    "headings alone": (written("Date,Ticker,Close\n"), "no rows"),
+    "one column": (written("Close\n1\n2\n"), "one column only"),
+    "only blank dates": (written("Date,Close\n,1\n,2\n"), "no row with a date"),
+    "text in prices": (written(LONG + "abc\n"), r"p\.csv, line 3, column 'Close': 'abc' is no number"),
+    "truth values": (written("Date,Close\n2020-01-02,True\n2020-01-03,False\n"), "is no number"),
+    "unreadable date": (written("Date,Close\n2020-01-02,1\n2020-02-31,2\n"), "line 3, .*'2020-02-31' is no date"),
+    "serial numbers": (written("Date,Close\n43831,1\n43832,2\n"), "'43831' is no date"),
+    "ambiguous dates": (written("Date,Close\n01/02/2020,1\n03/04/2020,2\n"), "add `--set market.date_format=%"),
+    "no date column": (written("Ticker,Close,Open\nA,1,1\n"), "has the columns 'Ticker'.*neither those of the long"),
+    "no headings": (written("2020-01-02,1,2\n2020-01-03,1,2\n"), "begins with '2020-01-02': write headings"),
+    "no close but more": (written("date,tic,open,low,x\n2020-01-02,A,1,1,1\n"), "neither those of the long layout"),
+    "duplicate roles": (written("Date,Close,Close,Symbol\n2020-01-02,1,2,A\n"), "several columns named 'Close'"),
+    "too many cells": (written("Date,Close\n2020-01-02,1\n2020-01-03,1,2\n"), "more cells than|line 3"),
+    "garbage csv": (written(bytes(range(256)) * 8), "neither UTF-8 nor UTF-16 text"),
+    "nul bytes": (written("Date,A\n2020-01-02,\0\n"), "neither UTF-8 nor UTF-16 text"),
+    "garbage parquet": (written(b"PAR1" + bytes(range(256)) + b"PAR1", "p.parquet"), "no Parquet file"),
+    "parquet named csv": (lambda folder: written(GOOD, "p.parquet")(folder).rename(folder / "p.csv"), "UTF-8"),
+    "damaged gzip": (written(gzip.compress(LONG.encode() * 100)[:-20], "p.csv.gz"), "is damaged"),
+    "gzip of zeros": (written(gzip.compress(bytes(70 << 20)), "p.csv.gz"), "decompresses to more than"),
+    "heading of 200,000 characters": (written(f"Date,{'A' * 200_000}\n2020-01-02,1\n"), "has no headings in its"),
+    "heading of 100,000 characters": (written(f"Date,{'A' * 100_000}\n2020-01-02,1\n"), "heading of 100,000 char"),
     "unknown time zone": (parquet_case(zone="Mars/Phobos"), "has an unknown time zone"),
     "bytes that are no text": (parquet_case(symbol=b"\xff"), "damaged"),
     "heading that is no text": (heading_of_bytes, "damaged"),
     "second download": (
-        folder_case(**{"A": LONG.replace("Ticker,", "").replace("A,", ""), "A (1)": "Date,Close\n2020-01-02,1\n"}),
+        folder_case(**{"A": "Date,Close\n2020-01-02,1\n", "A (1)": "Date,Close\n2020-01-02,1\n"}),
         r"A \(1\)\.csv has no column of symbols, and its name may be more than a symbol",
     ),
     "quote that is not closed": (
-        text_case(LONG + '"2\n2020-01-06,A,3\n2020-01-07,A,"4\n2020-01-08,A,5\n'),
+        written(LONG + '"2\n2020-01-06,A,3\n2020-01-07,A,"4\n2020-01-08,A,5\n'),
         "quotation mark",
     ),
     "empty folder": (folder_case(), "holds no price file"),
     "bad file in folder": (folder_case(A=LONG + "2\n", B="Date,Close\n2020-01-02,x\n"), r"B\.csv, line 2"),
     "two headings without symbols": (
-        text_case(",Open,Close\n,Low,High\nDate,,\n2020-01-02,1,2\n"),
+        written(",Open,Close\n,Low,High\nDate,,\n2020-01-02,1,2\n"),
         "line 3, .*'Date' is no date",
     ),
     "two headings, one twice": (
-        text_case("Price,Close,Close\nTicker,A,A\nDate,,\n2020-01-02,1,2\n"),
+        written("Price,Close,Close\nTicker,A,A\nDate,,\n2020-01-02,1,2\n"),
         "several columns of 'A' named 'Close'",
     ),
     "two headings, no symbol": (
-        text_case("Price,Close\nTicker,\nDate,\n2020-01-02,1\n"),
-        "has no row with a date and a symbol",
+        written("Price,Close\nTicker,\nDate,\n2020-01-02,1\n"),
+        "no row with a date and a symbol",
     ),
     "text under two headings": (
-        text_case("Price,Close\nTicker,A\nDate,\n2020-01-02,1\n2020-01-03,x\n"),
+        written("Price,Close\nTicker,A\nDate,\n2020-01-02,1\n2020-01-03,x\n"),
         r"line 5, column 'Close': 'x' is no number",
     ),
-    "nan-only symbol": (frame_case(GOOD.assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan)), "no usable price"),
-    "too few days": (frame_case(GOOD[:23]), "needs at least 24 days.*the panel has 23"),
+    "nan-only symbol": (written(GOOD.assign(open=np.nan, high=np.nan, low=np.nan, close=np.nan)), "no usable price"),
+    "too few days": (written(GOOD[:23]), "needs at least 24 days.*the panel has 23"),
 }
 
 

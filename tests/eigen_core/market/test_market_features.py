@@ -10,7 +10,6 @@ from market_cases import random_bars, small_config, write_csv
 from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config
 from eigen_core.market import Panel, build_panel
 from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, column_features, feature_names
 from eigen_core.task.panel import PanelFacts
@@ -304,11 +303,6 @@ def test_fingerprint_is_that_of_what_functions_return(
     assert fingerprint("# Written anew.\ndef own(bars):\n    return bars.close * (1 / bars.open)\n", "two") == one
     assert fingerprint("def own(bars):\n    return bars.close / bars.open * 1.001\n", "three") != one
     assert built(prices).fingerprint not in (one, built(prices, features="columns").fingerprint)
-
-
-def test_existing_panels_keep_their_fingerprint(tmp_path: Path) -> None:
-    panel, _ = build_panel(Config(), tmp_path)
-    assert panel.fingerprint.startswith("320fcd8e5c20ea6b")
 
 
 def test_plan_without_data_knows_functions_and_refuses_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
