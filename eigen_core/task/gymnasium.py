@@ -4,8 +4,7 @@ The start of an episode is the seed of its reset; training, validation and holdo
 """
 
 import hashlib
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,19 +20,25 @@ from eigen_core.config import ActorCriticConfig, Config
 from eigen_core.config.learning import batch_size_of
 from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.networks import Heads, Policy
+from eigen_core.networks.agent import MlpNetwork
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
-from eigen_core.networks.mlp import MlpNetwork
 from eigen_core.networks.policies import Box, Choices
-from eigen_core.task.gymnasium_environment import Environment, EnvironmentFacts, OpenedEnvironment, open_environment
+from eigen_core.task.gymnasium_environment import (
+    EnvironmentFacts,
+    EnvironmentPool,
+    OpenedEnvironment,
+    open_environment,
+)
 from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, joined_counts
-from eigen_core.task.normalisation import RunningMoments, discounted_returns, normalise
 from eigen_core.task.replay import Column, Replay
 
 _TRAINING_SEEDS = range(1 << 30)
 _VALIDATION_SEEDS = range(1 << 30, (1 << 30) + (1 << 20))
 _HOLDOUT_SEEDS = range((1 << 30) + (1 << 20), (1 << 30) + (1 << 21))
 _ROWS_AT_A_TIME = 1 << 16
+_LIMIT = 10.0
+_SMALLEST_VARIANCE = 1e-8
 
 
 @dataclass(frozen=True)
@@ -237,10 +242,6 @@ def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
         )
 
 
-Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
-"""Takes observations and their step; returns actions and their stored form. Arrays are `[episodes, values]`."""
-
-
 def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, Column]:
     """Return the replay's columns. The last step of an episode has `ends`, and `terminal` unless it is truncated."""
     return {
@@ -253,83 +254,64 @@ def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, 
     }
 
 
-@dataclass(frozen=True)
-class Episodes:
-    """Episodes of unequal length, `[episodes, most steps, ...]`; values after an episode's end have no meaning.
+class RunningMoments:
+    """Mean and variance of vectors of length `values`, in tensors of the task's state whose names begin with `name`.
 
-    Attributes:
-        observations: float32 `[episodes, most steps + 1, values]`, the last one included.
-        actions: in their stored form, float32 `[episodes, most steps, values]`.
-        rewards: float64 `[episodes, most steps]`; zeros after the end.
-        lengths: int64 `[episodes]`.
-        terminated: bool `[episodes]`, the episode was terminated, not truncated by the limit of steps.
+    The host sums them, so that bits do not depend on threads.
     """
 
-    observations: NDArray[np.float32]
-    actions: NDArray[np.float32]
-    rewards: NDArray[np.float64]
-    lengths: NDArray[np.int64]
-    terminated: NDArray[np.bool_]
+    def __init__(self, name: str, values: int, device: torch.device) -> None:
+        self._name = name
+        self._values = values
+        self._device = device
 
-    def rows(self) -> dict[str, NDArray[np.generic]]:
-        """Return the transitions in the order of episodes and steps: the columns of the replay, `[rows, ...]`."""
-        steps = np.arange(self.rewards.shape[1])
-        played = steps < self.lengths[:, None]
-        ends = steps == self.lengths[:, None] - 1
-        return {
-            "observation": self.observations[:, :-1][played],
-            "next_observation": self.observations[:, 1:][played],
-            "action": self.actions[played],
-            "reward": self.rewards[played].astype(np.float32),
-            "terminal": (ends & self.terminated[:, None])[played],
-            "ends": ends[played],
-        }
+    def initial(self) -> dict[str, Tensor]:
+        """Return the state before any vector is added: count, sum and sum of squares, float64."""
+        sums = torch.zeros(self._values, dtype=torch.float64, device=self._device)
+        count = torch.zeros(1, dtype=torch.float64, device=self._device)
+        return self._named(count, sums, sums.clone())
 
+    def after(self, state: Mapping[str, Tensor], vectors: NDArray[np.float64]) -> dict[str, Tensor]:
+        """Return the state with `[rows, values]` added."""
+        count, sums, squares = self._of(state)
+        return self._named(
+            count + len(vectors),
+            sums + torch.tensor(vectors.sum(axis=0), device=self._device),
+            squares + torch.tensor((vectors * vectors).sum(axis=0), device=self._device),
+        )
 
-class EnvironmentPool:
-    """Environments that are made once; a reset with a seed starts each episode, independent of earlier ones."""
+    def mean_and_scale(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return the mean and the inverse of the standard deviation, float32 `[values]`; 0 and 1 before any vector."""
+        count, sums, squares = self._of(state)
+        # Reading the count would wait for a GPU, and a CUDA graph could not capture it.
+        rows = count.clamp_min(1.0)
+        mean = sums / rows
+        variance = (squares / rows - mean * mean).clamp_min(_SMALLEST_VARIANCE).masked_fill(count == 0.0, 1.0)
+        return mean.float(), variance.rsqrt().float()
 
-    def __init__(self, opened: OpenedEnvironment) -> None:
-        self._opened = opened
-        self._environments: list[Environment] = []
+    def _of(self, state: Mapping[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        return state[f"{self._name}_count"], state[f"{self._name}_sum"], state[f"{self._name}_squares"]
 
-    def play(self, seeds: NDArray[np.int64], act: Act) -> Episodes:
-        """Play one episode for each seed of a reset; FloatingPointError if an observation or reward is not finite."""
-        opened, count = self._opened, len(seeds)
-        while len(self._environments) < count:
-            self._environments.append(opened.make())
-        most = opened.facts.episode_steps
-        observations = np.zeros((count, most + 1, opened.facts.observation_values), dtype=np.float32)
-        actions = np.zeros((count, most, len(opened.low)), dtype=np.float32)
-        rewards = np.zeros((count, most), dtype=np.float64)
-        lengths = np.full(count, most, dtype=np.int64)
-        terminated = np.zeros(count, dtype=np.bool_)
-        for index, seed in enumerate(seeds.tolist()):
-            observations[index, 0] = np.ravel(self._environments[index].reset(seed=seed)[0])
-            if not np.isfinite(observations[index, 0]).all():
-                raise FloatingPointError(_not_finite(opened, seed, 0, 0.0, observations[index, 0]))
-        playing = list(range(count))
-        for step in range(most):
-            if not playing:
-                break
-            # Ended episodes get actions too: equal shapes give equal bits.
-            taken, actions[:, step] = act(observations[:, step], step)
-            played = opened.environment_actions(taken)
-            for index in tuple(playing):
-                observed, reward, terminal, truncated, _ = self._environments[index].step(played[index])
-                observations[index, step + 1] = np.ravel(observed)
-                rewards[index, step] = reward
-                if not (math.isfinite(reward) and np.isfinite(observations[index, step + 1]).all()):
-                    raise FloatingPointError(_not_finite(opened, seeds[index], step + 1, float(reward), observed))
-                if terminal or truncated:
-                    lengths[index], terminated[index] = step + 1, terminal
-                    playing.remove(index)
-        return Episodes(observations, actions, rewards, lengths, terminated)
+    def _named(self, count: Tensor, sums: Tensor, squares: Tensor) -> dict[str, Tensor]:
+        return {f"{self._name}_count": count, f"{self._name}_sum": sums, f"{self._name}_squares": squares}
 
 
-def _not_finite(opened: OpenedEnvironment, seed: int, step: int, reward: float, observed: object) -> str:
-    values = np.ravel(observed)  # type: ignore[call-overload] # whatever the environment gave
-    wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
-    what = f"the observed value {values[wrong[0]]} (number {wrong[0]})" if len(wrong) else f"the reward {reward}"
-    where = f"step {step} of the episode with seed {seed}" if step else f"reset(seed={seed})"
-    return f"Environment {opened.name} gave {what}, which is not finite, in {where}. Correct the environment."
+def normalise(values: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Subtract the mean, multiply by `scale`, and clip to [-10, 10]: float32 `[..., values]`."""
+    return ((values - mean) * scale).clamp_(-_LIMIT, _LIMIT)
+
+
+def discounted_returns(rewards: NDArray[np.float64], ends: NDArray[np.bool_], gamma: float) -> NDArray[np.float64]:
+    """Return the discounted sum of the rewards of each step and those before it in its episode, `[rows]`.
+
+    Their standard deviation scales rewards (Engstrom et al. 2020, arXiv:2005.12729, section 3). The rows are whole
+    episodes one after another, whose last steps `ends` marks.
+    """
+    returns = np.empty_like(rewards)
+    total = 0.0
+    for row, (reward, end) in enumerate(zip(rewards.tolist(), ends.tolist(), strict=True)):
+        total = gamma * total + reward
+        returns[row] = total
+        if end:
+            total = 0.0
+    return returns

@@ -1,6 +1,7 @@
-"""Make a Gymnasium environment by its name, and check that agents can play it."""
+"""Gymnasium environments: make one by its name, check that agents can play it, and play episodes."""
 
 import logging
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -203,3 +204,89 @@ def _log_once(text: str) -> None:
 def _one_line(error: Exception) -> str:
     text = " ".join(str(error).split())
     return text if text.endswith((".", "?")) else f"{text}."
+
+
+Act = Callable[[NDArray[np.float32], int], tuple[NDArray[np.float32], NDArray[np.float32]]]
+"""Takes observations and their step; returns actions and their stored form. Arrays are `[episodes, values]`."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """Episodes of unequal length, `[episodes, most steps, ...]`; values after an episode's end have no meaning.
+
+    Attributes:
+        observations: float32 `[episodes, most steps + 1, values]`, the last one included.
+        actions: in their stored form, float32 `[episodes, most steps, values]`.
+        rewards: float64 `[episodes, most steps]`; zeros after the end.
+        lengths: int64 `[episodes]`.
+        terminated: bool `[episodes]`, the episode was terminated, not truncated by the limit of steps.
+    """
+
+    observations: NDArray[np.float32]
+    actions: NDArray[np.float32]
+    rewards: NDArray[np.float64]
+    lengths: NDArray[np.int64]
+    terminated: NDArray[np.bool_]
+
+    def rows(self) -> dict[str, NDArray[np.generic]]:
+        """Return the transitions in the order of episodes and steps: the columns of the replay, `[rows, ...]`."""
+        steps = np.arange(self.rewards.shape[1])
+        played = steps < self.lengths[:, None]
+        ends = steps == self.lengths[:, None] - 1
+        return {
+            "observation": self.observations[:, :-1][played],
+            "next_observation": self.observations[:, 1:][played],
+            "action": self.actions[played],
+            "reward": self.rewards[played].astype(np.float32),
+            "terminal": (ends & self.terminated[:, None])[played],
+            "ends": ends[played],
+        }
+
+
+class EnvironmentPool:
+    """Environments that are made once; a reset with a seed starts each episode, independent of earlier ones."""
+
+    def __init__(self, opened: OpenedEnvironment) -> None:
+        self._opened = opened
+        self._environments: list[Environment] = []
+
+    def play(self, seeds: NDArray[np.int64], act: Act) -> Episodes:
+        """Play one episode for each seed of a reset; FloatingPointError if an observation or reward is not finite."""
+        opened, count = self._opened, len(seeds)
+        while len(self._environments) < count:
+            self._environments.append(opened.make())
+        most = opened.facts.episode_steps
+        observations = np.zeros((count, most + 1, opened.facts.observation_values), dtype=np.float32)
+        actions = np.zeros((count, most, len(opened.low)), dtype=np.float32)
+        rewards = np.zeros((count, most), dtype=np.float64)
+        lengths = np.full(count, most, dtype=np.int64)
+        terminated = np.zeros(count, dtype=np.bool_)
+        for index, seed in enumerate(seeds.tolist()):
+            observations[index, 0] = np.ravel(self._environments[index].reset(seed=seed)[0])
+            if not np.isfinite(observations[index, 0]).all():
+                raise FloatingPointError(_not_finite(opened, seed, 0, 0.0, observations[index, 0]))
+        playing = list(range(count))
+        for step in range(most):
+            if not playing:
+                break
+            # Ended episodes get actions too: equal shapes give equal bits.
+            taken, actions[:, step] = act(observations[:, step], step)
+            played = opened.environment_actions(taken)
+            for index in tuple(playing):
+                observed, reward, terminal, truncated, _ = self._environments[index].step(played[index])
+                observations[index, step + 1] = np.ravel(observed)
+                rewards[index, step] = reward
+                if not (math.isfinite(reward) and np.isfinite(observations[index, step + 1]).all()):
+                    raise FloatingPointError(_not_finite(opened, seeds[index], step + 1, float(reward), observed))
+                if terminal or truncated:
+                    lengths[index], terminated[index] = step + 1, terminal
+                    playing.remove(index)
+        return Episodes(observations, actions, rewards, lengths, terminated)
+
+
+def _not_finite(opened: OpenedEnvironment, seed: int, step: int, reward: float, observed: object) -> str:
+    values = np.ravel(observed)  # type: ignore[call-overload] # whatever the environment gave
+    wrong = np.flatnonzero(~np.isfinite(values.astype(np.float32)))
+    what = f"the observed value {values[wrong[0]]} (number {wrong[0]})" if len(wrong) else f"the reward {reward}"
+    where = f"step {step} of the episode with seed {seed}" if step else f"reset(seed={seed})"
+    return f"Environment {opened.name} gave {what}, which is not finite, in {where}. Correct the environment."
