@@ -69,7 +69,7 @@ LEARNERS: Mapping[str, str] = {
 METHODS: Mapping[str, str] = {
     "genetic": "eigen_core.learning.genetic:GeneticMethod",
     "cem": "eigen_core.learning.cem:CemMethod",
-    "erl": "eigen_core.learning.erl:ErlMethod",
+    "erl": "eigen_core.learning.genetic:ErlMethod",
     "pbt": "eigen_core.learning.pbt:PbtMethod",
 }
 ENCODERS: Mapping[str, str] = {

@@ -3,7 +3,7 @@
 Prices do not react to a small trader, so the gain of each asset on each day at each sale target is known:
 a decision process whose inputs are exogenous, learned in hindsight (Sinclair et al. 2023, ICML, "Hindsight learning for
 MDPs with exogenous inputs"). An actor expects the outcome of each alternative, from all of them at once, and takes the
-one that exceeds its reserve price by most (`eigen_core.networks.outcomes`): what it takes is blocked for a time.
+one that exceeds its reserve price by most (`eigen_core.networks.actions`): what it takes is blocked for a time.
 """
 
 from typing import ClassVar, cast
@@ -17,7 +17,7 @@ from eigen_core.config import Config, CounterfactualConfig
 from eigen_core.learning.interface import learner_settings, setting
 from eigen_core.learning.steps import BatchLearner, Step, clipped_step, scaled
 from eigen_core.networks import Heads
-from eigen_core.networks.outcomes import RESERVE_VALUES, ExpectedOutcomes, follow_expected
+from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, follow_expected
 from eigen_core.networks.population import Population
 from eigen_core.task import BatchSampler, Encoded, KnownOutcomes, Observed, Outcomes, Task, task_class
 from eigen_core.task.replay import Replay

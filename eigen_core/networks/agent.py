@@ -1,9 +1,4 @@
-"""The networks of an agent: encoder, pooling over columns, actor and critic.
-
-Actor and critic share the encoder; the critic's loss trains it, and the actor reads its embeddings without a
-gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
-are shared across assets: their number does not change the number of parameters.
-"""
+"""Networks of a group of agents: over the assets of a panel, and over vectors of observations."""
 
 from dataclasses import dataclass
 
@@ -11,11 +6,18 @@ import torch
 from torch import Tensor
 
 from eigen_core.common.text import SINGLE
-from eigen_core.config import Config
+from eigen_core.config import Config, NetworkConfig
 from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.machine.chunk_sizes import encoded_at_once
 from eigen_core.market.panel import Panel
-from eigen_core.networks.actions import AssetActions, market_actions
+from eigen_core.networks.actions import (
+    AssetActions,
+    ExpectedOutcomes,
+    expected_outcomes,
+    margins,
+    market_actions,
+    outcome_shapes,
+)
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import (
     ParameterLayout,
@@ -27,8 +29,16 @@ from eigen_core.networks.layout import (
     product,
     project,
 )
-from eigen_core.networks.outcomes import ExpectedOutcomes, expected_outcomes, margins, outcome_shapes
-from eigen_core.networks.policies import Heads, SquashedGaussian, action_shapes, policy_of
+from eigen_core.networks.policies import (
+    Box,
+    Categorical,
+    Choices,
+    Heads,
+    Policy,
+    SquashedGaussian,
+    action_shapes,
+    policy_of,
+)
 
 _MASKED = -1e9
 
@@ -70,7 +80,11 @@ class MarketEmbedding:
 
 
 class AgentNetwork:
-    """Forward passes for a group of agents, whose weights are rows `[agents, parameters]`.
+    """Encoder, pooling over columns, actor and critics for a group of agents; weights are rows `[agents, parameters]`.
+
+    Actor and critics share the encoder; the critics' loss trains it, and the actor reads its embeddings without a
+    gradient (as in Yarats et al. 2021, "Improving sample efficiency in model-free RL from images", section 5). Weights
+    are shared across assets: their number does not change the number of parameters.
 
     `actions` default to those of the task `market`.
     """
@@ -256,6 +270,59 @@ class AgentNetwork:
         hidden = linear(parameters, f"{name}.hidden", hidden, rectified=True)
         pools = pooled(pooling, hidden).flatten(2)
         return linear(parameters, f"{name}.value", linear(parameters, f"{name}.pooled", pools, rectified=True))[..., 0]
+
+
+class MlpNetwork:
+    """Multilayer perceptrons over vectors of observations, for a group of agents, whose weights are rows.
+
+    Actor and critics share no layers; a ReLU follows each hidden layer.
+    """
+
+    def __init__(self, observation_values: int, box: Box, network: NetworkConfig, heads: Heads) -> None:
+        self._layers, width = network.head_layers, network.head_width
+        self._heads = heads
+        self.box = box
+        self._middle, self._per_half_range = (box.low + box.high) / 2.0, 2.0 / (box.high - box.low)
+        critic = []
+        for index in range(heads.critics):
+            inputs = observation_values + (self.box.values if heads.action_values else 0)
+            critic += self._hidden_shapes(f"critic{index}", inputs, width)
+            critic += linear_shapes(f"critic{index}.value", width, 1)
+        self.critic_layout = ParameterLayout.of(critic, network)
+        actor = self._hidden_shapes("actor", observation_values, width)
+        if isinstance(box, Choices):
+            last = linear_shapes("actor.action", width, box.values)
+        else:
+            last = action_shapes("actor.action", width, box, heads)
+        self.actor_layout = ParameterLayout.of([*actor, *last], network)
+
+    def policy(self, parameters: Parameters, observations: Tensor) -> Policy:
+        """Return the policy for observations, float32 `[agents, ..., values]`."""
+        hidden = self._hidden(parameters, "actor", observations)
+        if isinstance(self.box, Choices):
+            return Categorical(linear(parameters, "actor.action", hidden))
+        return policy_of(parameters, "actor.action", hidden, self.box, self._heads)
+
+    def values(self, parameters: Parameters, observations: Tensor, actions: Tensor | None) -> Tensor:
+        """Return the values of actions in natural units, or of observations alone, `[critics, agents, batch]`."""
+        inputs = observations
+        if actions is not None:
+            inputs = torch.cat([observations, (actions - self._middle) * self._per_half_range], dim=-1)
+        values = []
+        for index in range(self._heads.critics):
+            hidden = self._hidden(parameters, f"critic{index}", inputs)
+            values.append(linear(parameters, f"critic{index}.value", hidden)[..., 0])
+        return torch.stack(values)
+
+    def _hidden_shapes(self, name: str, inputs: int, width: int) -> list[ParameterShape]:
+        sizes = [inputs, *[width] * (self._layers - 1)]
+        return [shape for index, size in enumerate(sizes) for shape in linear_shapes(f"{name}.{index}", size, width)]
+
+    def _hidden(self, parameters: Parameters, name: str, inputs: Tensor) -> Tensor:
+        hidden = inputs
+        for index in range(self._layers):
+            hidden = linear(parameters, f"{name}.{index}", hidden, rectified=True)
+        return hidden
 
 
 def _softmax(scores: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from eigen_core.checkpoint.ring import Ring
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Excess
 from eigen_core.config import Config
+from eigen_core.networks.actions import ExpectedOutcomes
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import ParameterLayout, Parameters
-from eigen_core.networks.outcomes import ExpectedOutcomes
 from eigen_core.networks.policies import Box, Heads, Policy
 from eigen_core.task.replay import Column, Replay
 

@@ -14,9 +14,9 @@ from eigen_core.config import Config, TradingConfig
 from eigen_core.machine.gpu import CapturedStep, on_device
 from eigen_core.market.panel import Panel
 from eigen_core.networks import Heads, market_actions
+from eigen_core.networks.actions import ExpectedOutcomes
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
-from eigen_core.networks.outcomes import ExpectedOutcomes
 from eigen_core.task.interface import Outcomes, Rollout, joined_counts
 from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelFacts, PanelTask
 from eigen_core.task.transitions import BlockSampler, EpisodeBatch, rows_of, stored_rewards, stored_steps

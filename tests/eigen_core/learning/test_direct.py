@@ -17,7 +17,7 @@ from eigen_core.learning.counterfactual import CounterfactualLearner
 from eigen_core.learning.direct import DirectLearner
 from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.steps import BatchPlan
-from eigen_core.networks.outcomes import RESERVE_VALUES
+from eigen_core.networks.actions import RESERVE_VALUES
 from eigen_core.networks.population import initial_weights
 from eigen_core.planning.sizes import Sizes
 from eigen_core.task import TaskData, open_data

@@ -20,7 +20,7 @@ from torch.distributions import (
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.networks import Box, SquashedGaussian, market_actions
-from eigen_core.networks.outcomes import ExpectedOutcomes, follow_expected, margins
+from eigen_core.networks.actions import ExpectedOutcomes, follow_expected, margins
 from eigen_core.networks.policies import Categorical
 
 CPU = torch.device("cpu")
