@@ -1,6 +1,6 @@
 """Training states in small: run some generations, and everything that a state knows as values to compare."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,13 +25,24 @@ from eigen_core.generation import (
     start_training,
     train,
 )
+from eigen_core.task import open_data
 from eigen_core.task.market import MarketTask
 from eigen_core.task.transitions import EpisodeBatch
 
+TRADING_TASKS = ("market", "portfolio")
+
+
+def content_for(config: Config, assets: int = 6) -> Any:
+    """Random prices for a task that trades, else the data that the task opens."""
+    return random_panel(config, assets=assets) if config.task in TRADING_TASKS else open_data(config).content
+
+
+def begun(config: Config, assets: int = 6) -> TrainingState:
+    return start_training(config, content_for(config, assets))
+
 
 def small_state(assets: int = 6, **sections: Any) -> TrainingState:
-    config = small_config(**sections)
-    return start_training(config, random_panel(config, assets=assets))
+    return begun(small_config(**sections), assets)
 
 
 def market_of(state: TrainingState) -> MarketTask:
@@ -47,8 +58,8 @@ def advance(state: TrainingState, generations: int) -> TrainingState:
     return state
 
 
-def resumed_from(directory: RunDirectory, begin: Callable[[Config], TrainingState], config: Config) -> TrainingState:
-    state = begin(config)
+def resumed_from(directory: RunDirectory, config: Config) -> TrainingState:
+    state = begun(config)
     loaded = directory.load_newest(snapshot_form(state))
     assert loaded is not None
     restore(state, loaded.snapshot)

@@ -4,14 +4,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
-from science_cases import random_panel, small_config
-from training_cases import advance
+from science_cases import small_config
+from training_cases import advance, begun, content_for
 
 from eigen_core.config import Config
 from eigen_core.generation import TrainingState, start_training
-from eigen_core.task import open_data
 from eigen_core.workers import LocalWorkers, WorkerExecutor, workers_of
 from eigen_core.workers.connection import connected
 
@@ -23,12 +21,8 @@ PENDULUM = small_config(
 )
 
 
-def content_for(config: Config) -> Any:
-    return open_data(config).content if config.task.startswith("gym:") else random_panel(config)
-
-
 def alone(config: Config, generations: int) -> TrainingState:
-    return advance(start_training(config, content_for(config)), generations)
+    return advance(begun(config), generations)
 
 
 @contextmanager

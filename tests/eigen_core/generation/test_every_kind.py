@@ -1,4 +1,8 @@
-"""Every learner and population method: agents get better; any grouping and a resume give the same bits."""
+"""Every learner, population method, encoder and task: groups and a resume give the same bits, and agents get better.
+
+The task `pointer`, the learner `jitter` and the encoder `last_day` of `tests/support` are not Eigen's: each is one file
+and one line of the registry, and everything else trains, saves, resumes, plans and plots them.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from science_cases import learner_with, method_with, random_panel, small_config
-from training_cases import advance, content_of, resumed_from, saved_of
+from training_cases import advance, begun, content_for, content_of, resumed_from, saved_of
 
 from benchmarks.learning.leak import GENERATIONS, LEARNING, SEEDS, learning_curve, oracle_reward, random_reward
 from benchmarks.synthetic import planted_edge_market
@@ -17,48 +21,70 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import HoldoutResult
 from eigen_core.config import Config, OffPolicyConfig, merge, registry
-from eigen_core.generation import (
-    TrainingState,
-    evaluate,
-    evolve,
-    hold_out,
-    restore,
-    snapshot,
-    start_training,
-    train,
-)
+from eigen_core.generation import hold_out, restore, snapshot, start_training
 from eigen_core.learning.interface import learner_settings
 from eigen_core.machine import chunk_sizes
+from eigen_core.machine.limits import Limit
+from eigen_core.machine.usage import own_resident_bytes
+from eigen_core.planning.plan import plan_of
+from eigen_core.planning.probe import measure
 from eigen_core.planning.sizes import Sizes
 from eigen_core.reporting.plots import write_plots
-from eigen_core.task import TaskData
+from eigen_core.task import TaskData, open_data, task_class
 
 LEARNERS, METHODS = list(registry.LEARNERS), list(registry.METHODS)
 KINDS: dict[str, dict[str, Any]] = {
     **{learner: {"learner": {"algorithm": learner}} for learner in LEARNERS},
     **{method: {"evolution": method_with(method, sync_generations=1)} for method in METHODS},
+    "random actions at first": {"exploration": {"random_steps": 300}},
+    "actions in half precision": {"replay": {"actions": "float16"}},
 }
-every_kind = pytest.mark.parametrize("kind", KINDS)
+POINTER: dict[str, Any] = {"task": "pointer"}
+JITTER: dict[str, Any] = {"learner": {"algorithm": "jitter"}}
+ADDED: dict[str, dict[str, Any]] = {
+    "added task": POINTER,
+    "added learner": JITTER,
+    "added encoder": {"network": {"encoder": "last_day"}},
+    "added task and learner": POINTER | JITTER,
+}
+
+
+def marked(kinds: Sequence[str]) -> pytest.MarkDecorator:
+    slower = "added task and learner"
+    cases = [pytest.param(kind, marks=[pytest.mark.thorough] if kind == slower else []) for kind in kinds]
+    return pytest.mark.parametrize("kind", cases)
+
+
+every_kind, every_added = marked([*KINDS, *ADDED]), marked(list(ADDED))
+
+
+@pytest.fixture(autouse=True)
+def _added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
+    monkeypatch.setitem(registry.LEARNERS, "jitter", "jitter_learner:JitterLearner")
+    monkeypatch.setitem(registry.ENCODERS, "last_day", "last_day_encoder:LastDayEncoder")
 
 
 def config_with(kind: str, **sections: Any) -> Config:
-    return small_config(**merge(KINDS[kind], sections))
-
-
-def begin(config: Config) -> TrainingState:
-    return start_training(config, random_panel(config))
+    """A small configuration; only a file in the package could name by itself what was added."""
+    config = small_config(**merge(KINDS.get(kind, {}), sections))
+    added = {
+        section: named if isinstance(named, str) else getattr(config, section).model_copy(update=named)
+        for section, named in ADDED.get(kind, {}).items()
+    }
+    return config.model_copy(update=added)
 
 
 @every_kind
 def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> None:
     config = config_with(kind)
-    state = advance(begin(config), 2)
+    state = advance(begun(config), 2)
     learned = state.history[-1].learning
     assert learned is not None
     assert {curve.name for curve in state.learner.curves} <= learned.keys()
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(state))
-    resumed = resumed_from(directory, begin, config)
+    resumed = resumed_from(directory, config)
     assert content_of(resumed) == content_of(state)
     assert content_of(advance(resumed, 2)) == content_of(advance(state, 2))
     assert hold_out(state) is not None
@@ -70,8 +96,31 @@ def test_a_resumed_run_goes_on_with_the_same_bits(kind: str, tmp_path: Path) -> 
 def test_groups_change_no_bit(kind: str) -> None:
     # The last of four is a group of its own.
     populations = [{"size": 4, "group_size": size} for size in (0, 1, 3)]
-    contents = [content_of(advance(begin(config_with(kind, population=one)), 3)) for one in populations]
+    contents = [content_of(advance(begun(config_with(kind, population=one)), 3)) for one in populations]
     assert contents[0] == contents[1] == contents[2]
+
+
+@every_added
+def test_what_was_added_is_planned_and_measured_without_a_word_on_memory(kind: str) -> None:
+    config = config_with(kind, device="cpu")
+    data = TaskData(content_for(config))
+    measured = measure(config, data, own_resident_bytes())
+    assert min(measured.seconds.values()) > 0
+    sizes = Sizes.of(config, data)
+    plan = plan_of(config, sizes, measured, limits={"host": Limit(10_000_000_000, "here")})
+    assert plan.fits
+    assert {"population", "replay"} <= {part.name for part in plan.parts}
+    assert sizes.population_bytes == begun(config).population.nbytes
+
+
+def test_an_added_task_opens_its_own_data_and_has_no_shape_of_a_panel(tmp_path: Path) -> None:
+    market = {"data": str(tmp_path / "nowhere.csv")}
+    config = config_with("added task", market=market)
+    assert open_data(config).content is None
+    with pytest.raises(InputError, match=r"nowhere\.csv"):
+        open_data(config_with("added learner", market=market))
+    with pytest.raises(InputError, match="not played on a panel"):
+        task_class(config).data_of_shape(config, 1_000, 10, 10)
 
 
 # A learner that replays and one that does not.
@@ -81,7 +130,7 @@ def test_bits_do_not_depend_on_how_much_noise_is_drawn_at_a_time(learner: str, m
     # Of one of three steps, of two, of all.
     for megabytes in (0.0, 0.014, 1.0):
         monkeypatch.setattr(chunk_sizes, "_NOISE", chunk_sizes._NOISE._replace(cpu=megabytes))
-        contents.append(content_of(advance(begin(config_with(learner)), 1)))
+        contents.append(content_of(advance(begun(config_with(learner)), 1)))
     assert contents[0] == contents[1] == contents[2]
 
 
@@ -95,17 +144,16 @@ RATES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("learner", RATES)
-def test_it_learns_to_name_the_number_that_is_shown(learner: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
+def test_it_learns_to_name_the_number_that_is_shown(learner: str) -> None:
     common = {"gradient_steps": 40, "accumulation_steps": 1, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0}
     rates = {"critic_learning_rate": 1e-2, "tau": 0.1, **RATES[learner]}
-    config = config_with(learner, learner=learner_with(learner, **common, **rates), evolution={"enabled": False})
-    state = advance(start_training(config.model_copy(update={"task": "pointer"}), None), 8)
+    section = learner_with(learner, **common, **rates)
+    state = advance(begun(config_with("added task", learner=section, evolution={"enabled": False})), 8)
     first, last = state.history[0], state.history[-1]
     assert sum(last.validations) > 0.6 * sum(first.validations)
 
 
-POINTER: dict[str, dict[str, Any]] = {
+CHANGES: dict[str, dict[str, Any]] = {
     "genetic": {},
     "cem": {"distribution_variance": 0.01},
     "erl": {"sync_generations": 1},
@@ -115,14 +163,12 @@ POINTER: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.thorough
-def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(registry.TASKS, "pointer", "pointer_task:PointerTask")
+def test_it_finds_agents_that_name_the_number_that_is_shown(method: str) -> None:
     learner = {"gradient_steps": 20, "batch_size": 16, "gamma": 0.0, "reward_scale": 1.0, "tau": 0.1}
     rates = {"actor_learning_rate": 3e-3, "critic_learning_rate": 1e-2}
-    config = small_config(
-        population={"size": 6}, learner={**learner, **rates}, evolution={"method": method, **POINTER[method]}
-    ).model_copy(update={"task": "pointer"})
-    state = advance(start_training(config, None), 12)
+    evolution = {"method": method, **CHANGES[method]}
+    config = config_with("added task", population={"size": 6}, learner={**learner, **rates}, evolution=evolution)
+    state = advance(begun(config), 12)
     first, last = state.history[0], state.history[-1]
     assert max(last.fitness) > 0.75 * max(first.fitness)
     assert sum(last.fitness) > 0.85 * sum(first.fitness)
@@ -130,7 +176,7 @@ def test_it_finds_agents_that_name_the_number_that_is_shown(method: str, monkeyp
 
 @pytest.mark.parametrize(("learner", "counts"), [("ddpg", "critic_steps"), ("sac", "steps")])
 def test_the_critic_of_cem_and_its_optimizer_have_learned_in_all_generations(learner: str, counts: str) -> None:
-    state = advance(begin(config_with("cem", learner={"algorithm": learner})), 3)
+    state = advance(begun(config_with("cem", learner={"algorithm": learner})), 3)
     learned = sum(record.learning is not None for record in state.history)
     assert learned > 1
     drawn = state.population.rows(slice(3, 5))
@@ -144,18 +190,18 @@ def test_the_critic_of_cem_and_its_optimizer_have_learned_in_all_generations(lea
 
 
 def test_a_distribution_that_no_run_can_have_is_refused() -> None:
-    state = advance(begin(config_with("cem")), 1)
+    state = advance(begun(config_with("cem")), 1)
     saved = saved_of(state)
     saved.tensors["evolution"]["variance"][2] = -1.0
     with pytest.raises(UnfitSnapshotError, match=r"evolution\.safetensors holds variance from -1"):
-        restore(begin(config_with("cem")), saved)
+        restore(begun(config_with("cem")), saved)
 
 
 @pytest.mark.parametrize(("method", "learning"), [("cem", 3), ("erl", 0), ("erl", 5)])
 def test_more_or_fewer_agents_than_can_learn_are_refused(method: str, learning: int) -> None:
     config = small_config(evolution={"method": method, "learning_agents": learning})
     with pytest.raises(InputError, match=rf"evolution\.learning_agents {learning} .*population\.size 5"):
-        begin(config)
+        begun(config)
     with pytest.raises(InputError, match="learning_agents"):
         Sizes.of(config, TaskData(random_panel(config)))
 
@@ -204,11 +250,7 @@ def planted_result(seed: int, generations: int, agents: int) -> HoldoutResult:
         replay={"minimum": 1_000},
         learner={"gradient_steps": 16},
     )
-    state = start_training(config, planted_edge_market(config, 1_200, 8, seed))
-    for _ in range(generations):
-        evaluate(state)
-        train(state)
-        evolve(state)
+    state = advance(start_training(config, planted_edge_market(config, 1_200, 8, seed)), generations)
     result = hold_out(state)
     assert result is not None
     return result

@@ -80,7 +80,7 @@ def test_groups_and_a_resume_change_no_bit(
     assert states[0].history[-1].learning is not None
     directory = RunDirectory.create(tmp_path, "uneven", {})
     directory.save(snapshot(states[0]))
-    resumed = resumed_from(directory, begin, uneven(**sections, population=populations[0]))
+    resumed = resumed_from(directory, uneven(**sections, population=populations[0]))
     assert content_of(resumed) == contents[0]
     assert hold_out(resumed) == hold_out(states[0])
     assert content_of(advance(resumed, 1)) == content_of(advance(states[0], 1))

@@ -157,7 +157,7 @@ def test_groups_and_a_resume_change_no_bit(learner: str, tmp_path: Path) -> None
     assert states[0].history[-1].learning is not None
     directory = RunDirectory.create(tmp_path, "run", {})
     directory.save(snapshot(states[0]))
-    resumed = resumed_from(directory, begin, portfolio_config(population=populations[0], **sections))
+    resumed = resumed_from(directory, portfolio_config(population=populations[0], **sections))
     assert content_of(advance(resumed, 1)) == content_of(advance(states[0], 1))
     assert hold_out(resumed) is not None
     assert resumed.history[-1].trading.keys() == {"turnover", "exposure", "largest_weight"}

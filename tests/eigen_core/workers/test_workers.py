@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 from science_cases import small_config
-from training_cases import advance, content_of
-from worker_cases import PENDULUM, alone, content_for, led, occupied, replaced, wait_for, wait_until_listed
+from training_cases import advance, content_for, content_of
+from worker_cases import PENDULUM, alone, led, occupied, replaced, wait_for, wait_until_listed
 
 from eigen_core.common.errors import InputError, WorkerLostError
 from eigen_core.common.progress import checked_by
