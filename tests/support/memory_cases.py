@@ -38,12 +38,8 @@ class HandMeter(SystemMeter):
 @dataclass
 class HandClock:
     now: float = 0.0
-    step: float = 0.0
-    read: int = 0
 
     def __call__(self) -> float:
-        self.read += 1
-        self.now += self.step
         return self.now
 
 

@@ -70,47 +70,43 @@ needs_mkl = pytest.mark.skipif(
 
 
 @needs_mkl
-@pytest.mark.parametrize("before", ["", "import flows.server.training"])
+@pytest.mark.parametrize(
+    ("before", "instructions", "of_user", "blas", "keeps_bits", "said"),
+    [
+        # Torch was imported before; so is Prefect by the process of a flow.
+        ("", "auto", {}, "MKL AUTO,STRICT", True, ()),
+        ("import flows.server.training", "auto", {}, "MKL AUTO,STRICT", True, ()),
+        ("", "avx2", {"MKL_CBWR": "COMPATIBLE"}, "MKL COMPATIBLE", False, ("how many agents and threads share it",)),
+        ("product()", "auto", {}, "MKL OFF", None, ("too late", "Set MKL_CBWR=AUTO,STRICT before Python starts")),
+    ],
+)
 @pytest.mark.thorough
-def test_mkl_is_strict_by_default_and_says_nothing(before: str) -> None:
-    """Torch was imported before; so is Prefect by the process of a flow."""
-    (_, blas, kept), said = computed(before)
-    assert (blas, kept, said) == ("MKL AUTO,STRICT", "True", "")
-
-
-@needs_mkl
-@pytest.mark.thorough
-def test_a_mode_of_the_user_stays_and_what_it_costs_is_said() -> None:
-    (_, blas, kept), said = computed(MKL_CBWR="COMPATIBLE", instructions="avx2")
-    assert (blas, kept) == ("MKL COMPATIBLE", "False")
-    assert "depend here on how many agents and threads share it" in said
-
-
-@needs_mkl
-@pytest.mark.thorough
-def test_a_mode_that_comes_too_late_is_said() -> None:
-    (_, blas, _), said = computed("product()")
-    assert blas == "MKL OFF"
-    assert "set too late" in said
-    assert "Set MKL_CBWR=AUTO,STRICT before Python starts" in said
+def test_mkl_is_strict_unless_the_user_or_an_earlier_product_decides_otherwise_which_is_said(
+    before: str,
+    instructions: str,
+    of_user: dict[str, str],
+    blas: str,
+    keeps_bits: bool | None,
+    said: tuple[str, ...],
+) -> None:
+    (_, found, kept), messages = computed(before, instructions=instructions, **of_user)
+    assert found == blas
+    assert keeps_bits is None or kept == str(keeps_bits)
+    assert [words for words in said if words not in messages] == []
+    assert bool(messages) == bool(said)
 
 
 @needs_mkl
 @pytest.mark.thorough
 def test_on_intel_too_mkl_keeps_bits_by_default_and_not_in_other_modes(intel_mkl: Path) -> None:
-    """The failing modes show that the two products tell them apart."""
+    """The failing mode shows that the two products tell them apart."""
     preload = {"LD_PRELOAD": str(intel_mkl)}
     (_, blas, kept), said = computed(**preload)
     assert (blas, kept, said) == ("MKL AUTO,STRICT", "True", "")
     (_, blas, kept), said = computed(MKL_CBWR="AVX2", **preload)
     assert (blas, kept) == ("MKL AVX2", "False")
     assert "depend here on how many agents and threads share it" in said
-
-
-@needs_mkl
-@pytest.mark.thorough
-def test_avx2_is_what_torch_and_mkl_compute_with(intel_mkl: Path) -> None:
-    found, said = computed(instructions="avx2", LD_PRELOAD=str(intel_mkl))
+    found, said = computed(instructions="avx2", **preload)
     assert (found, said) == (["AVX2", "MKL AVX2,STRICT", "True"], "")
 
 

@@ -4,7 +4,6 @@ import errno
 import json
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -292,17 +291,6 @@ def test_real_allocations_that_fail_are_recognised(guard: MemoryGuard) -> None:
     ):
         with guard, pytest.raises(MemoryGuardError, match="an allocation failed"), guard.phase("train", 1):
             allocate()
-
-
-def test_threads_that_meet_the_same_crossing_share_one_report(meter: HandMeter, guard: MemoryGuard) -> None:
-    with guard:
-        meter.own = 950 * MB
-        guard.sample()
-        with ThreadPoolExecutor(4) as pool:
-            errors = [check.exception() for check in [pool.submit(guard.check) for _ in range(4)]]
-    reports = [error.report for error in errors if isinstance(error, MemoryGuardError)]
-    assert len(reports) == 4
-    assert len(set(map(id, reports))) == 1
 
 
 _LEAK = """

@@ -4,6 +4,8 @@ import logging
 import os
 import resource
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -21,7 +23,12 @@ _UNLIMITED_V1 = "9223372036854771712\n"
 
 
 def _found(root: Path, limit_gb: float | None = None, address_space: int = FREE) -> tuple[HostLimit, ...]:
-    return host_limits(MemoryConfig(limit_gb=limit_gb), root, address_space, physical=16_384_000_000)
+    memory = SimpleNamespace(total=16_384_000_000)
+    with (
+        patch("resource.getrlimit", lambda kind: (address_space if kind == resource.RLIMIT_AS else 1, FREE)),
+        patch("psutil.virtual_memory", lambda: memory),
+    ):
+        return host_limits(MemoryConfig(limit_gb=limit_gb), root)
 
 
 @pytest.mark.parametrize("tightest", ["/user.slice/job", "/user.slice", "/"])
@@ -140,13 +147,6 @@ def test_what_a_group_holds_leaves_out_what_the_kernel_can_drop(tmp_path: Path) 
     assert (second.version, second.used()) == (2, 952)
     second.folder.joinpath("memory.stat").unlink()
     assert second.used() is None
-
-
-def test_ulimit_v_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: (8 * GB, FREE) if kind == resource.RLIMIT_AS else (1, 1))
-    limits = host_limits(MemoryConfig())
-    assert 8 * GB in [limit.bytes for limit in limits if limit.kind == "address_space"]
-    assert "physical memory" in [limit.origin for limit in limits]
 
 
 def test_a_driver_that_does_not_answer_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,32 +17,23 @@ def calls_of(table: Path) -> dict[str, int]:
 
 
 @pytest.mark.cpu
-def test_the_phases_of_one_generation_are_profiled(tmp_path: Path) -> None:
+def test_the_phases_of_one_generation_are_profiled_and_one_that_is_tried_again_counts_once(tmp_path: Path) -> None:
     values = torch.ones(4)
     profile = Profile(tmp_path / "profile", generation=2)
     with profiled_to(profile):
+        with pytest.raises(RuntimeError), profiled("train", 2):
+            raise RuntimeError
+        assert not profile.folder.exists()
         for generation in (1, 2, 3):
             with profiled("evaluate", generation):
                 for _ in range(generation):
                     values.cos()
-            with profiled("train", generation):
-                values.sin()
+            for _ in range(2):
+                with profiled("train", generation):
+                    values.sin()
     evaluate, train = (calls_of(profile.folder / f"{phase}.txt") for phase in ("evaluate", "train"))
     assert evaluate["aten::cos"] == 2
     assert train["aten::sin"] == 1
     assert "aten::cos" not in train
     trace = json.loads(gzip.decompress((profile.folder / "train.trace.json.gz").read_bytes()))
     assert "aten::sin" in {event.get("name") for event in trace["traceEvents"]}
-
-
-@pytest.mark.cpu
-def test_a_phase_that_is_tried_again_counts_once(tmp_path: Path) -> None:
-    profile = Profile(tmp_path, generation=1)
-    with profiled_to(profile):
-        with pytest.raises(RuntimeError), profiled("train", 1):
-            raise RuntimeError
-        assert list(tmp_path.iterdir()) == []
-        for _ in range(2):
-            with profiled("train", 1):
-                torch.ones(4).sin()
-    assert calls_of(tmp_path / "train.txt")["aten::sin"] == 1

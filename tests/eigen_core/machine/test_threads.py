@@ -63,15 +63,6 @@ def test_what_computes_a_step_sooner_is_chosen_for_good(three: list[float], one:
     assert torch.get_num_threads() == chosen
 
 
-def test_one_thread_is_not_compared() -> None:
-    torch.set_num_threads(1)
-    trial = ThreadTrial()
-    trial.begin()
-    for _ in range(20):
-        trial.step()
-        assert torch.get_num_threads() == 1
-
-
 def test_a_training_that_tries_threads_has_the_bits_of_one_that_does_not() -> None:
     tried, fixed = (
         advance(small_state(learner={"gradient_steps": 10}, threads=threads), 2).history for threads in (0, 1)
