@@ -1,5 +1,6 @@
 """The flow runs of the deployment that trains, their worker, and the flow run of this process."""
 
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ from eigen_core.config import Config
 from eigen_core.training.listener import Listener, Training
 from flows.server.artifacts import Reporter, client_or_warning, require_server, server_is_there
 from flows.server.prefect_internals import LIMIT_REACHED
-from flows.server.state_directory import ProcessRecord, wait_until
+from flows.server.state_directory import ProcessRecord, StateDirectory, wait_until
 
 if TYPE_CHECKING:
     from eigen_core.training.journals import Start
@@ -122,21 +123,22 @@ def last_heartbeat(client: SyncPrefectClient, worker: str) -> datetime | None:
     return next((known.last_heartbeat_time for known in found if known.name == worker), None)
 
 
-def report_lost(client: SyncPrefectClient, worker: ProcessRecord | None, name: str) -> None:
-    """Report flow runs to the server as crashed, or cancelled, whose process was killed with the worker `name`.
+def report_lost(client: SyncPrefectClient, home: StateDirectory) -> None:
+    """Report flow runs to the server as crashed, or cancelled, whose process was killed with the worker of `home`.
 
     Prefect itself would notice only when their heartbeats are missed. Flow runs of other machines, containers or
     workers are not reported.
     """
+    worker = home.read("worker")
     if worker is None or not worker.process.has_ended():
         return
-    for found in _without_process(client, name):
+    for found in _without_process(client, home.worker_name):
         ended = Cancelled if found.state_type == StateType.CANCELLING else Crashed
         client.set_flow_run_state(found.id, ended(message="Its process was killed together with its worker."))
         if ended is Cancelled:
             # The server has recorded the cancellation, even if the run's store is unavailable.
             with suppress(InputError, StoreUnavailableError):
-                _keep_stop(found)
+                _keep_stop(found, home, worker)
 
 
 def has_lost_process(client: SyncPrefectClient, worker: str) -> bool:
@@ -373,16 +375,16 @@ def stop_resuming(flow: Flow[..., Any], flow_run: FlowRun, state: State[Any]) ->
     """Switch the schedule off after a cancellation, and record it with the run, which only a user can continue."""
     if flow_run.deployment_id is not None:
         switch_schedule(False, flow_run.deployment_id)
-    _keep_stop(flow_run)
+    _keep_stop(flow_run, StateDirectory.of(os.environ))
 
 
-def _keep_stop(flow_run: FlowRun) -> None:
+def _keep_stop(flow_run: FlowRun, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
     run = trained_run(flow_run)
     if run is not None:
         # Imported here because it loads torch.
         from flows.server.training import keep_stop
 
-        keep_stop(run)
+        keep_stop(run, home, worker)
 
 
 def schedule_of(found: DeploymentResponse) -> DeploymentSchedule | None:

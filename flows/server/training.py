@@ -34,7 +34,7 @@ from eigen_core.training.stop_requests import stop_requests_unmasked
 from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages
-from flows.server.state_directory import StateDirectory
+from flows.server.state_directory import ProcessRecord, StateDirectory, as_worker_sees
 from tasks import TASKS
 
 logger = logging.getLogger(__name__)
@@ -161,9 +161,17 @@ def unfinished_runs(store: str, local: str = CheckpointConfig().local) -> list[s
     return sorted(written, key=lambda name: (written[name], name), reverse=True)
 
 
-def keep_stop(run: str) -> None:
-    """Record in the run's store that a user has cancelled it; a worker of this machine trained it."""
-    config = _of_this_machine(Config(), StateDirectory.of(os.environ).launched(run))
+def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = None) -> None:
+    """Record in the run's store that a user has cancelled it.
+
+    Its store is the one with which it was launched from `home`, else that of the ended worker of `home` (None: this
+    process belongs to the worker). Parameters of a flow run are foreign, so they never name a store to write to.
+    """
+    launched = home.launched(run)
+    if worker is None:
+        config = _of_this_machine(Config(), launched)
+    else:
+        config = as_worker_sees(Config.model_validate({"checkpoint": launched.get("checkpoint", {})}), worker)
     location = RunLocation.of(config.checkpoint, run)
     if location.exists():
         journals.remember_stop(location)

@@ -137,7 +137,7 @@ def _start_worker(
     """Start a worker whose flows run in the working directory, and return when the server has its heartbeat."""
     name = home.worker_name
     # Before the new worker can begin anything.
-    report_lost(client, home.read("worker"), name)
+    report_lost(client, home)
     environment, store = worker_environment(environ, api, Path.cwd()), store_from_environment(environ)
     began = datetime.now(UTC)
 
@@ -194,7 +194,7 @@ def bring_down(
         if recorded is not None and servers.answers(recorded.api):
             # If the server does not answer, the next `eigen up` reports them.
             with suppress(Stopped), client_of(recorded.api) as client:
-                report_lost(client, recorded, home.worker_name)
+                report_lost(client, home)
         before_server()
         if server is not None:
             say("stopping the server")

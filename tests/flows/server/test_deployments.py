@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,14 @@ from flows.server.flow_runs import (
     POOL,
     SUSPENDED_EVENT,
     next_flow_run,
+    report_lost,
     running_flow_run,
     trained_run,
     waiting_flow_run,
 )
 from flows.server.state_directory import StateDirectory
 from flows.server.status import RunLogs, status_here
+from flows.server.training import unfinished_runs
 from flows.server.up import DownResult, bring_down
 
 
@@ -328,18 +331,56 @@ def test_what_was_killed_with_its_server_goes_on_once_its_worker_has_reported_it
     assert page is not None or next_flow_run(client) is not None or running_flow_run(client) is not None
 
 
-def test_what_was_killed_with_its_worker_is_known_as_crashed_once_all_is_down(
-    client: SyncPrefectClient, deployed: str, tmp_path: Path
+def test_trainings_that_were_killed_with_their_worker_are_reported_and_no_others(
+    client: SyncPrefectClient, deployed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home = StateDirectory(tmp_path)
-    with sleeping() as process:
-        home.write("worker", record_of(home, process.pid, deployed))
-    mine, others = (create(client, {"run": name}, state=Running()) for name in ("mine", "others"))
-    client.update_flow_run_labels(mine.id, {"prefect.worker.name": home.worker_name})
-    assert bring_down(home, print) == DownResult(None, None, 0, ())
-    assert client.read_flow_run(mine.id).state_type == StateType.CRASHED
-    assert client.read_flow_run(others.id).state_type == StateType.RUNNING
+    home = StateDirectory(tmp_path / "home")
+    home.path.mkdir()
+
+    def training(run: str | None, state: Any, worker: str = home.worker_name) -> UUID:
+        found = create(client, {"resume": True} if run is None else {"run": run}, state=Running()).id
+        client.update_flow_run_labels(found, {"prefect.worker.name": worker})
+        # Without a process, Prefect takes what is to be cancelled for cancelled.
+        client.update_flow_run(found, infrastructure_pid="1")
+        client.set_flow_run_state(found, state, force=True)
+        return found
+
+    killed, starting, cancelled, lives, other = (
+        training("killed", Running()),
+        training(None, Pending()),
+        training("cancelled", Cancelling()),
+        training("lives", Running()),
+        training("other", Running(), "another machine"),
+    )
+
+    def states() -> list[StateType | None]:
+        return [client.read_flow_run(found).state_type for found in (killed, starting, cancelled, lives, other)]
+
+    before = states()
+    with sleeping() as worker:
+        record = record_of(home, worker.pid, deployed)
+        home.write("worker", record)
+        report_lost(client, home)
+    for boot in ("another", None):
+        home.write("worker", record.model_copy(update={"process": record.process.model_copy(update={"boot": boot})}))
+        report_lost(client, home)
+    assert states() == before
+    home.write("worker", record)
+    for run in ("killed", "cancelled"):
+        RunDirectory.create(tmp_path / "runs", run, small_flow_config(Path("runs")).model_dump(mode="json"))
+    # The runs are where the worker was, wherever `eigen down` or `eigen up` is called.
+    monkeypatch.chdir(home.path)
+    monkeypatch.delenv("EIGEN_STORE", raising=False)
+    with ExitStack() as stack:
+        with monkeypatch.context() as patch:
+            patch.setenv("PREFECT__FLOW_RUN_ID", str(lives))
+            stack.enter_context(sleeping())
+        assert bring_down(home, print) == DownResult(None, None, 0, ())
+    crashed, running = StateType.CRASHED, StateType.RUNNING
+    assert states() == [crashed, crashed, StateType.CANCELLED, running, running]
     assert home.read("worker") is None
+    # Not even another server resumes the cancelled one.
+    assert unfinished_runs(str(tmp_path / "runs")) == ["killed"]
 
 
 def test_the_logs_of_a_run_are_those_of_all_its_flow_runs_in_the_order_of_time(

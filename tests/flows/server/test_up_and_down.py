@@ -1,25 +1,16 @@
 """`eigen up` in its less usual forms, for real; tests/e2e has the usual one, with trainings."""
 
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
-from uuid import UUID, uuid4
 
 import pytest
-from flow_cases import eigen_command, free_port, run_eigen, small_flow_config
+from flow_cases import eigen_command, free_port, run_eigen
 from operation_cases import operator_environment, record_of, sleeping
-from prefect.client.schemas.objects import FlowRun, State
-from prefect.states import Cancelling, Pending, Running
 
-from eigen_core.checkpoint.run_directory import RunDirectory
-from flows.server.flow_runs import report_lost
-from flows.server.state_directory import COMPONENTS, ProcessRecord, StateDirectory
-from flows.server.training import unfinished_runs
+from flows.server.state_directory import COMPONENTS, StateDirectory
+from flows.server.up import DownResult, bring_down
 
 
 @pytest.fixture
@@ -125,70 +116,23 @@ def test_for_a_server_elsewhere_only_the_worker_starts(
         eigen("down", **elsewhere)
 
 
-NAME = "machine-abc"
-
-
-@dataclass
-class Client:
-    flow_runs: list[FlowRun]
-    told: dict[UUID, str] = field(default_factory=dict)
-
-    def read_flow_runs(self, **_: Any) -> list[FlowRun]:
-        return self.flow_runs
-
-    def set_flow_run_state(self, flow_run_id: UUID, state: State) -> None:
-        self.told[flow_run_id] = str(state.name)
-
-
-def flow_run(worker: str | None, state: State | None = None) -> FlowRun:
-    labels: dict[str, Any] = {} if worker is None else {"prefect.worker.name": worker}
-    state = Running() if state is None else state
-    return FlowRun(flow_id=uuid4(), state=state, state_type=state.type, labels=labels)
-
-
-@pytest.fixture
-def ended_worker(tmp_path: Path) -> ProcessRecord:
-    with sleeping() as process:
-        return record_of(StateDirectory(tmp_path), process.pid)
-
-
-@pytest.fixture
-def engine() -> Iterator[UUID]:
-    """The number of a flow run that has a process."""
-    number = uuid4()
-    code = "import time; print(flush=True); time.sleep(60)"
-    environment = {**os.environ, "PREFECT__FLOW_RUN_ID": str(number)}
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield number
-        process.kill()
-
-
-def test_a_flow_run_without_a_process_is_reported_and_only_that(
-    ended_worker: ProcessRecord, engine: UUID, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("EIGEN_STORE", str(tmp_path))
-    gone, beginning, cancelled = (flow_run(NAME), flow_run(NAME, Pending()), flow_run(NAME, Cancelling()))
-    for found, run in ((gone, "killed"), (cancelled, "cancelled")):
-        RunDirectory.create(tmp_path, run, small_flow_config(tmp_path).model_dump(mode="json"))
-        found.parameters["run"] = run
-    lives = flow_run(NAME).model_copy(update={"id": engine})
-    client = Client([gone, beginning, cancelled, lives, flow_run("other"), flow_run(None)])
-    report_lost(client, ended_worker, NAME)  # type: ignore[arg-type] # all of a client that it asks
-    assert client.told == {gone.id: "Crashed", beginning.id: "Crashed", cancelled.id: "Cancelled"}
-    # Not even another server resumes it.
-    assert unfinished_runs(str(tmp_path)) == ["killed"]
-
-
-def test_nothing_is_reported_of_a_worker_that_lives_or_is_elsewhere(
-    ended_worker: ProcessRecord, tmp_path: Path
-) -> None:
-    client = Client([flow_run(NAME)])
-    processes = (ended_worker.process.model_copy(update={"boot": boot}) for boot in ("another", None))
-    elsewhere, unknown = (ended_worker.model_copy(update={"process": process}) for process in processes)
-    with sleeping() as process:
-        lives = record_of(StateDirectory(tmp_path), process.pid)
-        for worker in (None, lives, elsewhere, unknown):
-            report_lost(client, worker, NAME)  # type: ignore[arg-type] # all of a client that it asks
-    assert client.told == {}
+def test_a_training_that_a_worker_begins_while_it_ends_is_asked_to_stop_too(tmp_path: Path) -> None:
+    home = StateDirectory(tmp_path)
+    engine = "import pathlib, signal, sys; signal.sigwait([signal.SIGTERM]); pathlib.Path(sys.argv[2]).touch()"
+    worker = f"""
+import signal, subprocess, sys
+def command(name):
+    return [sys.executable, "-c", {engine!r}, "prefect.engine", "{tmp_path}/" + name]
+# Its processes inherit it: none can be asked before it waits for the signal.
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+subprocess.Popen(command("first"))
+print("ready", flush=True)
+signal.sigwait([signal.SIGTERM])
+sys.exit(subprocess.run(command("late")).returncode)
+"""
+    with sleeping(worker) as process:
+        record = record_of(home, process.pid)
+        home.write("worker", record)
+        assert bring_down(home, print) == DownResult(record, None, 2, ())
+    assert process.returncode == 0
+    assert all((tmp_path / name).exists() for name in ("first", "late"))
