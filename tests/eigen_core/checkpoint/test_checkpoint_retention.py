@@ -95,20 +95,6 @@ def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> 
     assert run.contents.document(newest[1], "telemetry") == [{"seconds": 2.0}]
 
 
-def test_a_report_says_what_a_dry_run_would_free_and_does_nothing(tmp_path: Path) -> None:
-    run = saved_run(tmp_path, 1, 2, 3)
-    before = files_of(run)
-    sizes = {name: (run.path / name).stat().st_size for name in before}
-    planned = run.contents.clean(1, 0, 0, dry_run=True)
-    assert files_of(run) == before
-    done = run.contents.clean(1, 0, 0)
-    gone = before - files_of(run)
-    assert planned == done
-    assert gone == {*done.manifests, *done.blobs}
-    assert done.bytes_freed == sum(sizes[name] for name in gone)
-    assert done.generations == (1, 2)
-
-
 def test_blobs_that_no_manifest_named_stay_for_the_grace_period_by_the_stores_clock(tmp_path: Path) -> None:
     run = saved_run(tmp_path, 1, 2)
     store, contents = in_memory(run)
@@ -138,16 +124,6 @@ def test_nothing_is_removed_unless_it_is_confirmed_after_all_was_looked_at(tmp_p
     assert store.content == before
     looked = [name for operation, name in store.done if operation == "objects"]
     assert looked == ["run/blobs/", "run/manifests/"], "what is completed in between is seen by its manifest"
-
-
-def test_manifests_go_before_what_they_need(tmp_path: Path) -> None:
-    run = saved_run(tmp_path, 1, 2, 3)
-    store, contents = in_memory(run)
-    report = contents.clean(1, 0, 0)
-    deleted = [name.removeprefix("run/") for operation, name in store.done if operation == "delete"]
-    assert deleted == [*report.manifests, *report.blobs]
-    assert report.generations == (1, 2)
-    assert contents.verify() == []
 
 
 def test_a_store_that_gives_up_in_mid_run_loses_no_generation(tmp_path: Path) -> None:

@@ -247,15 +247,6 @@ def test_a_listing_of_several_pages(store: GcsStore, fault_proxy: FaultProxy, mo
     assert store.folders("many/") == [f"{number}" for number in range(5)]
 
 
-def test_a_lost_reply_to_create(store: GcsStore, fault_proxy: FaultProxy) -> None:
-    fault_proxy.add(Fault("lost_reply", method="POST"))
-    assert store.create("lease/1", b"owner 1")
-    assert store.read("lease/1", 10) == b"owner 1"
-    fault_proxy.add(Fault("lost_reply", method="POST"))
-    assert not store.create("lease/1", b"owner 2")
-    assert store.read("lease/1", 10) == b"owner 1"
-
-
 @pytest.mark.usefixtures("quick_retries")
 def test_a_lost_reply_to_create_before_an_outage_is_not_a_name_that_others_took(
     store: GcsStore, fault_proxy: FaultProxy
