@@ -1,10 +1,12 @@
 """Small snapshots and runs for the tests of this folder."""
 
 import os
+import random
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from memory_store import MemoryStore
 from pydantic import JsonValue
@@ -15,6 +17,7 @@ from eigen_core.checkpoint.ring import Ring, slot_ranges
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot
+from eigen_core.checkpoint.store import MissingObjectError, RemoteStore, Store
 from eigen_core.common.randomness import keyed_generator
 
 CONFIG: dict[str, JsonValue] = {"seed": 7, "generations": 25, "learner": {"batch_size": 64}}
@@ -140,6 +143,37 @@ def in_memory(run: RunDirectory) -> tuple[MemoryStore, RunContents]:
         store.put(f"run/{name}", (run.path / name).read_bytes())
     store.done.clear()
     return store, RunContents(store, "run")
+
+
+def act_at_random(store: Store, file: Path, seed: int) -> dict[str, bytes]:
+    """Compare random actions on an empty store with those on a dictionary; return the content that it must have."""
+    numbers, known = random.Random(seed), dict[str, bytes]()
+    remote = store if isinstance(store, RemoteStore) else None
+    for turn in range(60):
+        action = numbers.choice(["put", "put", "create", "read", "read", "delete"])
+        name = numbers.choice(["a/x", "a/y", "a/b/x", "b/x", "c"])
+        content = numbers.randbytes(numbers.choice([1_500, 3_000]))
+        if action == "create":
+            assert store.create(name, content) == (known.setdefault(name, content) == content)
+        elif action == "delete":
+            store.delete([name])
+            known.pop(name, None)
+        elif action == "put":
+            known[name] = content
+            if remote is not None and turn % 2:
+                file.write_bytes(content)
+                remote.put_file(name, file)
+            else:
+                store.put(name, content)
+        elif name not in known:
+            with pytest.raises(MissingObjectError):
+                store.read(name, 5_000)
+        elif remote is not None and turn % 2:
+            remote.fetch(name, file)
+            assert file.read_bytes() == known[name], turn
+        else:
+            assert store.read(name, 5_000) == known[name], turn
+    return known
 
 
 def seconds_of(snapshot: Snapshot) -> float:

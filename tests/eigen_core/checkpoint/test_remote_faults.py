@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from checkpoint_samples import act_at_random
 from fault_proxy import Fault, FaultProxy
 from gcs_emulator import GcsEmulator
 from gcsfs.core import GCSFileSystem
@@ -302,40 +303,11 @@ def test_a_request_that_hangs_blocks_no_other(fault_proxy: FaultProxy, gcs_emula
 def test_a_store_behind_a_bad_network_is_a_dictionary(
     store: GcsStore, fault_proxy: FaultProxy, tmp_path: Path, seed: int
 ) -> None:
-    numbers = random.Random(seed)
+    store.delete(["a/content", "a/rubbish"])
     fault_proxy.seed(seed)
-    fault_proxy.add(
-        *(
-            Fault(**vars(fault) | {"times": None, "probability": 0.03})
-            for name, fault in FAULTS.items()
-            if name != "stall"
-        )
-    )
-    known = {"a/content": CONTENT, "a/rubbish": b""}
-    for turn in range(60):
-        name = f"b/{numbers.randrange(6)}"
-        content = numbers.randbytes(numbers.choice([1_500, 3_000]))
-        action = numbers.choice(["put", "put_file", "create", "read", "fetch", "delete"])
-        if action == "put":
-            store.put(name, content)
-        elif action == "put_file":
-            put_file(store, tmp_path, name, content)
-        elif action == "create":
-            made = store.create(name, content)
-            assert made == (known.get(name, content) == content)
-            content = known.get(name, content)
-        elif action == "delete":
-            store.delete([name])
-            known.pop(name, None)
-        elif name not in known:
-            with pytest.raises(MissingObjectError):
-                store.read(name, 5_000)
-        elif action == "read":
-            assert store.read(name, 5_000) == known[name], turn
-        else:
-            assert fetch(store, tmp_path, name) == known[name], turn
-        if action in ("put", "put_file", "create"):
-            known[name] = content
+    always = {"times": None, "probability": 0.03}
+    fault_proxy.add(*(Fault(**vars(fault) | always) for name, fault in FAULTS.items() if name != "stall"))
+    known = act_at_random(store, tmp_path / "file", seed)
     fault_proxy.clear()
     # A flipped bit in a name, from which TLS protects, may have left others.
     assert {found.name for found in store.objects("")} >= set(known)

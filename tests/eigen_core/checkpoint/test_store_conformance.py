@@ -1,6 +1,5 @@
 """Every promise of the interface of stores, kept by each of them."""
 
-import os
 import random
 import threading
 from collections.abc import Callable
@@ -10,8 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from checkpoint_samples import act_at_random, exit_code, in_fork
 
 from eigen_core.checkpoint.store import MissingObjectError, RemoteStore, Store, StoreUnavailableError, open_store
 
@@ -225,50 +223,20 @@ def test_many_threads_at_once(store: Store, tmp_path: Path) -> None:
 
 def test_a_forked_process_may_go_on(store: Store, tmp_path: Path) -> None:
     store.put("a", b"from the parent")
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            if store.read("a", 100) == b"from the parent":
-                store.put("b", b"from the child")
-                (tmp_path / "done").write_bytes(store.read("b", 100))
-                code = 0
-        finally:
-            os._exit(code)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def go_on() -> None:
+        assert store.read("a", 100) == b"from the parent"
+        store.put("b", b"from the child")
+        (tmp_path / "done").write_bytes(store.read("b", 100))
+
+    assert exit_code(in_fork(go_on)) == 0
     assert (tmp_path / "done").read_bytes() == b"from the child"
     assert store.read("b", 100) == b"from the child"
 
 
-NAMES = ["a/x", "a/y", "a/b/x", "b/x", "c"]
-ACTIONS = st.lists(
-    st.tuples(
-        st.sampled_from(["put", "create", "delete", "read", "list"]), st.sampled_from(NAMES), st.binary(max_size=8)
-    ),
-    max_size=20,
-)
-
-
-@given(actions=ACTIONS)
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_store_is_a_dictionary(store: Store, actions: list[tuple[str, str, bytes]]) -> None:
-    store.delete(NAMES)
-    known: dict[str, bytes] = {}
-    for action, name, content in actions:
-        if action == "put":
-            store.put(name, content)
-            known[name] = content
-        elif action == "create":
-            assert store.create(name, content) == (known.setdefault(name, content) == content)
-        elif action == "delete":
-            store.delete([name])
-            known.pop(name, None)
-        elif action == "list":
-            assert store.folders("") == sorted({known_name.split("/")[0] for known_name in known if "/" in known_name})
-            assert names(store, "a/") == sorted(known_name for known_name in known if known_name.startswith("a/"))
-        elif name not in known:
-            with pytest.raises(MissingObjectError):
-                store.read(name, 8)
-        else:
-            assert store.read(name, 8) == known[name]
-    assert {found.name: found.bytes for found in store.objects("")} == {n: len(c) for n, c in known.items()}
+@pytest.mark.parametrize("seed", range(5))
+def test_a_store_is_a_dictionary(store: Store, file: Path, seed: int) -> None:
+    known = act_at_random(store, file, seed)
+    assert {found.name: found.bytes for found in store.objects("")} == {name: len(known[name]) for name in known}
+    assert names(store, "a/") == sorted(name for name in known if name.startswith("a/"))
+    assert store.folders("") == sorted({name.split("/")[0] for name in known if "/" in name})
