@@ -17,7 +17,7 @@ from upload_cases import whole_generations
 
 from eigen_core.checkpoint.export import read_champion
 from eigen_core.checkpoint.integrity import DamagedGenerationError, blob_name
-from eigen_core.checkpoint.locks import Lease, lease_state
+from eigen_core.checkpoint.locks import Lease, is_live
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run
 from eigen_core.checkpoint.store import Store
@@ -101,8 +101,7 @@ def test_none_begins_to_train_a_run_that_is_being_cleaned(elsewhere: Config, mon
     delete = type(location.store).delete
 
     def watched(store: Store, names: Iterable[str]) -> None:
-        state = lease_state(location.store, "run")
-        live.append(state is not None and state.live)
+        live.append(is_live(location.store, "run"))
         delete(store, names)
 
     monkeypatch.setattr(type(location.store), "delete", watched)
@@ -110,9 +109,7 @@ def test_none_begins_to_train_a_run_that_is_being_cleaned(elsewhere: Config, mon
     monkeypatch.undo()
     assert live
     assert all(live)
-    state = lease_state(location.store, "run")
-    assert state is not None
-    assert not state.live
+    assert not is_live(location.store, "run")
 
 
 def test_a_dry_run_leaves_even_what_a_killed_process_left(config: Config) -> None:

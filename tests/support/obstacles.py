@@ -44,9 +44,13 @@ OBSTACLES: dict[str, Callable[[Path], None]] = {
 """Name -> puts one at a path where nothing is."""
 
 
-def replace_by(path: Path, obstacle: str) -> None:
+def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def replace_by(path: Path, obstacle: str) -> None:
+    remove(path)
     OBSTACLES[obstacle](path)

@@ -4,6 +4,7 @@ import os
 import random
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -181,6 +182,25 @@ def seconds_of(snapshot: Snapshot) -> float:
         case [{"seconds": float(seconds)}]:
             return seconds
     raise AssertionError(f"the telemetry is {snapshot.documents['telemetry']!r}")
+
+
+def record_syncs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Return a list to which each `fsync` adds its path from now on, and each `replace` and `link` the new name."""
+    steps: list[tuple[str, str]] = []
+
+    def record(call: str, what: Callable[..., str]) -> None:
+        original = getattr(os, call)
+
+        def recorded(*arguments: Any) -> object:
+            steps.append((call, what(*arguments)))
+            return original(*arguments)
+
+        monkeypatch.setattr(os, call, recorded)
+
+    record("fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
+    record("replace", lambda old, new: f"{old} -> {new}")
+    record("link", lambda _old, new: str(new))
+    return steps
 
 
 def in_fork(work: Callable[[], None]) -> int:

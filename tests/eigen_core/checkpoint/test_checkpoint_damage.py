@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 from checkpoint_samples import (
     CONFIG,
@@ -21,7 +20,7 @@ from checkpoint_samples import (
     newest_of,
     sample,
 )
-from obstacles import OBSTACLES, replace_by
+from obstacles import OBSTACLES, remove, replace_by
 
 from eigen_core.checkpoint.integrity import (
     CONFIG_NAME,
@@ -102,9 +101,7 @@ def newest_whole(run: RunDirectory, file: Path) -> int:
 
 @pytest.mark.parametrize("part", ["state.json", "population.safetensors", "champion.safetensors", "2", "manifest"])
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_generation_is_skipped_and_can_be_saved_again(
-    run: RunDirectory, part: str, damage: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_generation_is_skipped_and_can_be_saved_again(run: RunDirectory, part: str, damage: str) -> None:
     manifest = manifest_of(run, 3)
     file = run.path / manifest.name if part == "manifest" else blob_of(run, 3, part)
     title = "replay shard 34" if part == "2" else part
@@ -113,15 +110,9 @@ def test_a_damaged_generation_is_skipped_and_can_be_saved_again(
     is_gone = part == "manifest" and not file.is_file()
 
     reopened = RunDirectory.open(run.root, "run")
-    found = reopened.contents.verify()
-    assert [one.file for one in found] == ([] if is_gone else [title])
-    assert not is_gone or reopened.contents.unreferenced()
-    with caplog.at_level(logging.WARNING):
-        newest = newest_of(reopened)
+    newest = newest_of(reopened)
     assert_same(newest.snapshot, sample(2, seconds=2))
-    if not is_gone:
-        assert [(one.generation, one.file) for one in newest.damages] == [(3, title)]
-        assert f"generation 3: {title}" in caplog.text
+    assert [(one.generation, one.file) for one in newest.damages] == ([] if is_gone else [(3, title)])
     if part != "manifest":
         with pytest.raises(DamagedGenerationError, match=f"damaged generation 3.*{title}"):
             reopened.load(manifest)
@@ -150,60 +141,47 @@ def test_every_flipped_byte_is_found(run: RunDirectory, part: str, positions: in
     assert run.contents.verify() == []
 
 
-@pytest.mark.parametrize("cases", [150, pytest.param(1_000, marks=pytest.mark.slow)], ids=["150 cases", "1,000 cases"])
-@pytest.mark.thorough
+@pytest.mark.parametrize("damage", DAMAGES)
 def test_damage_of_any_file_is_found_and_gone_around(
-    run: RunDirectory, cases: int, caplog: pytest.LogCaptureFixture
+    run: RunDirectory, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     run.contents.write_holdout(holdout_name(3), {"generation": 3, "champion_rewards": [1.0, 2.5]})
     names = sorted(files_of(run) - {"lock"})
     expected = {name: newest_whole(run, run.path / name) for name in names}
     # What all three need, beside the first generation's own shard, is the configuration alone.
     assert {name for name, newest in expected.items() if newest == 3} >= {"config.json"}
-    for case in range(cases):
-        generator = keyed_generator(1, "damage", case)
-        name = names[case % len(names)]
-        content = (run.path / name).read_bytes()
-        what = _damage_somehow(run.path / name, generator)
-        caplog.clear()
-        message = f"case {case}: {name} {what}"
-        found = RunContents(LocalStore(run.root), "run").verify()
+    for name in names:
+        path = run.path / name
+        content = path.read_bytes()
+        DAMAGES[damage](path)
         # A generation exists when its manifest does; nothing says that there must be a list.
-        is_gone = what == "deleted" and name.startswith(("manifests/", LIST_NAME))
-        assert {damage.path for damage in found} == (set() if is_gone else {name}), message
+        is_gone = name.startswith(("manifests/", LIST_NAME)) and not path.is_file()
+        found = RunContents(LocalStore(run.root), "run").verify()
+        paths = {one.path.removesuffix("/notes.txt") for one in found}  # of an obstacle that is a folder
+        assert paths == (set() if is_gone else {name}), name
         if is_gone:
-            _check_deleted(run, name, message)
+            _check_deleted(run, name)
+        caplog.clear()
         with caplog.at_level(logging.WARNING):
-            _check_what_is_used(run.root, expected[name], message)
+            _check_what_is_used(run.root, expected[name], name)
         if not is_gone and (expected[name] < 3 or name == CONFIG_NAME):
-            assert name in caplog.text, message
-        (run.path / name).write_bytes(content)
+            assert name in caplog.text, name
+        remove(path)
+        path.write_bytes(content)
     assert run.contents.verify() == []
 
 
-def _damage_somehow(path: Path, generator: np.random.Generator) -> str:
-    kind = int(generator.integers(3))
-    size = path.stat().st_size
-    if kind == 0:
-        _flip(path, int(generator.integers(size)), int(generator.integers(1, 256)))
-        return "flipped"
-    if kind == 1:
-        os.truncate(path, int(generator.integers(size)))
-        return "truncated"
-    path.unlink()
-    return "deleted"
-
-
-def _check_deleted(run: RunDirectory, name: str, message: str) -> None:
+def _check_deleted(run: RunDirectory, name: str) -> None:
     generation = generation_of(name)
     if generation is None:
         return
-    assert run.contents.unreferenced() or generation == 1, message
+    assert run.contents.unreferenced() or generation == 1, name
     missing = run.contents.missing_generations([CheckpointConfig(keep_last=3, keep_every=0)])
-    assert [damage.generation for damage in missing] == ([generation] if generation < 3 else []), message
+    assert [damage.generation for damage in missing] == ([generation] if generation < 3 else []), name
 
 
 def _check_what_is_used(root: Path, generation: int, message: str) -> None:
+    assert list_runs(LocalStore(root)) == ["run"], message
     run = RunDirectory.open(root, "run")
     assert run.config == CONFIG, message
     if generation == 0:
@@ -252,20 +230,6 @@ def test_an_unreadable_configuration_without_a_generation_is_refused(tmp_path: P
     (tmp_path / "run" / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=r"Run 'run' .* cannot be used: config\.json .* Restore that file"):
         RunDirectory.open(tmp_path, "run")
-
-
-@pytest.mark.parametrize("obstacle", OBSTACLES)
-def test_the_configuration_is_taken_from_the_newest_generation(
-    run: RunDirectory, obstacle: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    replace_by(run.path / "config.json", obstacle)
-    with caplog.at_level(logging.WARNING):
-        reopened = RunDirectory.open(run.root, "run")
-    assert reopened.config == CONFIG
-    assert "the configuration of generation 3 is used" in caplog.text
-    assert list_runs(LocalStore(run.root)) == ["run"]
-    assert [damage.path for damage in reopened.contents.verify()] == ["config.json"]
-    assert reopened.load_newest() is not None
 
 
 @pytest.mark.parametrize("obstacle", OBSTACLES)
@@ -341,12 +305,3 @@ def test_what_a_living_run_removes_meanwhile_is_not_damage(run: RunDirectory, de
     store.before = remove
     assert contents.verify(deep=deep) == []
     assert f"run/{oldest.name}" not in store.content
-
-
-def test_a_store_has_no_object_where_there_is_no_file(tmp_path: Path) -> None:
-    store = LocalStore(tmp_path)
-    for number, obstacle in enumerate(OBSTACLES):
-        OBSTACLES[obstacle](tmp_path / f"{number}")
-        is_file = obstacle in ("terabyte of zeros", "empty file")
-        assert (store.stat(f"{number}") is not None) == is_file, obstacle
-        assert (f"{number}" in [found.name for found in store.objects("")]) == is_file, obstacle

@@ -6,10 +6,9 @@ import resource
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 from checkpoint_samples import (
@@ -21,6 +20,7 @@ from checkpoint_samples import (
     in_fork,
     new_run,
     newest_of,
+    record_syncs,
     sample,
     saved_run,
     seconds_of,
@@ -142,20 +142,7 @@ def _check_after_kill(store: Path, done: list[str]) -> None:
 def test_a_generation_gets_its_name_when_all_of_it_will_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a loss of power would break: each blob lasts before it has its name, all names before the manifest's."""
     run = new_run(tmp_path)
-    steps: list[tuple[str, str]] = []
-
-    def record(call: str, what: Callable[..., str]) -> None:
-        original = getattr(os, call)
-
-        def recorded(*arguments: Any) -> object:
-            steps.append((call, what(*arguments)))
-            return original(*arguments)
-
-        monkeypatch.setattr(os, call, recorded)
-
-    record("fsync", lambda descriptor: os.readlink(f"/proc/self/fd/{descriptor}"))
-    record("replace", lambda old, new: f"{old} -> {new}")
-    record("link", lambda _old, new: str(new))
+    steps = record_syncs(monkeypatch)
     manifest = run.save(sample(1)).manifest
     committed = steps.index(("link", str(run.path / manifest.name)))
     before = steps[:committed]

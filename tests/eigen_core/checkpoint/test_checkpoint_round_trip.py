@@ -32,18 +32,7 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.tensors import tensors_sha256
 
-TYPES = [
-    torch.float64,
-    torch.float32,
-    torch.float16,
-    torch.bfloat16,
-    torch.int64,
-    torch.int32,
-    torch.int16,
-    torch.int8,
-    torch.uint8,
-    torch.bool,
-]
+TYPES = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool"]
 
 
 def test_a_saved_generation_comes_back(tmp_path: Path) -> None:
@@ -60,7 +49,7 @@ def test_a_saved_generation_comes_back(tmp_path: Path) -> None:
     assert reopened.contents.verify() == []
 
 
-@pytest.mark.parametrize("dtype", TYPES, ids=str)
+@pytest.mark.parametrize("dtype", [getattr(torch, name) for name in TYPES], ids=TYPES)
 def test_every_type_and_shape_keeps_its_bits(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {
         "matrix": (torch.arange(-60, 60).reshape(10, 12) % 7).to(dtype),

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from checkpoint_samples import record_syncs
 
 from eigen_core.checkpoint import store as store_module
 from eigen_core.checkpoint.store import LocalStore, MissingObjectError, StoreUnavailableError
@@ -24,37 +25,23 @@ def store(tmp_path: Path) -> LocalStore:
 def test_a_name_is_given_after_the_content_lasts_and_lasts_itself(
     store: LocalStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    actions: list[str] = []
-
-    def noting(name: str, action: Callable[..., object]) -> Callable[..., object]:
-        def note(*arguments: object, **options: object) -> object:
-            is_folder = name == "fsync" and os.path.isdir(f"/proc/self/fd/{arguments[0]}")
-            actions.append(f"{name} folder" if is_folder else name)
-            return action(*arguments, **options)
-
-        return note
-
-    for name in ("fsync", "replace", "link"):
-        monkeypatch.setattr(os, name, noting(name, getattr(os, name)))
-    writes: list[tuple[Callable[[], object], str]] = [
-        (lambda: store.put("a", b"1"), "replace"),
-        (lambda: store.create("c", b"1"), "link"),
-    ]
-    for write, naming in writes:
+    store.put("a", b"1")
+    steps, runs = record_syncs(monkeypatch), str(store.folder)
+    writes: dict[str, Callable[[], object]] = {
+        "replace": lambda: store.put("a", b"2"),
+        "link": lambda: store.create("c", b"1"),
+    }
+    for naming, write in writes.items():
+        steps.clear()
         write()
-        actions.clear()
-        store.delete(["c"])
-        actions.clear()
-        write()
-        named = actions.index(naming)
-        assert "fsync" in actions[:named]
-        assert "fsync folder" in actions[named:]
-    actions.clear()
+        (named,) = [number for number, (call, _) in enumerate(steps) if call == naming]
+        assert "fsync" in [call for call, _ in steps[:named]]
+        assert ("fsync", runs) in steps[named:]
     store.put("new/folder/d", b"1")
-    assert actions.count("fsync folder") == 3
-    actions.clear()
+    assert {("fsync", f"{runs}{folder}") for folder in ("", "/new", "/new/folder")} <= set(steps)
+    steps.clear()
     store.delete(["a"])
-    assert actions == ["fsync folder"]
+    assert steps == [("fsync", runs)]
 
 
 def test_what_begins_with_a_dot_is_not_seen(store: LocalStore) -> None:

@@ -1,8 +1,6 @@
 """A store on Google Cloud Storage behind a network that loses, damages, delays and refuses."""
 
 import random
-import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -276,27 +274,6 @@ def test_one_of_many_creates_over_a_bad_network(store: GcsStore, fault_proxy: Fa
             won = list(threads.map(attempt, range(1, 7)))
         assert sum(won) == 1
         assert store.read(f"lease/{turn}", 5_000) == b"%d" % (won.index(True) + 1) * 1_000
-
-
-def test_a_request_that_hangs_blocks_no_other(fault_proxy: FaultProxy, gcs_emulator: GcsEmulator) -> None:
-    store = open_store(f"gs://{gcs_emulator.make_bucket()}")
-    fault_proxy.add(Fault("stall", path="slow"))
-    done: list[str] = []
-
-    def wait() -> None:
-        store.stat("slow")
-        done.append("slow")
-
-    thread = threading.Thread(target=wait)
-    thread.start()
-    while not fault_proxy.count(path="slow"):
-        time.sleep(0.01)
-    store.put("quick", b"1")
-    assert store.read("quick", 1) == b"1"
-    done.append("quick")
-    fault_proxy.clear()
-    thread.join()
-    assert done == ["quick", "slow"]
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
