@@ -16,7 +16,6 @@ from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
-from eigen_core.checkpoint.store import Store
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, Uploader
 from eigen_core.common.errors import InputError
 from eigen_core.config import CheckpointConfig
@@ -56,18 +55,20 @@ class Machine:
     """A machine that trains a run whose store is elsewhere; its uploads are done step by step, by no thread."""
 
     def __init__(
-        self, root: Path, store: Store | None = None, config: CheckpointConfig | None = None, *, again: bool = False
+        self, root: Path, memory: MemoryStore | None = None, *, again: bool = False, **settings: float
     ) -> None:
         self.clock = Clock()
-        self.memory = store if isinstance(store, MemoryStore) else MemoryStore()
-        self.store: Store = store or self.memory
+        self.memory = memory or MemoryStore()
         self.directory = RunDirectory.open(root, RUN) if again else new_directory(root)
-        self.target = RunContents(self.store, RUN)
-        self.config = config or CheckpointConfig(upload_mb_per_second=0)
-        self.lease = Lease.acquire(self.store, RUN, self.config.lease_seconds, clock=self.clock)
+        self.target = RunContents(self.memory, RUN)
+        self.config = KEEP_UPLOADED.model_copy(update=settings)
+        self.lease = Lease.acquire(self.memory, RUN, self.config.lease_seconds, clock=self.clock)
         self.uploader = Uploader(
             self.directory, self.target, self.lease, self.config, clock=self.clock, sleep=self.clock.sleep
         )
+
+    def uploader_in_a_thread(self, **settings: float) -> Uploader:
+        return Uploader(self.directory, self.target, self.lease, self.config.model_copy(update=settings))
 
     def train(self, *generations: int, champion: int = 0) -> None:
         for generation in generations:

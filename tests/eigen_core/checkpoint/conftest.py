@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from upload_cases import KEEP_UPLOADED, Machine
+from upload_cases import Machine
 
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path / "here", config=KEEP_UPLOADED)
+    return Machine(tmp_path / "here")

@@ -10,14 +10,12 @@ from pathlib import Path
 import pytest
 from checkpoint_samples import assert_same
 from memory_store import MemoryStore
-from upload_cases import KEEP_UPLOADED, RUN, Machine, commit, new_directory, snapshot_of
+from upload_cases import RUN, Machine, commit, new_directory, snapshot_of
 
 from eigen_core.checkpoint.integrity import CONFIG_NAME, DELETED_MARK, MANIFESTS, Damage
 from eigen_core.checkpoint.locks import Lease, LeaseLostError
 from eigen_core.checkpoint.store import StoreUnavailableError
-from eigen_core.config import CheckpointConfig
 
-KEEP_TWO = CheckpointConfig(keep_last=2, keep_every=4, keep_local=1, upload_mb_per_second=0)
 LAST = 5
 MISSING_CONFIG = Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
 
@@ -32,7 +30,7 @@ class LateHolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self.memory = MemoryStore()
-        self.first = Machine(folder / "first", self.memory, KEEP_TWO)
+        self.first = Machine(folder / "first", self.memory, keep_last=2, keep_every=4)
         self.second: Machine | None = None
         self.first.train(1, 2)
         self.first.drain()
@@ -75,7 +73,7 @@ class LateHolder:
 
     def take_over(self) -> None:
         self.memory.pass_time(1_000)
-        self.second = Machine(self._folder / "second", self.memory, KEEP_TWO)
+        self.second = Machine(self._folder / "second", self.memory, keep_last=2, keep_every=4)
         loaded = self.second.directory.load_newest(stored=self.second.target)
         assert loaded is not None
         for generation in range(loaded.manifest.generation + 1, LAST + 1):
@@ -122,7 +120,7 @@ def test_a_manifest_that_was_withdrawn_is_written_by_its_machine_once_it_holds_t
     (manifest,) = machine.directory.contents.manifests()
     machine.lease.announce(manifest.name)
     machine.lease.release()
-    again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
+    again = Machine(tmp_path / "here", machine.memory, again=True)
     assert machine.memory.content[f"{RUN}/{manifest.name}"] == DELETED_MARK
     again.drain()
     assert again.stored() == [1]

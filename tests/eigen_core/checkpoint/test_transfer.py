@@ -14,14 +14,11 @@ from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
-from eigen_core.config import CheckpointConfig
-
-KEEP_ALL = CheckpointConfig(keep_last=100, keep_local=100, upload_mb_per_second=0)
 
 
 @pytest.fixture
 def there(tmp_path: Path) -> Machine:
-    machine = Machine(tmp_path / "there", config=KEEP_ALL)
+    machine = Machine(tmp_path / "there", keep_local=100)
     machine.train(1, 2, 3)
     machine.drain()
     machine.memory.done.clear()
@@ -54,7 +51,7 @@ def test_the_newest_generation_arrives_bit_for_bit_and_nothing_else(there: Machi
 def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
     there.lease.release()
     fetch_newest(there, here)
-    other = Machine(tmp_path / "here", there.memory, KEEP_ALL, again=True)
+    other = Machine(tmp_path / "here", there.memory, again=True, keep_local=100)
     other.directory.load_newest()
     other.train(4, 5)
     other.drain()
@@ -114,7 +111,7 @@ def test_a_newer_generation_here_is_left_alone(there: Machine) -> None:
 
 def test_of_one_generation_the_higher_epoch_is_newer(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
     there.lease.release()
-    other = Machine(tmp_path / "other", there.memory, KEEP_ALL)
+    other = Machine(tmp_path / "other", there.memory, keep_local=100)
     other.train(3)
     other.drain()
     fetched = fetch_newest(there, here)

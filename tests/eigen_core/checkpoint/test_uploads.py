@@ -4,12 +4,13 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from memory_store import MemoryStore
-from upload_cases import KEEP_UPLOADED, REFUSED, RUN, Machine, commit
+from upload_cases import REFUSED, RUN, Machine, commit
 
 from eigen_core.checkpoint import uploads
 from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, blob_path
@@ -17,7 +18,6 @@ from eigen_core.checkpoint.locks import LeaseLostError
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import NOTHING_TO_DO, STATUS_NAME, Uploader, UploadsEndedError, read_status
 from eigen_core.common.text import count
-from eigen_core.config import CheckpointConfig
 
 
 def test_unchanged_blobs_are_sent_once_by_this_process_and_by_a_later_one(machine: Machine, tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_unchanged_blobs_are_sent_once_by_this_process_and_by_a_later_one(machin
     assert machine.memory.written("holds") == [], "what this object has sent it does not look at again"
     machine.lease.release()
 
-    again = Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True)
+    again = Machine(tmp_path / "here", machine.memory, again=True)
     again.train(4)
     again.drain()
     assert len(machine.memory.written("put_file")) == len(sent) + 3
@@ -49,7 +49,7 @@ def test_a_blob_that_is_damaged_in_the_store_is_sent_again_after_a_restart(
         )
         if damage == "remove":
             del content[name]
-    Machine(tmp_path / "here", machine.memory, KEEP_UPLOADED, again=True).drain()
+    Machine(tmp_path / "here", machine.memory, again=True).drain()
     assert machine.stored() == [1]
 
 
@@ -79,12 +79,11 @@ def test_while_the_store_cannot_be_written_to_nothing_is_lost_and_pauses_grow(
 
 @pytest.mark.parametrize("is_done", [False, True], ids=["goes away", "loses the reply"])
 def test_a_store_that_fails_at_any_request_has_no_manifest_or_a_whole_generation(tmp_path: Path, is_done: bool) -> None:
-    config = KEEP_UPLOADED.model_copy(update={"keep_local": 100})
-    Machine(tmp_path, config=config).train(1, 2)
+    Machine(tmp_path, keep_local=100).train(1, 2)
     requests = 0
     finished = False
     while not finished:
-        machine = Machine(tmp_path, config=config, again=True)
+        machine = Machine(tmp_path, again=True, keep_local=100)
         memory, last = machine.memory, len(machine.memory.done) + requests
 
         def fail(_operation: str, _name: str, memory: MemoryStore = memory, last: int = last) -> None:
@@ -154,7 +153,7 @@ def test_small_files_go_too_and_the_latest_wins(machine: Machine) -> None:
 
 
 def test_rate_stays_below_the_limit(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"upload_mb_per_second": 2.0}))
+    machine = Machine(tmp_path, upload_mb_per_second=2.0)
     for _ in range(2):
         start = machine.clock()
         machine.draw("large", bytes(40 << 20))
@@ -201,12 +200,11 @@ def test_closing_cuts_an_upload_short_and_leaves_nothing_visible(machine: Machin
 
 
 def test_closing_does_not_wait_for_a_pause_or_the_rate_limit(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED)
+    machine = Machine(tmp_path)
     machine.train(1)
-    slow = KEEP_UPLOADED.model_copy(update={"upload_mb_per_second": 1e-6})
-    for away, config in ((True, KEEP_UPLOADED), (False, slow)):
+    for away, rate in ((True, 0.0), (False, 1e-6)):
         machine.memory.away = away
-        uploader = Uploader(machine.directory, machine.target, machine.lease, config)
+        uploader = machine.uploader_in_a_thread(upload_mb_per_second=rate)
         reached = threading.Event()
         machine.memory.before = lambda operation, _name, reached=reached, away=away: (
             reached.set() if away or operation == "chunk" else None
@@ -234,7 +232,7 @@ def _add_again_and_again(machine: Machine, uploader: Uploader) -> None:
 def test_the_death_of_the_thread_is_never_silent(
     tmp_path: Path, ask: Callable[[Machine, Uploader], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"queue_generations": 1}))
+    machine = Machine(tmp_path, queue_generations=1)
     asked = threading.Event()
 
     def die(operation: str, _name: str) -> None:
@@ -244,7 +242,7 @@ def test_the_death_of_the_thread_is_never_silent(
 
     machine.memory.before = die
     commit(machine.directory, 1)
-    uploader = Uploader(machine.directory, machine.target, machine.lease, machine.config)
+    uploader = machine.uploader_in_a_thread()
     with uploader:
         threading.Timer(0.01, asked.set).start()
         with pytest.raises(UploadsEndedError, match="ZeroDivisionError"):
@@ -257,7 +255,7 @@ def test_the_death_of_the_thread_is_never_silent(
 
 def test_the_end_waits_for_the_last_generation(machine: Machine) -> None:
     machine.memory.away = True
-    uploader = Uploader(machine.directory, machine.target, machine.lease, KEEP_UPLOADED)
+    uploader = machine.uploader_in_a_thread()
     tried = threading.Event()
     machine.memory.before = lambda _operation, _name: tried.set()
     with uploader:
@@ -274,7 +272,7 @@ def test_the_end_waits_for_the_last_generation(machine: Machine) -> None:
 
 
 def test_whoever_waits_for_the_end_shortens_a_long_pause(machine: Machine) -> None:
-    uploader = Uploader(machine.directory, machine.target, machine.lease, KEEP_UPLOADED)
+    uploader = machine.uploader_in_a_thread()
     machine.memory.refusal = REFUSED
     uploader.add(commit(machine.directory, 1))
     while uploader.step() < 60:
@@ -290,15 +288,18 @@ def test_whoever_waits_for_the_end_shortens_a_long_pause(machine: Machine) -> No
     assert machine.stored() == [1]
 
 
-@pytest.mark.parametrize(("bound", "generations"), [({"queue_generations": 3}, 3), ({"queue_mb": 1e-6}, 1)], ids=str)
+BOUNDS = {"generations": ({"queue_generations": 3}, 3), "MB": ({"queue_generations": 100, "queue_mb": 1e-6}, 1)}
+
+
+@pytest.mark.parametrize(("bound", "generations"), BOUNDS.values(), ids=BOUNDS)
 def test_training_waits_only_above_the_bound_and_is_told_why_again_and_again(
     tmp_path: Path,
-    bound: dict[str, float],
+    bound: dict[str, Any],
     generations: int,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"queue_generations": 100, **bound}))
+    machine = Machine(tmp_path, **bound)
     monkeypatch.setattr(uploads, "_WARN_SECONDS", 0.01)
     machine.uploader._clock = time.monotonic
     machine.memory.away = True
@@ -353,7 +354,7 @@ def test_a_status_that_cannot_be_written_stops_nothing(machine: Machine, caplog:
 
 
 def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED.model_copy(update={"keep_last": 1, "keep_every": 0}))
+    machine = Machine(tmp_path, keep_last=1, keep_every=0)
     machine.train(1)
     machine.drain()
     machine.train(2)
@@ -378,8 +379,7 @@ def test_without_the_lease_neither_small_files_nor_retention_touch_the_store(tmp
 
 
 def test_generations_that_retention_no_longer_keeps_leave_the_queue_and_this_machine(tmp_path: Path) -> None:
-    config = CheckpointConfig(keep_last=2, keep_every=5, keep_local=1, queue_generations=50, upload_mb_per_second=0)
-    machine = Machine(tmp_path, config=config)
+    machine = Machine(tmp_path, keep_last=2, keep_every=5)
     machine.train(1)
     machine.drain()
     machine.memory.before = lambda operation, _name: setattr(machine.memory, "away", operation == "put_file")
@@ -396,8 +396,7 @@ def test_generations_that_retention_no_longer_keeps_leave_the_queue_and_this_mac
 
 
 def test_a_generation_that_is_on_its_way_is_not_dropped(tmp_path: Path) -> None:
-    config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
-    machine = Machine(tmp_path, config=config)
+    machine = Machine(tmp_path, keep_last=1, keep_every=0)
 
     def train_on(operation: str, _name: str) -> None:
         if operation == "create":
@@ -420,13 +419,13 @@ def test_a_generation_that_is_on_its_way_is_not_dropped(tmp_path: Path) -> None:
 def test_at_any_time_what_retention_keeps_is_whole_in_the_store_or_here(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    config = CheckpointConfig(
+    machine = Machine(
+        tmp_path_factory.mktemp("run"),
         keep_last=data.draw(st.integers(1, 3)),
         keep_every=data.draw(st.integers(0, 4)),
         keep_local=data.draw(st.integers(1, 2)),
-        upload_mb_per_second=0,
     )
-    machine = Machine(tmp_path_factory.mktemp("run"), config=config)
+    config = machine.config
     generation = champion = 0
     for event in data.draw(st.lists(st.sampled_from(["train", "train", "step", "away", "back", "cut"]), max_size=20)):
         if event == "train":
@@ -472,8 +471,7 @@ def test_neither_generations_nor_files_starve(machine: Machine) -> None:
 
 
 def test_retention_in_the_store_that_fails_holds_up_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = CheckpointConfig(keep_last=1, keep_every=0, upload_mb_per_second=0)
-    machine = Machine(tmp_path, config=config)
+    machine = Machine(tmp_path, keep_last=1, keep_every=0)
     machine.memory.before = lambda operation, _name: setattr(
         machine.memory, "refusal", REFUSED if operation == "delete" else None
     )
@@ -490,7 +488,7 @@ def test_retention_in_the_store_that_fails_holds_up_nothing(tmp_path: Path, capl
 
 
 def test_a_generation_that_is_committed_anew_is_kept_here_until_that_is_safe_too(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, config=KEEP_UPLOADED)
+    machine = Machine(tmp_path)
     machine.train(1, 2)
     machine.drain()
     machine.memory.away = True
