@@ -1,5 +1,6 @@
 """Configurations that were stored by other versions of Eigen."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -86,27 +87,30 @@ def test_a_portfolio_of_version_8_keeps_to_data_in_which_every_symbol_trades() -
         assert newer.trading.delisting_loss == Config().trading.delisting_loss
 
 
-def test_a_run_that_exchanged_champions_is_opened_and_goes_on_alone() -> None:
-    assert opened(9, evolution={"islands": ["a", "b"], "migration_generations": 5}) == Config()
+@pytest.mark.parametrize(
+    ("version", "section", "old"),
+    [
+        (9, "evolution", {"islands": ["a", "b"], "migration_generations": 5}),
+        (11, "replay", {"compression": "gzip"}),
+        (13, "memory", {"trace": True}),
+    ],
+)
+def test_a_run_with_a_setting_that_no_longer_exists_is_opened(version: int, section: str, old: dict[str, Any]) -> None:
+    assert opened(version, **{section: old}) == Config()
 
 
-FLAT_LEARNER: dict[str, Any] = {
-    **dict.fromkeys(("batch_size", "accumulation_steps", "block_days", "n_step", "target_bins", "epochs"), 3),
-    **dict.fromkeys(("gradient_steps", "stretch_days", "stretches"), 4),
-    **dict.fromkeys(("gamma", "tau", "target_noise", "target_noise_clip", "clip_range", "gae_lambda"), 0.1),
-    **dict.fromkeys(("actor_learning_rate", "critic_learning_rate", "temperature_learning_rate"), 0.01),
-    **dict.fromkeys(("weight_decay", "gradient_clip", "reward_scale", "reward_clip", "initial_temperature"), 0.5),
-    **dict.fromkeys(("value_clip", "entropy_coefficient", "kl_limit", "risk_aversion"), 0.2),
-    **dict.fromkeys(("entropy_target", "initial_log_std"), -1.5),
-    **dict.fromkeys(("twin_critics", "anneal"), True),
-    "policy_delay": None,
-}
-"""Settings that versions 3 to 10 stored for every algorithm."""
+def flat(section: str) -> dict[str, Any]:
+    """Return settings of all algorithms or methods together, as earlier versions stored them, with other values."""
+    changed: dict[type, Callable[[Any], Any]] = {bool: lambda old: not old, int: lambda old: old + 1}
+    changed[float] = lambda old: 0.9 * old
+    fields = [pair for model in VARIANTS[section].models.values() for pair in model.model_fields.items()]
+    usual = {name: 0 if field.default is None else field.default for name, field in fields}
+    return {name: changed[type(value)](value) for name, value in usual.items() if type(value) in changed}
 
 
 @pytest.mark.parametrize("algorithm", LEARNER_CONFIGS)
 def test_a_run_of_version_10_keeps_the_settings_that_its_learner_read(algorithm: str) -> None:
-    stored = {**FLAT_LEARNER, "algorithm": algorithm}
+    stored = {**flat("learner"), "algorithm": algorithm, "policy_delay": None}
     learner = opened(10, learner=stored).learner.model_dump()
     assert learner.pop("policy_delay", None) == {"ddpg": 1, "td3": 2}.get(algorithm)
     assert learner == {name: stored[name] for name in learner}
@@ -130,31 +134,11 @@ def test_what_no_version_had_is_refused_in_a_learner() -> None:
         opened(11, learner={"clip_range": 0.5})
 
 
-def test_a_run_of_version_10_opens_however_its_replay_was_to_be_compressed() -> None:
-    assert opened(10, replay={"compression": "gzip"}) == Config()
-
-
-FLAT_EVOLUTION = {
-    "elite_share": 0.4,
-    "offspring_share": 0.3,
-    "mutation_rate": 0.2,
-    "first_champion_plateau": True,
-    "learning_agents": 3,
-    "sync_generations": 7,
-    "exploit_share": 0.3,
-    "distribution_variance": 0.04,
-}
-"""Settings of several methods, which versions 1 to 12 stored together."""
-
-
 @pytest.mark.parametrize("method", VARIANTS["evolution"].models)
 def test_a_run_of_version_12_keeps_the_settings_that_its_method_read(method: str) -> None:
-    evolution = opened(12, evolution={**FLAT_EVOLUTION, "method": method, "enabled": True}).evolution.model_dump()
-    assert evolution["method"] == method
-    assert {name: evolution[name] for name in FLAT_EVOLUTION if name in evolution}.items() <= FLAT_EVOLUTION.items()
-
-
-def test_a_run_of_version_12_without_breeding_is_genetic_without_breeding() -> None:
-    evolution = opened(12, evolution={**FLAT_EVOLUTION, "method": "cem", "enabled": False}).evolution
-    assert isinstance(evolution, GeneticConfig)
-    assert (evolution.enabled, evolution.mutation_rate) == (False, 0.2)
+    stored = {**flat("evolution"), "method": method, "enabled": True}
+    evolution = opened(12, evolution=stored).evolution.model_dump()
+    assert evolution == {name: stored[name] for name in evolution}
+    gradients_only = opened(12, evolution={**stored, "enabled": False}).evolution
+    assert isinstance(gradients_only, GeneticConfig)
+    assert (gradients_only.enabled, gradients_only.mutation_rate) == (False, stored["mutation_rate"])

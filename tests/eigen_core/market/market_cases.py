@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from eigen_core.config import Config
+from eigen_core.market import Bars
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.files import find_source
@@ -42,6 +43,12 @@ def random_bars(symbols: list[str], days: int, seed: int) -> pd.DataFrame:
         bars = {"open": opened, "high": high, "low": low, "close": close, "volume": generator.integers(1, 1_000, days)}
         parts.append(pd.DataFrame({"date": business_days(days), "symbol": symbol, **bars}))
     return pd.concat(parts, ignore_index=True)
+
+
+def bars_of(frame: pd.DataFrame) -> Bars:
+    """Return the bars of one symbol from rows of `random_bars`."""
+    prices = (frame[name].to_numpy(dtype=np.float64) for name in ("open", "high", "low", "close", "volume"))
+    return Bars(*prices, frame["date"].to_numpy().astype("datetime64[D]"))
 
 
 def write_text(path: Path, text: str) -> Path:

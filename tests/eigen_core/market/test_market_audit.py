@@ -11,7 +11,7 @@ import pytest
 from feature_cases import install_features
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from market_cases import random_bars, small_config, write_csv
+from market_cases import bars_of, random_bars, small_config, write_csv
 
 from benchmarks.audit import false_alarms, informed_column, suspected_in
 from eigen_core.common.errors import InputError
@@ -31,13 +31,6 @@ DAYS = 400
 @pytest.fixture
 def prices(tmp_path: Path) -> Path:
     return write_csv(tmp_path / "prices.csv", random_bars(["AAA", "BBB"], DAYS, seed=1))
-
-
-def bars_of(frame: pd.DataFrame) -> Bars:
-    opened, high, low, close, volume = (
-        frame[name].to_numpy(dtype=np.float64) for name in ("open", "high", "low", "close", "volume")
-    )
-    return Bars(opened, high, low, close, volume, frame["date"].to_numpy().astype("datetime64[D]"))
 
 
 def audited(path: Path, days: int = 3, **market: object) -> MarketAudit:

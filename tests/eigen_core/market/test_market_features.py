@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from feature_cases import install_features
-from market_cases import random_bars, small_config, write_csv
+from market_cases import bars_of, random_bars, small_config, write_csv
 from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
@@ -17,140 +17,90 @@ from eigen_core.task.panel import PanelFacts
 Series = NDArray[np.float64]
 
 
-def bars_of(*prices: Series) -> Bars:
-    opened, high, low, close, volume = prices
-    return Bars(opened, high, low, close, volume, np.datetime64("2020-01-01") + np.arange(len(close)))
-
-
-def random_walk(days: int, seed: int = 1) -> Bars:
-    generator = np.random.default_rng(seed)
-    close = 80.0 * np.exp(np.cumsum(0.02 * generator.standard_normal(days)))
-    opened = close * np.exp(0.01 * generator.standard_normal(days))
-    high, low = np.maximum(opened, close) * 1.01, np.minimum(opened, close) * 0.98
-    return bars_of(opened, high, low, close, generator.integers(0, 5_000, days).astype(np.float64))
-
-
 def features_of(bars: Bars, feature_set: FeatureSet) -> dict[str, Series]:
     names = feature_names(feature_set, True, True)
     return dict(zip(names, column_features(bars, feature_set, True, True).T, strict=True))
 
 
-def exponential_mean(values: Series, days: int) -> Series:
-    """Mean of the first `days` values, then a step of 2 / (days + 1) towards each new one."""
-    result = np.full(len(values), np.nan)
-    result[days - 1] = np.mean(values[:days])
-    for day in range(days, len(values)):
-        result[day] = result[day - 1] + 2.0 / (days + 1) * (values[day] - result[day - 1])
-    return result
+def smooth(values: "pd.Series[float]", **decay: float) -> "pd.Series[float]":
+    """Return an exponential mean, which forgets its first value within some hundred days."""
+    return values.ewm(**decay, adjust=False).mean()
 
 
-def plain_rsi(close: Series, days: int) -> Series:
-    rises, falls = np.maximum(np.diff(close), 0.0), np.maximum(-np.diff(close), 0.0)
-    result = np.full(len(close), np.nan)
-    rise, fall = rises[:days].mean(), falls[:days].mean()
-    for day in range(days, len(close)):
-        if day > days:
-            rise = (rise * (days - 1) + rises[day - 1]) / days
-            fall = (fall * (days - 1) + falls[day - 1]) / days
-        result[day] = 100.0 * rise / (rise + fall)
-    return result
-
-
-def plain_macd(close: Series) -> tuple[Series, Series]:
-    """Both means start on the day on which the slow one is first known; the lines on the signal's first day."""
-    slow = exponential_mean(close, 26)
-    fast = np.full(len(close), np.nan)
-    fast[14:] = exponential_mean(close[14:], 12)
-    line = fast - slow
-    signal = np.full(len(close), np.nan)
-    signal[25:] = exponential_mean(line[25:], 9)
-    return np.where(np.isnan(signal), np.nan, line), signal
+def indicators(close: "pd.Series[float]") -> dict[str, "pd.Series[float]"]:
+    """Return the indicators by their definitions."""
+    rise, fall = (smooth((sign * close.diff()).clip(lower=0.0), alpha=1 / 14) for sign in (1.0, -1.0))
+    macd = smooth(close, span=12) - smooth(close, span=26)
+    thrice = smooth(smooth(smooth(close, span=30), span=30), span=30)
+    return {
+        "rsi": 100.0 * rise / (rise + fall),
+        "macd": macd,
+        "macd_signal": smooth(macd, span=9),
+        "trix": 100.0 * thrice.pct_change(),
+    }
 
 
 def test_classic_set_equals_plain_definitions() -> None:
-    bars = random_walk(200)
-    classic = features_of(bars, "classic")
+    frame = random_bars(["AAA"], 1_000, seed=1)
+    frame.loc[[3, 7], "open"] = np.nan
+    classic = features_of(bars_of(frame), "classic")
     assert list(classic) == ["open", "close", "high", "low", "rsi", "macd", "macd_signal", "trix", "mean_distance_20"]
-    for name in ("open", "close", "high", "low"):
-        np.testing.assert_array_equal(classic[name], getattr(bars, name))
-    np.testing.assert_allclose(classic["rsi"], plain_rsi(bars.close, 14), rtol=1e-10)
-    line, signal = plain_macd(bars.close)
-    np.testing.assert_allclose(classic["macd"], line, atol=1e-10)
-    np.testing.assert_allclose(classic["macd_signal"], signal, atol=1e-10)
-    thrice = bars.close
-    for _ in range(3):
-        known = ~np.isnan(thrice)
-        smooth = np.full(len(thrice), np.nan)
-        smooth[known] = exponential_mean(thrice[known], 30)
-        thrice = smooth
-    trix = np.full(200, np.nan)
-    trix[1:] = 100.0 * (thrice[1:] / thrice[:-1] - 1.0)
-    np.testing.assert_allclose(classic["trix"], trix, rtol=1e-8)
-    for day in range(19, 200):
-        mean = bars.close[day - 19 : day + 1].mean()
-        assert classic["mean_distance_20"][day] == pytest.approx(bars.close[day] / mean - 1.0, rel=1e-9)
+    # Without an open, the close.
+    np.testing.assert_array_equal(classic["open"], frame["open"].fillna(frame["close"]))
+    for name in ("close", "high", "low"):
+        np.testing.assert_array_equal(classic[name], frame[name])
+    for name, expected in indicators(frame["close"]).items():
+        np.testing.assert_allclose(classic[name][600:], expected[600:], rtol=1e-8, atol=1e-10)
+    unknown = {name: int(np.isnan(classic[name]).sum()) for name in ("rsi", "macd", "macd_signal", "trix")}
+    assert unknown == {"rsi": 14, "macd": 33, "macd_signal": 33, "trix": 88}
+    mean = frame["close"].rolling(20).mean()
+    np.testing.assert_allclose(classic["mean_distance_20"], frame["close"] / mean - 1.0, atol=1e-9)
 
 
 def test_returns_set_equals_plain_definitions() -> None:
-    bars = random_walk(260)
-    returns = features_of(bars, "returns")
-    close, log_close = bars.close, np.log(bars.close)
-    for day in range(260):
-        for days in (1, 5, 20, 60, 120):
-            expected = np.log(close[day] / close[day - days]) if day >= days else np.nan
-            assert returns[f"log_return_{days}"][day] == pytest.approx(expected, rel=1e-9, abs=1e-12, nan_ok=True)
-        for days in (20, 60):
-            expected = np.diff(log_close)[day - days : day].std() if day >= days else np.nan
-            assert returns[f"volatility_{days}"][day] == pytest.approx(expected, rel=1e-9, nan_ok=True)
-        for days in (20, 60, 200):
-            expected = close[day] / close[day - days + 1 : day + 1].mean() - 1.0 if day >= days - 1 else np.nan
-            assert returns[f"mean_distance_{days}"][day] == pytest.approx(expected, rel=1e-8, nan_ok=True)
-        amounts = np.log1p(bars.volume[max(0, day - 59) : day + 1])
-        expected = (amounts[-1] - amounts.mean()) / amounts.std() if day >= 59 else np.nan
-        assert returns["volume"][day] == pytest.approx(expected, rel=1e-9, nan_ok=True)
-    np.testing.assert_array_equal(returns["range"], (bars.high - bars.low) / close)
-    np.testing.assert_allclose(returns["rsi"], plain_rsi(close, 14) / 100.0 - 0.5, atol=1e-12)
-    line, signal = plain_macd(close)
-    np.testing.assert_allclose(returns["macd"], line / close, atol=1e-12)
-    np.testing.assert_allclose(returns["macd_signal"], signal / close, atol=1e-12)
+    frame = random_bars(["AAA"], 1_000, seed=1)
+    returns = features_of(bars_of(frame), "returns")
+    close, amount = frame["close"], np.log1p(frame["volume"])
+    of_day = np.log(close).diff()
+    plain = {
+        **{f"log_return_{days}": np.log(close / close.shift(days)) for days in (1, 5, 20, 60, 120)},
+        **{f"volatility_{days}": of_day.rolling(days).std(ddof=0) for days in (20, 60)},
+        **{f"mean_distance_{days}": close / close.rolling(days).mean() - 1.0 for days in (20, 60, 200)},
+        "volume": (amount - amount.rolling(60).mean()) / amount.rolling(60).std(ddof=0),
+        "range": (frame["high"] - frame["low"]) / close,
+    }
+    for name, expected in plain.items():
+        np.testing.assert_allclose(returns[name], expected, rtol=1e-8, atol=1e-10)
+    found = indicators(close)
+    np.testing.assert_allclose(returns["rsi"][600:], found["rsi"][600:] / 100.0 - 0.5, atol=1e-10)
+    for name in ("macd", "macd_signal"):
+        np.testing.assert_allclose(returns[name][600:], (found[name] / close)[600:], atol=1e-10)
+    assert returns.keys() == {*plain, "rsi", "macd", "macd_signal"}
 
 
 @pytest.mark.parametrize("scale", [1e-9, 1e-3, 7.0, 1e9])
 def test_returns_set_does_not_see_the_price_level(scale: float) -> None:
-    bars = random_walk(250)
-    scaled = bars_of(bars.open * scale, bars.high * scale, bars.low * scale, bars.close * scale, bars.volume)
-    one, other = (column_features(each, "returns", True, True) for each in (bars, scaled))
+    frame = random_bars(["AAA"], 250, seed=1)
+    scaled = frame.assign(**{name: frame[name] * scale for name in ("open", "high", "low", "close")})
+    one, other = (column_features(bars_of(each), "returns", True, True) for each in (frame, scaled))
     np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-9)
 
 
 @pytest.mark.parametrize("feature_set", ["returns", "classic"])
 def test_gaps_are_no_days_and_what_is_before_and_after_is_unknown(feature_set: FeatureSet) -> None:
-    bars = random_walk(250)
+    frame = random_bars(["AAA"], 250, seed=1)
     calendar = np.sort(np.random.default_rng(1).choice(np.arange(50, 350), 250, replace=False))
-    spread = []
-    for name in ("open", "high", "low", "close", "volume"):
-        series = np.full(400, np.nan)
-        series[calendar] = getattr(bars, name)
-        spread.append(series)
-    values = column_features(bars_of(*spread), feature_set, True, True)
-    np.testing.assert_array_equal(values[calendar], column_features(bars, feature_set, True, True))
+    values = column_features(bars_of(frame.set_index(calendar).reindex(range(400))), feature_set, True, True)
+    np.testing.assert_array_equal(values[calendar], column_features(bars_of(frame), feature_set, True, True))
     assert np.isnan(np.delete(values, calendar, axis=0)).all()
 
 
-def test_classic_open_is_the_close_where_there_is_none() -> None:
-    bars = random_walk(40)
-    bars.open[[3, 7]] = np.nan
-    expected = bars.open.copy()
-    expected[[3, 7]] = bars.close[[3, 7]]
-    np.testing.assert_array_equal(features_of(bars, "classic")["open"], expected)
-
-
 def test_a_column_without_prices_or_movement_has_no_wild_features() -> None:
-    nothing = np.full(300, np.nan)
-    assert np.isnan(column_features(bars_of(*[nothing] * 5), "returns", True, True)).all()
-    flat = np.full(300, 3.3)
-    values = features_of(bars_of(flat, flat, flat, flat, np.zeros(300)), "returns")
-    for series in values.values():
+    frame = random_bars(["AAA"], 300, seed=1)
+    prices = ["open", "high", "low", "close"]
+    nothing, flat = (frame.assign(**dict.fromkeys(prices, price), volume=0.0) for price in (np.nan, 3.3))
+    assert np.isnan(column_features(bars_of(nothing), "returns", True, True)).all()
+    for series in features_of(bars_of(flat), "returns").values():
         np.testing.assert_allclose(series[200:], 0.0, atol=1e-12)
 
 

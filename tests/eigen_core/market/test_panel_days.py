@@ -146,29 +146,17 @@ def test_daily_prices_with_gaps_are_not_refused(seed: int, kept: float, always_o
     refuse_longer_bars(days, known, ("A", "B", "C"), "prices")
 
 
-TRADED_DAYS = 200
-
-
-def prices_suspended(symbol: str, seed: int, volume: float) -> pd.DataFrame:
-    close = 40.0 * np.exp(np.cumsum(np.random.default_rng(seed).normal(0.0, 0.02, TRADED_DAYS)))
-    columns = dict.fromkeys(("open", "high", "low", "close"), close)
-    return pd.DataFrame(
-        {"date": pd.bdate_range("2010-01-04", periods=TRADED_DAYS), "symbol": symbol, **columns, "volume": volume}
-    )
-
-
 def panel_suspended(folder: Path, *tables: pd.DataFrame) -> tuple[Panel, DataReport]:
-    path = folder / "prices.csv"
-    pd.concat(tables).to_csv(path, index=False)
+    path = write_csv(folder / "prices.csv", pd.concat(tables))
     return build_panel(training_config(market={"data": str(path)}), folder / "cache")
 
 
 def test_nothing_is_filled_on_a_day_with_a_volume_of_zero(tmp_path: Path) -> None:
     """A vendor repeats the last close, with a volume of zero and other prices of zero, while trading is suspended."""
-    suspended = prices_suspended("AAA", 1, 1_000.0)
+    suspended = random_bars(["AAA"], 200, seed=1)
     days = [0, 60, 61, 62, 100]
     suspended.loc[days, ["open", "high", "low", "volume"]] = 0.0
-    panel, report = panel_suspended(tmp_path, suspended, prices_suspended("BBB", 2, 1_000.0))
+    panel, report = panel_suspended(tmp_path, suspended, random_bars(["BBB"], 200, seed=2))
     config = training_config()
     fills = Prices.of_panel(panel, torch.device("cpu")).fills(config.trading)
     for day in days:
@@ -184,6 +172,8 @@ def test_nothing_is_filled_on_a_day_with_a_volume_of_zero(tmp_path: Path) -> Non
 
 def test_a_symbol_without_any_volume_is_traded(tmp_path: Path) -> None:
     """As a currency among stocks: its volume is zero on all days."""
-    panel, report = panel_suspended(tmp_path, prices_suspended("EURUSD", 1, 0.0), prices_suspended("BBB", 2, 1_000.0))
+    panel, report = panel_suspended(
+        tmp_path, random_bars(["EURUSD"], 200, seed=1).assign(volume=0), random_bars(["BBB"], 200, seed=2)
+    )
     assert not np.isnan(panel.close).any()
     assert report.suspended_days == 0
