@@ -50,10 +50,8 @@ def wide(**columns: Any) -> pd.DataFrame:
 def test_a_wide_file_is_named(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "closes.csv", wide())
     assert refusal(path) == ["market.layout=wide"]
-    assert read(path, "market.layout=wide").symbols == ("AAA", "BBB")
-    assert read(path, "market.layout=wide", "market.symbols=BBB").symbols == ("BBB",)
-    report = cleaned(path, layout="wide", symbols=("AAA",))[1]
-    assert report.ignored_columns == ("BBB",)
+    prices, report = cleaned(path, layout="wide", symbols=("BBB",))
+    assert (prices.symbols, report.ignored_columns) == (("BBB",), ("AAA",))
     with pytest.raises(InputError, match=r"market\.symbols names 'CCC'"):
         read(path, "market.layout=wide", "market.symbols=AAA,CCC")
 
@@ -64,45 +62,36 @@ def test_a_named_column_that_is_not_there_is_refused(tmp_path: Path) -> None:
         read(path, "market.columns.close=Kurs")
 
 
-def flat(bars: pd.DataFrame, pattern: str) -> pd.DataFrame:
+def flat(pattern: str) -> pd.DataFrame:
     """Return bars with a column for each field of each symbol."""
-    grids = [bars.pivot(index="date", columns="symbol", values=name) for name in layouts.FIELDS]
-    names = [name.title() for name in layouts.FIELDS]
-    named = [
-        grid.rename(columns=lambda symbol, name=name: pattern.format(symbol, name))  # type: ignore[misc]
-        for grid, name in zip(grids, names, strict=True)
-    ]
-    return pd.concat(named, axis=1).reset_index()
+    frame = BARS.pivot(index="date", columns="symbol", values=list(layouts.FIELDS))
+    return frame.set_axis(
+        [pattern.format(symbol, name.title()) for name, symbol in frame.columns], axis=1
+    ).reset_index()
 
 
 BARS = random_bars(["AAA", "BBB"], 90, seed=4)
 ONE = BARS[BARS["symbol"] == "AAA"].drop(columns="symbol")
 CLOSES = wide()
+CLOSE_FIRST = ["date", "close", "open", "high", "low"]
+ANCIENT = BARS["date"] - pd.Timedelta(days=9_000)
 
 
 @pytest.mark.parametrize(
     ("frame", "symbols", "volume"),
     [
         (BARS.rename(columns={"symbol": "Name"}), ("AAA", "BBB"), True),
-        (flat(BARS, "{1}_{0}"), ("Close_AAA", "Close_BBB"), False),
-        (flat(BARS, "{0} {1}"), ("AAA Close", "BBB Close"), False),
+        (flat("{1}_{0}"), ("Close_AAA", "Close_BBB"), False),
+        (flat("{0} {1}"), ("AAA Close", "BBB Close"), False),
         (ONE.set_axis(["Tarih", "Açılış", "Yüksek", "Düşük", "Kapanış", "Hacim"], axis=1), ("p",), True),
-        (ONE[["date", "close", "open", "high", "low"]].set_axis(list("vwxyz"), axis=1), ("p",), False),
-        (
-            ONE[["date", "close", "open", "high", "low"]].set_axis(["d", "x", "Eröffn.", "y", "z"], axis=1),
-            ("p",),
-            False,
-        ),
+        (ONE[CLOSE_FIRST].set_axis(list("vwxyz"), axis=1), ("p",), False),
+        (ONE[CLOSE_FIRST].set_axis(["d", "x", "Eröffn.", "y", "z"], axis=1), ("p",), False),
         (CLOSES.assign(Weekday=CLOSES["date"].dt.day_of_week + 1), ("AAA", "BBB"), False),
         *(
             (BARS.assign(date=BARS["date"].dt.strftime(pattern)), ("AAA", "BBB"), True)
             for pattern in ("%b-%d-%Y", "%d/%b/%Y", "%y-%m-%d", "%d%b%Y", "%B %d %Y", "%d.%m.%Y %H:%M:%S.%f", "%d%m%Y")
         ),
-        (
-            BARS.assign(date=(BARS["date"] - pd.Timedelta(days=9_000)).dt.as_unit("ms").astype("int64")),
-            ("AAA", "BBB"),
-            True,
-        ),
+        (BARS.assign(date=ANCIENT.dt.as_unit("ms").astype("int64")), ("AAA", "BBB"), True),
     ],
 )
 def test_suggested_settings_read_the_file(
@@ -115,9 +104,8 @@ def test_suggested_settings_read_the_file(
     assert prices.symbols == symbols
     np.testing.assert_allclose(prices.close, expected)
     if "BBB" not in symbols[-1] or volume:
-        np.testing.assert_allclose(
-            prices.open, BARS.pivot(index="date", columns="symbol", values="open").to_numpy()[:, : len(symbols)]
-        )
+        expected = BARS.pivot(index="date", columns="symbol", values="open").to_numpy()[:, : len(symbols)]
+        np.testing.assert_allclose(prices.open, expected)
     assert prices.has_volume == volume
 
 

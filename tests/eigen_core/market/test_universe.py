@@ -27,12 +27,8 @@ def suspicious(close: np.ndarray, opened: np.ndarray | None = None) -> list[tupl
     """Kind, symbol and day of what is suspicious of closes `[days, symbols]`, but stale prices."""
     symbols = [f"S{column}" for column in range(close.shape[1])]
     nothing = np.full(close.shape, np.nan)
-    prices: dict[Role, np.ndarray] = {
-        "open": nothing if opened is None else opened,
-        "high": close,
-        "low": close,
-        "close": close,
-    }
+    prices: dict[Role, np.ndarray] = {"open": nothing if opened is None else opened, "high": close, "low": close}
+    prices["close"] = close
     raw: dict[Role, np.ndarray] = {"close": close, "adjusted_close": nothing}
     return [(row.kind, row.symbol, row.day) for row in suspicious_prices(days_of(close), symbols, raw, prices)]
 
