@@ -1,4 +1,4 @@
-"""Records of a generation, logs of them, and the ancestry of agents."""
+"""Records of generations and holdout results, logs of records, and the ancestry of agents."""
 
 import math
 import zlib
@@ -69,6 +69,31 @@ class Lineage:
     parents: tuple[int, ...]
     blend: float | None = None
     genes: dict[str, float] | None = None
+
+
+def student_quantile(freedom: float) -> float:
+    """Return the 97.5 % quantile of Student's t with 1 or more degrees of freedom, to eight digits.
+
+    scipy has it, but takes as long to load as a run's table takes to print. With x = tan(angle) * sqrt(freedom) the
+    density is a power of cos(angle), which Simpson's rule integrates; the angle is found by bisection. With very many
+    degrees of freedom: the first term of Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5).
+    """
+    normal = NormalDist().inv_cdf(0.975)
+    if freedom > _MANY_FREEDOMS:
+        return normal + (normal**3 + normal) / (4.0 * freedom)
+    scale = math.exp(math.lgamma((freedom + 1.0) / 2.0) - math.lgamma(freedom / 2.0)) / math.sqrt(math.pi)
+
+    def share(angle: float) -> float:
+        """Return the probability that t lies between 0 and its value at `angle`."""
+        heights = [math.pow(math.cos(angle * step / _STEPS), freedom - 1.0) for step in range(_STEPS + 1)]
+        ends, odd, even = heights[0] + heights[-1], sum(heights[1:-1:2]), sum(heights[2:-1:2])
+        return scale * angle / _STEPS / 3.0 * (ends + 4.0 * odd + 2.0 * even)
+
+    low, high = 0.0, math.pi / 2.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if share(middle) < 0.475 else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
 
 
 class Excess(Record):
@@ -508,28 +533,3 @@ class Arithmetic(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.processor} with {self.instructions}, {self.blas}, torch {self.torch}"
-
-
-def student_quantile(freedom: float) -> float:
-    """Return the 97.5 % quantile of Student's t with 1 or more degrees of freedom, to eight digits.
-
-    scipy has it, but takes as long to load as a run's table takes to print. With x = tan(angle) * sqrt(freedom) the
-    density is a power of cos(angle), which Simpson's rule integrates; the angle is found by bisection. With very many
-    degrees of freedom: the first term of Cornish and Fisher's expansion (Abramowitz and Stegun 26.7.5).
-    """
-    normal = NormalDist().inv_cdf(0.975)
-    if freedom > _MANY_FREEDOMS:
-        return normal + (normal**3 + normal) / (4.0 * freedom)
-    scale = math.exp(math.lgamma((freedom + 1.0) / 2.0) - math.lgamma(freedom / 2.0)) / math.sqrt(math.pi)
-
-    def share(angle: float) -> float:
-        """Return the probability that t lies between 0 and its value at `angle`."""
-        heights = [math.pow(math.cos(angle * step / _STEPS), freedom - 1.0) for step in range(_STEPS + 1)]
-        ends, odd, even = heights[0] + heights[-1], sum(heights[1:-1:2]), sum(heights[2:-1:2])
-        return scale * angle / _STEPS / 3.0 * (ends + 4.0 * odd + 2.0 * even)
-
-    low, high = 0.0, math.pi / 2.0
-    for _ in range(60):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if share(middle) < 0.475 else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)

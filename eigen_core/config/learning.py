@@ -112,7 +112,8 @@ class LearnerConfig(Section):
 
     @property
     def learns(self) -> bool:
-        raise NotImplementedError
+        """Whether agents take gradient steps; without any, only evolution changes them."""
+        return any(getattr(self, steps, 0) > 0 for steps in ("gradient_steps", "epochs"))
 
 
 class BatchLearnerConfig(LearnerConfig):
@@ -135,10 +136,6 @@ class BatchSamplingConfig(BatchLearnerConfig):
     """Batches whose gradients are averaged for one optimizer step."""
     block_days: CountOrZero = 1_000
     """Consecutive days that `tcn` encodes at once; each batch comes from one random stretch. 0: all training days."""
-
-    @property
-    def learns(self) -> bool:
-        return self.gradient_steps > 0
 
 
 class ActorCriticConfig(BatchLearnerConfig):
@@ -214,10 +211,6 @@ class PpoConfig(ActorCriticConfig):
     kl_limit: Positive | None = None
     """Divergence from the policy that played, at which an agent stops learning in a generation (nats); empty: none."""
 
-    @property
-    def learns(self) -> bool:
-        return self.epochs > 0
-
 
 class CounterfactualConfig(BatchSamplingConfig):
     """Regression on the gain of every asset on every training day at every sale target, traded or not."""
@@ -241,10 +234,6 @@ class DirectConfig(LearnerConfig):
     """Stretches of days whose gradients are averaged for one optimizer step."""
     risk_aversion: NonNegative = 0.0
     """Weight of the variance of daily rewards, which is subtracted from their mean in the objective."""
-
-    @property
-    def learns(self) -> bool:
-        return self.gradient_steps > 0
 
 
 AnyLearnerConfig = DdpgConfig | Td3Config | SacConfig | PpoConfig | CounterfactualConfig | DirectConfig

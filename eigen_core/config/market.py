@@ -92,6 +92,11 @@ class MarketConfig(Section):
     """Headings of the columns, if they differ from the long layout and from known vendors."""
 
     @property
+    def uses_columns(self) -> bool:
+        """Whether numeric columns of the data, besides prices, are features."""
+        return "columns" in (self.features, *self.own_features)
+
+    @property
     def days_after_training(self) -> int:
         """Days of validation and holdout, and the purged days before each of them."""
         purged = self.purge_days * (2 if self.holdout_days else 1)

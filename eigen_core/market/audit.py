@@ -92,7 +92,7 @@ def audit_market(config: Config, days: int) -> MarketAudit:
     if not has_prices(config.task):
         raise InputError(f"The task {config.task} has no prices to audit: omit task, or set task=market.")
     market = config.market
-    source = find_source(market.data, market.symbol_from)
+    source = find_source(market)
     rows = read_rows(source, config)
     prices, report = clean_prices(rows, str(source.path), market.context)
     config.require_days(len(prices.days))

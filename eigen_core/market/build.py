@@ -15,7 +15,7 @@ from eigen_core.common.runtime import default_cache_root
 from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions, uses_columns
+from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
 from eigen_core.market.files import Source, find_source, require_memory_to_read
 from eigen_core.market.formats import BAR
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
@@ -42,7 +42,7 @@ def build_panel(config: Config, cache_root: Path | None = None) -> tuple[Panel, 
             feature function change with later days and `market.look_ahead` is `refuse`.
     """
     market = config.market
-    source = find_source(market.data, market.symbol_from)
+    source = find_source(market)
     computed = _read_features(source, config) if feature_functions(market) else None
     fingerprint = panel_fingerprint(source, market, computed[0] if computed else None)
     root = cache_root if cache_root is not None else default_cache_root()
@@ -81,7 +81,7 @@ def read_market(config: Config) -> CleanPrices:
 
 
 def read_prices(config: Config) -> CleanPrices:
-    return _read_features(find_source(config.market.data, config.market.symbol_from), config)[0].prices
+    return _read_features(find_source(config.market), config)[0].prices
 
 
 def read_rows(source: Source, config: Config) -> PriceRows:
@@ -90,10 +90,10 @@ def read_rows(source: Source, config: Config) -> PriceRows:
     bundled = {} if config.market.data is not None else {"layout": "wide"}
     market = config.market.model_copy(update=bundled)
     parts = []
-    for part in read_source(source, market, own_columns=uses_columns(market)):
+    for part in read_source(source, market):
         parts.append(part)
         report_progress(_PROGRESS, _STEPS // 2 * len(parts) // len(source.files), _STEPS)
-    rows = rows_of_days(parts, [file.path.name for file in source.files], market, str(source.path))
+    rows = rows_of_days(parts, market, str(source.path))
     days, first, last = rows.days, market.first_date, market.last_date
     if first or last:
         rows = rows.between(first, last)

@@ -133,9 +133,9 @@ def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_vo
     return values
 
 
-def carry_forward(values: Series, days: int = CARRIED_DAYS) -> Series:
-    """Fill unknown values of `[days, features]` with the last known one, at most `days` days old."""
-    return pd.DataFrame(values).ffill(limit=days).to_numpy()
+def carry_forward(values: Series) -> Series:
+    """Fill unknown values of `[days, features]` with the last known one, at most `CARRIED_DAYS` days old."""
+    return pd.DataFrame(values).ffill(limit=CARRIED_DAYS).to_numpy()
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:
@@ -202,10 +202,6 @@ class FeatureFunction:
         return features
 
 
-def uses_columns(market: MarketConfig) -> bool:
-    return _COLUMNS in (market.features, *market.own_features)
-
-
 def feature_functions(market: MarketConfig) -> tuple[FeatureFunction, ...]:
     """Return the functions of `market.own_features`; raise `InputError` if one is missing or ambiguous."""
     names = dict.fromkeys(market.own_features)
@@ -249,8 +245,8 @@ class PanelFeatures:
 
     def __init__(self, prices: CleanPrices, market: MarketConfig) -> None:
         self.prices, self.market, self.functions = prices, market, feature_functions(market)
-        self._columns = tuple(prices.own) if uses_columns(market) else ()
-        if uses_columns(market) and not self._columns:
+        self._columns = tuple(prices.own) if market.uses_columns else ()
+        if market.uses_columns and not self._columns:
             raise InputError(
                 "market.features or market.own_features names columns, but the data has no numeric column except date, "
                 "symbol, prices and volume: add one to each file, or name other features."

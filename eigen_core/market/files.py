@@ -10,7 +10,7 @@ from pathlib import Path
 
 from eigen_core.common.errors import InputError
 from eigen_core.common.text import size
-from eigen_core.config import Config
+from eigen_core.config import Config, MarketConfig
 from eigen_core.config.market import path_of_data
 from eigen_core.machine import headroom_bytes
 
@@ -86,9 +86,9 @@ class Source:
     ignored: tuple[str, ...] = ()
 
 
-def find_source(data: str | None, symbol_from: str | None = None) -> Source:
-    """Find and hash the price files of `MarketConfig.data`."""
-    path = path_of_data(data)
+def find_source(market: MarketConfig) -> Source:
+    """Find and hash the price files of `market.data`."""
+    path, symbol_from = path_of_data(market.data), market.symbol_from
     try:
         if path.is_dir():
             files, ignored = _files_in(path, (), symbol_from)

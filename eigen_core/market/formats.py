@@ -29,6 +29,7 @@ ALIASES: dict[Role, tuple[str, ...]] = {
 }
 """Headings of the long layout as `heading_key` returns them; the first one present counts."""
 
+_SHOWN_NAMES = 6
 # For the suggested settings.
 _ROWS, _MOST_SYMBOLS = 3_000, 500
 _ORDERS = (
@@ -208,9 +209,10 @@ def headings_of(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tupl
     return names, tickers, (3 if has_dates else 2) if tickers else 1
 
 
-def listed(names: Sequence[str], shown: int = 6) -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(f"'{name}'" for name in names[:shown]) + more
+def listed(names: Sequence[str]) -> str:
+    """Quote the first names and count the others."""
+    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+    return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more
 
 
 def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:

@@ -47,7 +47,7 @@ _ROW_NUMBERS = ("index", "id", "row", "rownumber")
 
 @dataclass(frozen=True)
 class FileRows:
-    """The rows of one file.
+    """The rows of the file `name`.
 
     Attributes:
         rows: `code`, index into `symbols`; `timestamp` and `offset` from `parse_dates`; and, in float64 with NaN for
@@ -55,6 +55,7 @@ class FileRows:
         read, undated: number of rows, and number of rows dropped because they lack a date or symbol.
     """
 
+    name: str
     layout: str
     symbols: tuple[str, ...]
     rows: pd.DataFrame
@@ -64,14 +65,14 @@ class FileRows:
     vendor: formats.Vendor | None
 
 
-def read_source(source: Source, market: MarketConfig, *, own_columns: bool = False) -> Iterator[FileRows]:
-    """Read the files of `source` one after another, with further numeric columns if `own_columns`."""
+def read_source(source: Source, market: MarketConfig) -> Iterator[FileRows]:
+    """Read the files of `source` one after another."""
     for file in source.files:
         try:
             content = file.read()
             table = _csv_table(content, file, market) if file.form == "csv" else _arrow_table(content, file, market)
             del content
-            rows = table.rows(own_columns)
+            rows = table.rows()
         except LayoutError as error:
             raise InputError(f"{file.path}{error}") from error
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
@@ -100,7 +101,7 @@ class _Table:
     first_row: int = 1
     used: Columns = field(default_factory=lambda: Columns({}, ()))
 
-    def rows(self, own_columns: bool) -> FileRows:
+    def rows(self) -> FileRows:
         if not len(self.cells):
             raise LayoutError(" has headings but no rows: give a file with dates and prices.")
         unused = [key for key, value in self.file.partition if not self._add_partition(key, value)]
@@ -114,7 +115,7 @@ class _Table:
         self.used = used
         timestamps = self._timestamps()
         kept = timestamps["timestamp"].notna()
-        own = [place for place in used.others if own_columns and self._is_own(self.names.index(names[place]))]
+        own = [place for place in used.others if self._is_own(self.names.index(names[place]))]
         columns: dict[str, int] = {role: used.roles[role] for role in PRICE_ROLES if role in used.roles}
         columns |= {OWN + visible(names[place]): place for place in own}
         blocks, codes = {"": columns}, None
@@ -161,6 +162,7 @@ class _Table:
                 raise LayoutError(f" has several columns like '{name}': name one in market.columns.{role}.")
         times = len(blocks) if self.tickers else 1
         return FileRows(
+            name=self.file.path.name,
             layout="long" if "close" in columns else "wide",
             symbols=tuple(blocks) if codes is None else tuple(map(str, symbols)),
             rows=pd.concat(parts or [timestamps.assign(code=0)[:0]], ignore_index=True),
@@ -227,7 +229,9 @@ class _Table:
         return np.asarray(numbers.to_numpy(dtype=np.float64, na_value=np.nan))
 
     def _is_own(self, place: int) -> bool:
-        """Return whether an unused column contains numbers that are not row numbers."""
+        """Return whether an unused column is a feature: it contains numbers that are not row numbers."""
+        if not self.market.uses_columns:
+            return False
         column = self.cells[place].dropna().head(_CELLS_TO_JUDGE_BY)
         if heading_key(self.names[place]) in _ROW_NUMBERS or column.dtype.kind in "bM":
             return False

@@ -70,8 +70,8 @@ class PriceRows:
         return self.kept((self.days >= begin) & (self.days <= end))
 
 
-def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: MarketConfig, where: str) -> PriceRows:
-    """Join the rows of all files (`parts`, with their `names`) into rows of days.
+def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) -> PriceRows:
+    """Join the rows of all files (`parts`) into rows of days.
 
     Raises:
         InputError: symbols are missing or differ only in case, timestamps do not determine the day, or intraday bars
@@ -80,9 +80,9 @@ def rows_of_days(parts: Sequence[FileRows], names: Sequence[str], market: Market
     symbols = _symbols(parts, market, where)
     codes = {symbol: code for code, symbol in enumerate(symbols)}
     files: dict[str, tuple[str, ...]] = defaultdict(tuple)
-    for part, name in zip(parts, names, strict=True):
+    for part in parts:
         for symbol in part.symbols:
-            files[symbol] += (name,)
+            files[symbol] += (part.name,)
     tables, unsorted = [], 0
     for part in parts:
         times, time_zone = part.rows["timestamp"], market.time_zone

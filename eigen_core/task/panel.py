@@ -20,7 +20,7 @@ from eigen_core.config.learning import batch_size_of, block_days_of
 from eigen_core.machine.chunk_sizes import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
-from eigen_core.market.features import feature_functions, feature_names, uses_columns
+from eigen_core.market.features import feature_functions, feature_names
 from eigen_core.market.panel import Panel, Splits, panel_of_prices
 from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbedding, SquashedGaussian
 from eigen_core.networks.encoders import FirstDay, encoder_class
@@ -84,7 +84,7 @@ class PanelFacts:
     def of_shape(cls, config: Config, days: int, columns: int, assets: int) -> "PanelFacts":
         """Return the size of a panel without data; raise `InputError` if features are columns of the data."""
         market = config.market
-        if uses_columns(market):
+        if market.uses_columns:
             raise InputError(
                 "The number of features is not known without the data, since columns of the data are features: name "
                 "the data (market.data), or leave columns out of market.features and market.own_features."

@@ -51,6 +51,12 @@ def bars_of(frame: pd.DataFrame) -> Bars:
     return Bars(*prices, frame["date"].to_numpy().astype("datetime64[D]"))
 
 
+def scaled(raw: np.ndarray, train: np.ndarray) -> np.ndarray:
+    """Return values scaled by mean and deviation of train days, NaN ignored, as features are normalised."""
+    deviations = (raw - np.nanmean(train, axis=0)) / np.nanstd(train, axis=0)
+    return np.nan_to_num(np.clip(deviations, -10.0, 10.0))
+
+
 def write_text(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
@@ -63,7 +69,7 @@ def write_csv(path: Path, frame: pd.DataFrame) -> Path:
 
 def cleaned(path: Path | str, **market: object) -> tuple[CleanPrices, DataReport]:
     config = Config.model_validate({"market": {"data": str(path), **market}})
-    rows = read_rows(find_source(config.market.data, config.market.symbol_from), config)
+    rows = read_rows(find_source(config.market), config)
     return clean_prices(rows, str(path), config.market.context)
 
 
