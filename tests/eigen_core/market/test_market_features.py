@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from feature_cases import install_features
-from market_cases import bars_of, random_bars, small_config, write_csv
+from market_cases import bars_of, random_bars, scaled, small_config, write_csv
 from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
@@ -139,10 +139,8 @@ def test_columns_of_the_data_are_normalised_and_carried_as_ours(prices: Path, ba
     assert panel.feature_names == ("Mood", "news count")
     train = panel.splits.train.stop
     raw = bars["Mood"].to_numpy()[:DAYS]
-    mean, deviation = np.nanmean(raw[:train]), np.nanstd(raw[:train])
-    expected = np.clip((raw - mean) / deviation, -10.0, 10.0)
-    expected[10 : 10 + CARRIED_DAYS] = expected[9]
-    np.testing.assert_allclose(values_of(panel, "Mood"), np.nan_to_num(expected), atol=1e-6)
+    carried = pd.Series(raw).ffill(limit=CARRIED_DAYS).to_numpy()
+    np.testing.assert_allclose(values_of(panel, "Mood"), scaled(carried, raw[:train]), atol=1e-6)
 
 
 def test_both_go_together_and_the_report_names_the_own_ones(
@@ -170,10 +168,8 @@ def test_function_gets_the_days_with_a_price_alone(
     own = bars[(bars["symbol"] == "AAA") & bars["close"].notna()]
     raw = np.full(DAYS, np.nan)
     raw[own.index] = np.log(own["open"] / own["close"].shift(1))
-    train = panel.splits.train.stop
-    scaled = (raw - np.nanmean(raw[:train])) / np.nanstd(raw[:train])
-    known = ~np.isnan(raw)
-    np.testing.assert_allclose(values_of(panel, "gap")[known], scaled[known], atol=1e-5)
+    known, expected = ~np.isnan(raw), scaled(raw, raw[: panel.splits.train.stop])
+    np.testing.assert_allclose(values_of(panel, "gap")[known], expected[known], atol=1e-5)
 
 
 def test_columns_of_several_files(tmp_path: Path, bars: pd.DataFrame) -> None:
