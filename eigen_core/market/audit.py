@@ -24,8 +24,8 @@ from eigen_core.market.features import (
     first_changes,
     first_of_each_feature,
 )
-from eigen_core.market.files import find_source
 from eigen_core.market.panel import Splits, normalise
+from eigen_core.market.reading import find_source
 from eigen_core.market.report import DataReport
 from eigen_core.market.trading_days import PriceRows
 

@@ -16,10 +16,9 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.machine import release_free_memory
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import PanelFeatures, Series, feature_functions, look_ahead_of_functions
-from eigen_core.market.files import Source, find_source, require_memory_to_read
 from eigen_core.market.formats import BAR
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
-from eigen_core.market.reading import read_source
+from eigen_core.market.reading import Source, find_source, read_source, require_memory_to_read
 from eigen_core.market.report import DataReport, distorting, sentences
 from eigen_core.market.trading_days import PriceRows, rows_of_days
 

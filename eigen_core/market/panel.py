@@ -21,8 +21,8 @@ from safetensors.numpy import save_file
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, MarketConfig
 from eigen_core.market.features import PanelFeatures, Series, carry_forward
-from eigen_core.market.files import Source
 from eigen_core.market.formats import BAR
+from eigen_core.market.reading import Source
 from eigen_core.market.report import DataReport
 
 logger = logging.getLogger(__name__)

@@ -10,8 +10,8 @@ from eigen_core.config import Config
 from eigen_core.market import Bars
 from eigen_core.market.build import read_rows
 from eigen_core.market.cleaning import CleanPrices, clean_prices
-from eigen_core.market.files import find_source
 from eigen_core.market.panel import Panel
+from eigen_core.market.reading import find_source
 from eigen_core.market.report import DataReport
 
 

@@ -22,8 +22,8 @@ from eigen_core.market import build_panel
 from eigen_core.market.audit import audit_market
 from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.market.cleaning import suspicious_prices
-from eigen_core.market.files import BYTES_PER_BYTE, WIDE_BYTES_PER_BYTE
 from eigen_core.market.formats import Role
+from eigen_core.market.reading import MEMORY_PER_BYTE, WIDE_MEMORY_PER_BYTE
 from eigen_core.market.report import DataReport, UniverseAudit, distorting
 
 LONG = "Date,Ticker,Close\n2020-01-02,A,1\n2020-01-03,A,"
@@ -171,7 +171,7 @@ def test_prices_that_do_not_fit_are_refused_unread(tmp_path: Path, packed: bool,
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("layout", "expected"), [("wide", WIDE_BYTES_PER_BYTE), ("long", BYTES_PER_BYTE)])
+@pytest.mark.parametrize(("layout", "expected"), [("wide", WIDE_MEMORY_PER_BYTE), ("long", MEMORY_PER_BYTE)])
 def test_reading_takes_no_more_memory_than_is_expected(tmp_path: Path, layout: str, expected: int) -> None:
     steps = np.random.default_rng(1).standard_normal((3_000, 1_000 if layout == "wide" else 150))
     closes = pd.DataFrame(100.0 * np.exp(0.001 * np.cumsum(steps, axis=0))).round(2).add_prefix("S")
