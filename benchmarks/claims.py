@@ -97,9 +97,9 @@ def _judged(year: _Year, config: Config, skill: float | None, threshold: float |
         trades = _trade(year, config, signal, threshold)
         if (trades.asset >= 0).sum() < 2:
             continue
-        account = trade_accounts(trades, year.closes[:_DAYS], year.dates, config.trading, config.account)
+        account = trade_accounts(trades, year.known, year.dates, config.trading, config.account)
         matched = [
-            trade_accounts(group, year.closes[:_DAYS], year.dates, config.trading, config.account).equity[:, -1]
+            trade_accounts(group, year.known, year.dates, config.trading, config.account).equity[:, -1]
             for group in matched_traders(trades, year.known, config.trading, _DRAWS, 0, key)
         ]
         excess, alpha = excess_of_trades(trades, year.known, config.trading)

@@ -19,7 +19,7 @@ from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.trading import DecidedTrades, Prices, trade_accounts
 from eigen_core.trading.equity import periods_per_year
 from eigen_core.trading.excess import alpha_of_days, excess_of_trades
-from eigen_core.trading.matched_traders import play_shifted_trades
+from eigen_core.trading.matched_traders import play_shifted
 from eigen_core.trading.order_fills import OrderCosts
 from eigen_core.trading.portfolio import target_weights
 from eigen_core.trading.prices import prices_of_span
@@ -115,9 +115,9 @@ def _of_trades(panel: Panel, config: Config, span: range, scores: Values, key: s
     if (trades.asset >= 0).sum() < 2:
         return None
     year = periods_per_year(panel.dates, config.account, span)
-    account = trade_accounts(trades, closes[:_DAYS], dates, trading, config.account).curve(0)
+    account = trade_accounts(trades, known, dates, trading, config.account).curve(0)
     asset = np.diff(closes[:_DAYS, 0], prepend=closes[0, 0]) / np.concatenate([closes[:1, 0], closes[: _DAYS - 1, 0]])
-    shifted = play_shifted_trades(trades, known, dates, config, _DRAWS)
+    shifted = play_shifted(trades, known, dates, config, _DRAWS)
     played = SpanResult(
         curve=account,
         trades=pd.DataFrame(),

@@ -31,9 +31,7 @@ from eigen_core.trading.matched_traders import (
     active_share,
     has_choice,
     play_matched_traders,
-    play_permuted_weights,
-    play_shifted_trades,
-    play_shifted_weights,
+    play_shifted,
     share_of_capital,
 )
 from eigen_core.trading.metrics import Metrics, compute_metrics, gain_by_asset, gain_by_month
@@ -48,8 +46,8 @@ from eigen_core.trading.portfolio import (
 from eigen_core.trading.prices import prices_of_span
 from eigen_core.trading.trades import ROUNDING, TradedAccounts, trade_day_by_day
 
-Decided = TypeVar("Decided")
-"""Decisions of agents: `DecidedTrades`, or target weights, float64 `[agents, days, assets]`."""
+Decided = TypeVar("Decided", DecidedTrades, Values)
+"""Decisions of agents: trades, or target weights, float64 `[agents, days, assets]`."""
 
 AnyAccounts = TypeVar("AnyAccounts", TradedAccounts, WeightsAccounts)
 
@@ -217,12 +215,11 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         device: where networks are computed.
     """
 
-    # Functions of the task: the agents' actions; concatenation of the decisions of groups of agents; earnings of
-    # decisions shifted in time (decisions, prices, dates, config, draws) and of matched random traders (and a key).
+    # Functions of the task: the agents' actions; concatenation of the decisions of groups of agents; the accounts of
+    # decisions (decisions, prices, dates, trading rules, account settings).
     _actions: Callable[[Config, torch.device], AssetActions]
     _concatenated: Callable[..., Decided]
-    _play_shifted: Callable[..., MatchedTraders]
-    _play_matched: Callable[..., MatchedTraders]
+    _accounts: Callable[..., AnyAccounts]
 
     def __init__(self, config: Config, panel: Panel, device: torch.device) -> None:
         # Must precede the first computation.
@@ -256,14 +253,15 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         """Return the decisions of agents in one batch; an ensemble decides as one agent, by the mean actions."""
 
     @abstractmethod
-    def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> AnyAccounts:
-        """Return the accounts that decisions over a span lead to; `settings` replaces the run's account settings."""
-
-    @abstractmethod
     def _compared(
         self, decided: Decided, span: range, accounts: AnyAccounts, equal: EquityCurve, *, by_timing: bool
     ) -> dict[str, Any]:
         """Return the attributes of a `SpanResult` that depend on the task."""
+
+    def accounts(self, decided: Decided, span: range, settings: AccountConfig | None = None) -> AnyAccounts:
+        """Return the accounts that decisions over a span lead to; `settings` replaces the run's account settings."""
+        rules = self.config.trading, settings or self.config.account
+        return self._accounts(decided, self._known(span), self._dates(span), *rules)
 
     def _known(self, span: range) -> Prices:
         return prices_of_span(self._prices, span, self.outcome_days(self.config.trading))
@@ -314,14 +312,14 @@ class TaskBacktest(ABC, Generic[Decided, AnyAccounts]):
         rules = baseline_curves(self._prices, dates, config, span)
         known = self._known(span), self._dates(span)
         by_timing = not has_choice(known[0].tradable[: len(span)].cpu().numpy())
-        timing = self._play_shifted(decided, *known, config, draws)
+        timing = play_shifted(decided, *known, config, draws)
         return SpanResult(
             curve=accounts.combined_curve(),
             trades=trades.sort_values("decision", kind="stable", ignore_index=True),
             interest=float(accounts.interest.sum()),
             one_portfolio=one_portfolio,
             baselines={**rules, "initial_population": initial},
-            matched=timing if by_timing else self._play_matched(decided, *known, config, draws, key),
+            matched=timing if by_timing else play_matched_traders(decided, *known, config, draws, key),
             periods_per_year=self._year(span),
             risk_free=config.account.risk_free,
             timing=timing,
@@ -360,16 +358,11 @@ def _concat_trades(parts: Sequence[DecidedTrades], axis: int = 0) -> DecidedTrad
 class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
     _actions = staticmethod(market_actions)
     _concatenated = staticmethod(_concat_trades)
-    _play_shifted = staticmethod(play_shifted_trades)
-    _play_matched = staticmethod(play_matched_traders)
+    _accounts = staticmethod(trade_accounts)
 
     @staticmethod
     def outcome_days(trading: TradingConfig) -> int:
         return trading.holding_days
-
-    def accounts(self, decided: DecidedTrades, span: range, settings: AccountConfig | None = None) -> TradedAccounts:
-        closes = self._known(span).last_close[: len(span)].cpu().numpy()
-        return trade_accounts(decided, closes, self._dates(span), self.config.trading, settings or self.config.account)
 
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> DecidedTrades:
         return decide_trades(self._network, self._known(span), self.config, weights, span, ensemble=ensemble)
@@ -392,7 +385,7 @@ class MarketBacktest(TaskBacktest[DecidedTrades, TradedAccounts]):
         decided = _concat_trades([decided, DecidedTrades.none(1, 1, decided.asset.shape[2])], axis=1)
         dates = np.append(self._dates(span), panel.dates[-1] + np.timedelta64(1, "D"))
         closes = known.last_close[: len(known_days)].cpu().numpy()
-        accounts = trade_accounts(decided, closes, dates, config.trading, config.account)
+        accounts = trade_accounts(decided, known, dates, config.trading, config.account)
 
         last, shares, costs = len(span) - 1, accounts.shares[0], OrderCosts.of(config.trading)
         sessions = known.session[: len(span)].cpu().numpy()
@@ -492,16 +485,11 @@ class PortfolioBacktest(TaskBacktest[Values, WeightsAccounts]):
 
     _actions = staticmethod(portfolio_actions)
     _concatenated = staticmethod(np.concatenate)
-    _play_shifted = staticmethod(play_shifted_weights)
-    _play_matched = staticmethod(play_permuted_weights)
+    _accounts = staticmethod(weights_accounts)
 
     @staticmethod
     def outcome_days(trading: TradingConfig) -> int:
         return fill_offset(trading) + 1
-
-    def accounts(self, decided: Values, span: range, settings: AccountConfig | None = None) -> WeightsAccounts:
-        account = settings or self.config.account
-        return weights_accounts(decided, self._known(span), self._dates(span), self.config.trading, account)
 
     def _decide(self, weights: Tensor, span: range, *, ensemble: bool) -> Values:
         return decide_weights(self._network, self.panel, self.config, weights, span, ensemble=ensemble)

@@ -43,10 +43,9 @@ def baseline_curves(
     trading = config.trading
     known = prices_of_span(prices, span, trading.holding_days)
     all_dates, days, dates = dates, len(span), dates[span.start : span.stop]
-    closes = known.last_close[:days].cpu().numpy()
     tradable = known.tradable[:days].cpu().numpy()
     before = prices.last_close[: span.stop].cpu().numpy()
-    unchanged = np.full(closes.shape, np.nan)
+    unchanged = np.full(tradable.shape, np.nan)
     year = periods_per_year(all_dates, config.account, span)
     month_days = max(1, round(year / MONTHS))
     month = np.arange(days) % month_days == 0
@@ -61,7 +60,7 @@ def baseline_curves(
     accounts = weights_accounts(held, known, dates, trading, config.account)
     curves = {name: accounts.curve(index) for index, name in enumerate(weights)}
     indicator = _returns(before, span, INDICATOR, 0)
-    classic = trade_accounts(_classic_trades(known, trading, indicator), closes, dates, trading, config.account)
+    classic = trade_accounts(_classic_trades(known, trading, indicator), known, dates, trading, config.account)
     return {**curves, "classic": classic.curve(0)}
 
 

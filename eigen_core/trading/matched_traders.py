@@ -52,26 +52,24 @@ class MatchedTraders:
         return float(below.mean() + equal.mean() / 2.0)
 
 
-def _play(
+def _earnings(
     groups: Iterable[DecidedTrades] | Iterable[Values],
     agents: int,
     known: Prices,
     dates: NDArray[np.datetime64],
     config: Config,
-    description: str,
-) -> MatchedTraders:
-    """Return the earnings of groups of trades or weights, `[draws x agents, ...]` or `[draws, agents, ...]`."""
+) -> Values:
+    """Return the total returns of groups of trades or weights, `[draws x agents, ...]` or `[draws, agents, ...]`."""
     settings = share_of_capital(config.account, agents)
-    closes = known.last_close[: len(dates)].cpu().numpy()
     finals = [np.empty(0)]
     for group in groups:
         if isinstance(group, DecidedTrades):
-            equity = trade_accounts(group, closes, dates, config.trading, settings).equity
+            equity = trade_accounts(group, known, dates, config.trading, settings).equity
         else:
             flat = group.reshape(-1, *group.shape[-2:])
             equity = weights_accounts(flat, known, dates, config.trading, settings).equity
         finals.append(equity[:, -1].reshape(-1, agents).sum(axis=1))
-    return MatchedTraders(np.concatenate(finals) / config.account.capital - 1.0, description)
+    return np.concatenate(finals) / config.account.capital - 1.0
 
 
 def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
@@ -80,27 +78,31 @@ def share_of_capital(settings: AccountConfig, agents: int) -> AccountConfig:
 
 
 def play_matched_traders(
-    trades: DecidedTrades, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
+    decided: DecidedTrades | Values, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
 ) -> MatchedTraders:
-    """Return the earnings of random traders with the accounts of the agents.
-
-    A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on
-    the same days; only the assets are random. So both earn the same from the market's own move, and from how often and
-    how long they are invested.
+    """Return the earnings of `matched_traders` or `permuted_weights` with the accounts of the agents.
 
     Args:
-        trades: trades of the agents, `[agents, days, K]`; each agent has an equal share of the capital.
+        decided: trades of the agents, `[agents, days, K]`, or their weights, float64 `[agents, days, assets]`; each
+            agent has an equal share of the capital.
         known, dates: prices of the span, as `prices_of_span` returns them, and its days, datetime64[D].
         config, draws, key: the configuration, the number of traders, and the agents' key of the random numbers.
     """
-    groups = matched_traders(trades, known, config.trading, draws, config.seed, key)
-    return _play(groups, len(trades.asset), known, dates, config, _TRADERS)
+    if isinstance(decided, DecidedTrades):
+        traders = matched_traders(decided, known, config.trading, draws, config.seed, key)
+        return MatchedTraders(_earnings(traders, len(decided.asset), known, dates, config), _TRADERS)
+    permuted = permuted_weights(decided, known.tradable[: len(dates)].cpu().numpy(), draws, config.seed, key)
+    return MatchedTraders(_earnings(permuted, len(decided), known, dates, config), _PORTFOLIOS)
 
 
 def matched_traders(
     trades: DecidedTrades, known: Prices, trading: TradingConfig, draws: int, seed: int, key: str
 ) -> Iterator[DecidedTrades]:
     """Yield random traders for each agent of `trades`, in batches: `[traders x agents, days, K]`.
+
+    A matched trader makes as many trades as the agent, decided on the same days, of the same sizes, with sales due on
+    the same days; only the assets are random. So both earn the same from the market's own move, and from how often and
+    how long they are invested.
 
     For each trade of the agent a trader buys, on the day of its decision, a random one of the assets that are tradable
     that day, whose order is filled, and that the trader does not hold; without any, it buys nothing. Its sale is due at
@@ -171,21 +173,11 @@ def _trades_at_close(
     return DecidedTrades(**{name: values.reshape(-1, *shape[-2:]) for name, values in columns.items()})
 
 
-def play_permuted_weights(
-    weights: Values, known: Prices, dates: NDArray[np.datetime64], config: Config, draws: int, key: str
-) -> MatchedTraders:
-    """Return the earnings of an agent's weights in other assets, with the accounts of the agents.
-
-    A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of
-    prices; only which assets have which weights is random. Weights are float64 `[agents, days, assets]`; the other
-    arguments are as in `play_matched_traders`.
-    """
-    groups = permuted_weights(weights, known.tradable[: len(dates)].cpu().numpy(), draws, config.seed, key)
-    return _play(groups, len(weights), known, dates, config, _PORTFOLIOS)
-
-
 def permuted_weights(weights: Values, tradable: NDArray[np.bool_], draws: int, seed: int, key: str) -> Iterator[Values]:
     """Yield weights with the assets permuted, in batches of draws: float64 `[draws, agents, days, assets]`.
+
+    A permuted portfolio is as concentrated and as exposed as the agent's, and traded as much, but for the drift of
+    prices; only which assets have which weights is random.
 
     A draw is one permutation of all assets, for all days and agents. On days on which some assets are not tradable,
     each of the others has the weight of the first tradable one that the permutation leads to, step by step: this too is
@@ -249,49 +241,47 @@ def _shift(values: NDArray[V], shifts: NDArray[np.int64]) -> NDArray[V]:
     return np.moveaxis(values[:, (days - shifts[:, None]) % len(days)], 0, 1)
 
 
-def play_shifted_trades(
-    trades: DecidedTrades, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
+def play_shifted(
+    decided: DecidedTrades | Values, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
 ) -> MatchedTraders:
-    """Return the earnings of the agents' trades at other times, which tests their timing.
+    """Return the earnings of the agents' decisions at other times, which tests their timing.
 
     Decisions are shifted in time against the prices: exposure, turnover and the correlation of decisions with earlier
     ones stay; whether they came at the right time is lost. This also judges an agent of one asset, which has
     nothing to choose among (a rotation test, as of Theiler and Prichard 1996, "Constrained-realization Monte-Carlo
     method for hypothesis testing", section 2). Sales are due at the close after as many days as the agent's; a trade
-    whose order is not filled at the other time is left out.
+    whose order is not filled at the other time is left out. The weights of assets that are not tradable at the other
+    time go to those that are, in equal parts.
 
     The arguments are those of `play_matched_traders`, and of `shifts_of`.
     """
-    fills, decided = known.fills(config.trading), np.arange(len(dates))[:, None]
-    entries, held = fills.entry.cpu().numpy(), trades.due_day(fills) - decided
     shifts = shifts_of(len(dates), config.trading, most)
 
-    def shifted(part: NDArray[np.int64]) -> DecidedTrades:
-        asset = _shift(trades.asset, part)
-        filled = (asset >= 0) & ~np.isnan(entries[decided, np.maximum(asset, 0)])
-        due_day = np.where(filled, decided + _shift(held, part), -1)
-        coefficient = _shift(trades.coefficient, part)
-        return _trades_at_close(np.where(filled, asset, -1), due_day, coefficient, known, config.trading)
+    def batches(cells: int) -> Iterator[NDArray[np.int64]]:
+        return (shifts[part] for part in batch_slices(len(shifts), cells))
 
-    groups = (shifted(shifts[part]) for part in batch_slices(len(shifts), trades.asset.size))
-    return _play(groups, len(trades.asset), known, dates, config, _SHIFTS)
-
-
-def play_shifted_weights(
-    weights: Values, known: Prices, dates: NDArray[np.datetime64], config: Config, most: int
-) -> MatchedTraders:
-    """Return the earnings of the agents' weights, float64 `[agents, days, assets]`, as `play_shifted_trades` does.
-
-    The weights of assets that are not tradable at the other time go to those that are, in equal parts.
-    """
+    if isinstance(decided, DecidedTrades):
+        agents = len(decided.asset)
+        trades = (_shift_trades(decided, known, config.trading, part) for part in batches(decided.asset.size))
+        return MatchedTraders(_earnings(trades, agents, known, dates, config), _SHIFTS)
     tradable = known.tradable[: len(dates)].cpu().numpy()
-    shifts = shifts_of(len(dates), config.trading, most)
+    weights = (_shift_weights(decided, tradable, part) for part in batches(decided.size))
+    return MatchedTraders(_earnings(weights, len(decided), known, dates, config), _SHIFTS)
 
-    def shifted(part: NDArray[np.int64]) -> Values:
-        moved = _shift(weights, part)
-        lost = np.where(tradable, 0.0, moved).sum(axis=-1, keepdims=True)
-        usable: Values = np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)
-        return usable
 
-    groups = (shifted(shifts[part]) for part in batch_slices(len(shifts), weights.size))
-    return _play(groups, len(weights), known, dates, config, _SHIFTS)
+def _shift_trades(
+    trades: DecidedTrades, known: Prices, trading: TradingConfig, shifts: NDArray[np.int64]
+) -> DecidedTrades:
+    fills, decided = known.fills(trading), np.arange(trades.asset.shape[1])[:, None]
+    asset = _shift(trades.asset, shifts)
+    filled = (asset >= 0) & ~np.isnan(fills.entry.cpu().numpy()[decided, np.maximum(asset, 0)])
+    due_day = np.where(filled, decided + _shift(trades.due_day(fills) - decided, shifts), -1)
+    coefficient = _shift(trades.coefficient, shifts)
+    return _trades_at_close(np.where(filled, asset, -1), due_day, coefficient, known, trading)
+
+
+def _shift_weights(weights: Values, tradable: NDArray[np.bool_], shifts: NDArray[np.int64]) -> Values:
+    moved = _shift(weights, shifts)
+    lost = np.where(tradable, 0.0, moved).sum(axis=-1, keepdims=True)
+    usable: Values = np.where(tradable, moved + lost / np.maximum(tradable.sum(axis=1, keepdims=True), 1), 0.0)
+    return usable

@@ -36,18 +36,17 @@ class Trades:
 
 
 @dataclass(frozen=True)
-class Orders:
+class Orders(Trades):
     """Orders of decisions, and how they would fill and close.
 
     The last dimension has the K = `trading.purchases_per_day` orders of a decision, the highest rank first. Where
-    `placed` is false, only the first three attributes have a meaning.
+    `placed` is false, only asset, coefficient and target have a meaning.
 
     Attributes:
         asset: int64 `[..., K]`, the asset; a decision's placed orders are of different assets.
         coefficient: float64 `[..., K]`, within the bounds; -1 if no more assets are tradable.
         target: float64 `[..., K]`, the agent's sale target.
         placed: bool `[..., K]`, the coefficient reaches `trading.buy_threshold` and there is a price to fill the order.
-        exit_offset, entry, exit, at_target: as in `Trades`.
         gain: float64 `[..., K]`, net gain of the trade as a fraction.
         value: float64 `[..., K]`, reward of the trade.
     """
@@ -56,10 +55,6 @@ class Orders:
     coefficient: Tensor
     target: Tensor
     placed: Tensor
-    exit_offset: Tensor
-    entry: Tensor
-    exit: Tensor
-    at_target: Tensor
     gain: Tensor
     value: Tensor
 
@@ -146,14 +141,11 @@ def orders_of(
     gain = OrderCosts.of(trading).net_gain(trades.entry, trades.exit)
     wanted = (coefficient >= trading.buy_threshold) & prices.tradable.take(days * prices.assets + asset)
     return Orders(
+        **vars(trades),
         asset=asset,
         coefficient=coefficient,
         target=target,
         placed=wanted & trades.filled,
-        exit_offset=trades.exit_offset,
-        entry=trades.entry,
-        exit=trades.exit,
-        at_target=trades.at_target,
         gain=gain,
         value=trade_value(trading, coefficient, gain),
     )

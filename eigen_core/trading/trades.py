@@ -139,7 +139,7 @@ class TradedAccounts(Accounts):
 
 def trade_accounts(
     trades: DecidedTrades,
-    last_close: Values,
+    known: Prices,
     dates: NDArray[np.datetime64],
     trading: TradingConfig,
     settings: AccountConfig,
@@ -152,11 +152,11 @@ def trade_accounts(
 
     Args:
         trades: what the traders decided on.
-        last_close: float64 `[days, assets]`, the last known close at the end of each day.
+        known: prices of the span, as `prices_of_span` returns them.
         dates: datetime64[D] `[days]`.
         trading, settings: trading rules, and settings of the account.
     """
-    shape = trades.asset.shape
+    shape, last_close = trades.asset.shape, known.last_close[: len(dates)].cpu().numpy()
     accounts = TradedAccounts(
         dates=dates,
         capital=settings.capital,

@@ -31,9 +31,8 @@ def played(
     weights = initial_weights(network.layouts, AGENTS, config.seed, CPU)
     known = prices_of_span(Prices.of_panel(panel, CPU), span, config.trading.holding_days)
     trades = decide_trades(network, known, config, weights, span, ensemble=ensemble)
-    closes = known.last_close[: len(span)].numpy()
     dates = np.asarray(panel.dates)[span.start : span.stop]
-    return trades, known, trade_accounts(trades, closes, dates, config.trading, config.account)
+    return trades, known, trade_accounts(trades, known, dates, config.trading, config.account)
 
 
 def played_twice(config: Config) -> tuple[tuple[DecidedTrades, Prices, TradedAccounts], EpisodeSummary]:

@@ -17,9 +17,7 @@ from eigen_core.trading.matched_traders import (
     matched_traders,
     permuted_weights,
     play_matched_traders,
-    play_permuted_weights,
-    play_shifted_trades,
-    play_shifted_weights,
+    play_shifted,
     shifts_of,
 )
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
@@ -63,9 +61,7 @@ def return_of(
 ) -> float:
     """The total return of one agent's trades or weights."""
     if isinstance(held, DecidedTrades):
-        equity = trade_accounts(
-            held, known.last_close[: len(dates)].numpy(), dates, config.trading, config.account
-        ).equity
+        equity = trade_accounts(held, known, dates, config.trading, config.account).equity
     else:
         equity = weights_accounts(held, known, dates, config.trading, config.account).equity
     return float(equity[0, -1] / config.account.capital - 1.0)
@@ -255,7 +251,7 @@ def test_what_they_earn_is_what_accounts_one_after_the_other_earn(draws: int) ->
     config = Config(account={"capital": 1_000.0, "interest": 0.02})
     prices = np.where(tradable, closes, np.nan)
     known = (prices_of(panel_of(prices, prices, prices)), PERMUTED_DATES)
-    found = play_permuted_weights(weights, *known, config, draws, "elites")
+    found = play_matched_traders(weights, *known, config, draws, "elites")
     alone = config.account.model_copy(update={"capital": 500.0})
     expected = [
         sum(weights_accounts(agent[None], *known, config.trading, alone).equity[0, -1] for agent in draw) / 1_000.0
@@ -332,7 +328,7 @@ def test_decisions_that_knew_the_right_days_are_the_best_of_all_times() -> None:
     known, dates = shifted_market(100.0 * np.exp(np.cumsum(steps, axis=0)))
     trades = trades_on([7, 67], known)
     own = return_of(trades, known, dates, COSTLESS)
-    found = play_shifted_trades(trades, known, dates, COSTLESS, MOST)
+    found = play_shifted(trades, known, dates, COSTLESS, MOST)
     assert found.quantile_of(own) == 1.0
     # At most other times nothing happens; shifted by a month, one of both is right.
     assert found.median_return == 0.0
@@ -343,13 +339,13 @@ def test_a_steady_market_gives_every_time_as_much() -> None:
     known, dates = shifted_market(100.0 * 1.01 ** np.arange(SHIFTED_DAYS)[:, None])
     trades = trades_on([20, 25, 30, 50], known)
     own = return_of(trades, known, dates, COSTLESS)
-    found = play_shifted_trades(trades, known, dates, COSTLESS, MOST).total_returns
+    found = play_shifted(trades, known, dates, COSTLESS, MOST).total_returns
     whole = found[np.isclose(found, own, rtol=1e-9)]
     # The end of the days cuts each of the trades off at some of the other times.
     assert len(whole) == len(found) - 4 * HOLDING
     assert (found <= own + 1e-9).all()
     weights = np.full((1, SHIFTED_DAYS, 1), 0.5)
-    found = play_shifted_weights(weights, known, dates, COSTLESS, MOST).total_returns
+    found = play_shifted(weights, known, dates, COSTLESS, MOST).total_returns
     np.testing.assert_allclose(found, return_of(weights, known, dates, COSTLESS))
 
 
@@ -368,7 +364,7 @@ def test_the_wait_of_a_sale_is_not_shifted_with_its_trade() -> None:
 
     trades = trade_day_by_day(known, trading, SHIFTED_DAYS, 1, decide)
     assert trades.exit_day[0, 20, 0] == 36
-    found = play_shifted_trades(trades, known, panel.dates, COSTLESS, MOST)
+    found = play_shifted(trades, known, panel.dates, COSTLESS, MOST)
     assert found.median_return == pytest.approx((1.01 ** (HOLDING - 1) - 1.0) / HOLDING)
 
 
@@ -379,6 +375,6 @@ def test_weights_keep_their_exposure_where_an_asset_is_not_tradable() -> None:
     weights = np.zeros((1, SHIFTED_DAYS, 3))
     weights[0, :, 1] = 0.8
     tradable = known.tradable[:SHIFTED_DAYS].numpy()
-    found = play_shifted_weights(weights, known, dates, COSTLESS, MOST).total_returns
+    found = play_shifted(weights, known, dates, COSTLESS, MOST).total_returns
     spread = np.array([[[0.4, 0.0, 0.4]]]) * ~tradable[None, :, 1:2] + weights * tradable
     np.testing.assert_allclose(found, return_of(spread, known, dates, COSTLESS))

@@ -275,7 +275,7 @@ def test_cash_earns_its_interest_by_calendar_time(every: int) -> None:
     curve = weights_accounts(nothing[None], known, dates, TradingConfig(), settings).curve(0)
     assert curve.equity[0] == 100.0
     assert curve.equity[-1] == pytest.approx(100.0 * 1.05**4, rel=3e-4)
-    trades = trade_accounts(DecidedTrades.none(1, len(dates)), nothing, dates, TradingConfig(), settings)
+    trades = trade_accounts(DecidedTrades.none(1, len(dates)), known, dates, TradingConfig(), settings)
     np.testing.assert_allclose(trades.curve(0).equity, curve.equity)
 
 

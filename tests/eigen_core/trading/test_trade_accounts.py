@@ -156,18 +156,18 @@ def random_case(seed: int) -> tuple[TradingConfig, AccountConfig, int]:
 @pytest.mark.parametrize("spans", [30, pytest.param(200, marks=pytest.mark.thorough)])
 def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> None:
     panel = random_panel(7, days=400, assets=6)
-    prices, last_close = prices_of(panel), prices_of(panel).last_close.numpy()
+    prices = prices_of(panel)
     kept = 0
     for seed in range(spans):
         trading, settings, days = random_case(seed)
         first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_days))
         span = range(first, first + days)
         trades = decided_trades(prices, trading, span, TRADERS, seed)
-        closes = last_close[first : first + days]
-        accounts = trade_accounts(trades, closes, panel.dates[first : first + days], trading, settings)
+        known, dates = prices_of_span(prices, span, trading.holding_days), panel.dates[first : first + days]
+        accounts = trade_accounts(trades, known, dates, trading, settings)
         for trader in range(TRADERS):
             slow = SlowAccount(trades, trader, trading, settings)
-            slow.keep(closes, panel.dates[first : first + days])
+            slow.keep(known.last_close[:days].numpy(), dates)
             curve = accounts.curve(trader)
             for name in ("equity", "traded", "costs"):
                 expected = np.array(getattr(slow, name))
@@ -195,9 +195,7 @@ def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
         return torch.full((1, 2), 3.0 if day in (5, 17, 58) else 0.0), torch.full((1, 2), 0.5)
 
     trades = trade_day_by_day(known, trading, 60, 1, decide)
-    table = trade_accounts(trades, known.last_close[:60].numpy(), panel.dates, trading, AccountConfig()).table(
-        0, panel.symbols
-    )
+    table = trade_accounts(trades, known, panel.dates, trading, AccountConfig()).table(0, panel.symbols)
     by_symbol = {symbol: rows["reason"].tolist() for symbol, rows in table.groupby("symbol")}
     assert by_symbol == {"S0": ["time", "delisted"], "S1": ["time", "time", "held"]}
     delisted = table[table["reason"] == "delisted"].iloc[0]
@@ -214,7 +212,8 @@ def test_the_purchases_of_all_days_together_take_no_more_than_the_equity() -> No
     trades.asset[:] = np.arange(days)[:, None] % (holding + 1) * purchases + np.arange(purchases)
     trades.exit_day[:] = np.arange(days)[:, None] + holding
     trades.entry[:], trades.exit[:], trades.coefficient[:] = 10.0, 10.0, 3.0
-    closes, dates = np.full((days, (holding + 1) * purchases), 10.0), np.datetime64("2020-01-01") + np.arange(days)
-    accounts = trade_accounts(trades, closes, dates, trading, AccountConfig(capital=1_200.0))
+    closes = np.full((days, (holding + 1) * purchases), 10.0)
+    panel = panel_of(closes, closes, closes)
+    accounts = trade_accounts(trades, prices_of(panel), panel.dates, trading, AccountConfig(capital=1_200.0))
     np.testing.assert_allclose(accounts.paid, 100.0)
     np.testing.assert_allclose(accounts.exposure[0], [0.25, 0.5, 0.75, *[1.0] * (days - 3)])
