@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from eigen_core.config import MarketConfig, TradingConfig
 from eigen_core.market.panel import Panel, Splits
-from eigen_core.trading import EquityCurve
+from eigen_core.trading import DecidedTrades, EquityCurve
 from eigen_core.trading.prices import Prices, precedence_of
+from eigen_core.trading.trades import trade_day_by_day
 
 CPU = torch.device("cpu")
 Array = NDArray[np.float64]
@@ -76,6 +77,13 @@ def prices_of(panel: Panel) -> Prices:
     """Prices of a panel, of which an order may meet all days: the episodes of tests lie in several splits."""
     prices = Prices.of_panel(panel, CPU)
     return replace(prices, last_day=torch.full((panel.days,), panel.days - 1))
+
+
+def decided_trades(known: Prices, trading: TradingConfig, coefficients: Array, targets: Array | float) -> DecidedTrades:
+    """The trades of agents that take these actions after each day of a span, float64 `[agents, days, assets]`."""
+    wanted, sold = (torch.tensor(values) for values in np.broadcast_arrays(coefficients, targets))
+    agents, days, _ = wanted.shape
+    return trade_day_by_day(known, trading, days, agents, lambda day, _: (wanted[:, day], sold[:, day]))
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Single rules of the environment: an example by hand, batches, errors, memory."""
+"""The environment in batches, its errors and its memory."""
 
 import dataclasses
 import gc
@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from trading_cases import panel_of, prices_of, random_panel
+from trading_cases import prices_of, random_panel
 
 from eigen_core.common.errors import InputError
-from eigen_core.config import Config, TradingConfig
+from eigen_core.config import TradingConfig
 from eigen_core.trading import prices as prices_module
 from eigen_core.trading.environment import TradingEnvironment, trade_whole_episodes
 
@@ -29,55 +29,6 @@ def play(environment: TradingEnvironment, first_days: Tensor, *actions: Tensor) 
     while not environment.done:
         environment.step(*(values[:, environment.step_index] for values in actions))
     return environment.rewards()
-
-
-def classic_rules(bookkeeping: str = "classic") -> TradingConfig:
-    trading = Config(preset="eigen2-classic").trading
-    week = {"trading_days": 4, "settlement_days": 3, "holding_days": 3, "delisting_days": 3, "delisting_loss": 0.3}
-    return trading.model_copy(update={**week, "bookkeeping": bookkeeping})
-
-
-@pytest.mark.parametrize("bookkeeping", ["classic", "exact"])
-def test_classic_rules_by_hand(bookkeeping: str) -> None:
-    """Two assets, seven days; every number below is worked out by hand from the rules.
-
-    Day 0: asset 0 has the coefficient 2 and is bought at the close, 100, target 25 %: sold at 125 on day 2, whose
-    high is exactly that (day 0's own high of 150 came before the purchase): +25 % x 2 = 50, booked on day 2.
-    Day 1: asset 0 is wanted again, is held, and there is no second choice: no order.
-    Day 2: asset 0 closed today, so it is bought again, at 108, target 50 % (asked: 70 %), coefficient 1. The highs
-    after day 2 do not reach 162, and the series ends on day 3. By exact bookkeeping its sale, due on day 5, waits until
-    day 6, the third without a price, on which the series counts as ended: at 54 less 30 %, 37.8: -65 %, times the loss
-    multiplier of 10: -650. Classic bookkeeping closes it on day 4, the first without a price, at 108: 0 %, a win.
-    Day 3: asset 1 has 5 and is bought at 40, target 10 % (asked: 1 %): the high of day 4 is above 44: sold at 44,
-    +10 % x 5 = 50, booked on day 4.
-    Days 0 and 1 end with asset 0, as days 2 and 3 do. On day 4 a position closes, which counts by classic bookkeeping;
-    by the exact one it ends with asset 0, as day 5 does. The days after it are idle: -2 each.
-    """
-    classic = bookkeeping == "classic"
-    nan = np.nan
-    close = np.array([[100, 40], [101, 40], [108, 40], [54, 40], [nan, 41], [nan, 41], [nan, 41]], dtype=float)
-    high = np.array([[150, 90], [124.99, 90], [125, 90], [130, 90], [nan, 47], [nan, 90], [nan, 90]], dtype=float)
-    prices = prices_of(panel_of(close, high, close))
-    coefficients = torch.zeros(1, 7, 2)
-    coefficients[0, :4] = torch.tensor([[2.0, 1.0], [3.0, 2.0], [1.0, 0.99], [0.0, 5.0]])
-    targets = torch.full((1, 7, 2), 0.25)
-    targets[0, 2, 0] = 0.7
-    targets[0, 3, 1] = 0.01
-
-    environment = TradingEnvironment(prices, classic_rules(bookkeeping), record_trades=True)
-    rewards = play(environment, torch.tensor([0]), coefficients, targets)
-    last = [-2.0, -2.0] if classic else [0.0, -652.0]
-    expected = torch.tensor([[0.0, 0.0, 50.0, 0.0, 50.0, *last]], dtype=torch.float64)
-    torch.testing.assert_close(rewards, expected, rtol=0.0, atol=1e-9)
-    account = environment.summary()
-    wins = 3 if classic else 2
-    assert (int(account.trades), int(account.wins)) == (3, wins)
-    assert int(account.idle_days) == (2 if classic else 1)
-    assert float(account.fees) == 0.0
-    table = environment.trades()
-    assert table["reason"].tolist() == ["target", "time" if classic else "delisted", "target"]
-    assert table["exit_day"].tolist() == [2, 4 if classic else 6, 4]
-    assert table["entry"].tolist() == [100.0, 108.0, 40.0]
 
 
 @pytest.mark.parametrize("purchases", [1, 5])
@@ -150,12 +101,6 @@ def test_what_is_not_finite_is_an_error(broken: str) -> None:
         play(TradingEnvironment(prices, trading), torch.tensor([3, 9]), *actions)
     with pytest.raises(FloatingPointError, match="not a finite number"):
         trade_whole_episodes(prices, trading, torch.tensor([3, 9]), *actions)
-
-
-def test_an_episode_without_trades_has_an_empty_list() -> None:
-    environment = TradingEnvironment(prices_of(random_panel(1, 60, 3)), TradingConfig(**SMALL), record_trades=True)
-    play(environment, torch.tensor([0, 3]), torch.zeros(2, 33, 3), torch.zeros(2, 33, 3))
-    assert environment.trades().empty
 
 
 def test_nothing_is_kept_of_past_episodes() -> None:

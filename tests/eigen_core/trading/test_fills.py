@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trading_cases import CPU, SlowEpisode, panel_of, prices_of, random_panel, slow_market_gain
+from trading_cases import CPU, SlowEpisode, decided_trades, panel_of, prices_of, random_panel, slow_market_gain
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import TradingConfig
@@ -17,7 +17,6 @@ from eigen_core.trading.environment import TradingEnvironment
 from eigen_core.trading.excess import excess_of_trades
 from eigen_core.trading.orders import choose_assets
 from eigen_core.trading.prices import prices_of_span
-from eigen_core.trading.trades import trade_day_by_day
 
 FILLS = st.sampled_from(["next_open", "next_close", "same_close"])
 
@@ -48,11 +47,7 @@ def test_trades_and_excess_of_a_span_equal_a_loop_over_its_days(
     known = prices_of_span(prices_of(panel), span, holding)
     actions = np.random.default_rng(seed).uniform(0.0, 3.0, (2, len(span), 6))
     actions[1] /= 30.0
-
-    def decide(day: int, _: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return tuple(torch.tensor(values[day][None]) for values in actions)
-
-    trades = trade_day_by_day(known, trading, len(span), 1, decide)
+    trades = decided_trades(known, trading, actions[:1], actions[1:])
     until = {name: getattr(panel, name)[: span.stop] for name in ("open", "high", "low", "close", "valid", "dates")}
     rules = trading.model_copy(update={"trading_days": len(span) - 1, "settlement_days": 1})
     slow = SlowEpisode(replace(panel, features=panel.features[: span.stop], **until), rules, span.start)
@@ -189,12 +184,3 @@ def test_what_is_not_a_number_counts_only_where_it_can_be_bought() -> None:
         wanted[:, 2] = torch.copysign(torch.tensor(torch.nan), torch.tensor(sign))
         _, coefficient = choose_assets(prices, TradingConfig(), torch.arange(5), wanted)
         assert coefficient.isnan().all()
-
-
-def test_classic_bookkeeping_takes_the_first_of_equals() -> None:
-    close = np.full((50, 7), 10.0)
-    wanted = torch.ones(50, 7)
-    wanted[:, [3, 5]] = 2.0
-    prices = prices_of(panel_of(close, close, close))
-    asset, _ = choose_assets(prices, TradingConfig(bookkeeping="classic"), torch.arange(50), wanted)
-    assert (asset == 3).all()

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from trading_cases import panel_of, prices_of, random_panel, suspended_market
+from trading_cases import decided_trades, panel_of, prices_of, random_panel, suspended_market
 
 from eigen_core.config import Config, TradingConfig
 from eigen_core.trading import Prices, excess_of_days, mean_excess
 from eigen_core.trading.excess import alpha_of, alpha_of_days, excess_of_trades
 from eigen_core.trading.matched_traders import (
+    MatchedTraders,
     active_share,
     fewest_days,
     matched_traders,
@@ -22,7 +23,7 @@ from eigen_core.trading.matched_traders import (
 )
 from eigen_core.trading.portfolio import equal_weights_like, weights_accounts
 from eigen_core.trading.prices import prices_of_span
-from eigen_core.trading.trades import DecidedTrades, trade_accounts, trade_day_by_day
+from eigen_core.trading.trades import DecidedTrades, trade_accounts
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)
@@ -35,13 +36,8 @@ DATES = PANEL.dates[SPAN.start : SPAN.stop]
 
 def agents_trades(agents: int, trading: TradingConfig = CONFIG.trading) -> tuple[DecidedTrades, Prices]:
     known = prices_of_span(prices_of(PANEL), SPAN, CONFIG.trading.holding_days)
-    random = np.random.default_rng(5)
-
-    def decide(day: int, portfolios: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # noqa: ARG001
-        actions = torch.tensor(random.uniform(0.0, 3.0, (2, agents, known.assets)))
-        return actions[0], actions[1] / 30.0
-
-    return trade_day_by_day(known, trading, len(SPAN), agents, decide), known
+    actions = np.random.default_rng(5).uniform(0.0, 3.0, (2, agents, len(SPAN), known.assets))
+    return decided_trades(known, trading, actions[0], actions[1] / 30.0), known
 
 
 def trades_of_one_asset(fill: str) -> tuple[DecidedTrades, Prices, Config]:
@@ -49,8 +45,7 @@ def trades_of_one_asset(fill: str) -> tuple[DecidedTrades, Prices, Config]:
     trading = {"holding_days": 5, "settlement_days": 5, "fill": fill, "min_target": 5.0, "max_target": 6.0}
     config, panel = Config.model_validate({"trading": trading}), suspended_market(len(SPAN))
     known = prices_of_span(prices_of(panel), range(panel.days), 5)
-    action = torch.full((1, 1), 3.0)
-    trades = trade_day_by_day(known, config.trading, panel.days, 1, lambda *_: (action, action))
+    trades = decided_trades(known, config.trading, np.full((1, panel.days, 1), 3.0), 3.0)
     waited = trades.exit_day - np.arange(panel.days)[:, None] > 5
     assert (waited & (trades.asset >= 0) & (trades.exit_day < panel.days)).any()
     return trades, known, config
@@ -112,15 +107,6 @@ def test_a_matched_trader_differs_from_the_agent_in_the_assets_alone(purchases: 
             free_from[asset] = int(drawn.exit_day[trader, day, purchase])
 
 
-def test_draws_are_keyed() -> None:
-    trades, known = agents_trades(1)
-    few = play_matched_traders(trades, known, DATES, CONFIG, 30, "champion")
-    again = play_matched_traders(trades, known, DATES, CONFIG, 30, "champion")
-    other = play_matched_traders(trades, known, DATES, CONFIG, 30, "agent 3")
-    np.testing.assert_array_equal(few.total_returns, again.total_returns)
-    assert not np.array_equal(few.total_returns, other.total_returns)
-
-
 @pytest.mark.parametrize("fill", ["next_open", "next_close", "same_close"])
 def test_one_asset_is_the_market_and_all_its_traders_also_where_its_sales_wait(fill: str) -> None:
     trades, known, config = trades_of_one_asset(fill)
@@ -133,11 +119,9 @@ def test_one_asset_is_the_market_and_all_its_traders_also_where_its_sales_wait(f
 
 
 def test_the_quantile_is_the_share_of_traders_that_earned_less() -> None:
+    matched = MatchedTraders(np.arange(10.0), "traders")
+    assert (matched.quantile_of(2.0), matched.quantile_of(10.0)) == (pytest.approx(0.25), 1.0)
     trades, known = agents_trades(1)
-    matched = play_matched_traders(trades, known, DATES, CONFIG, 10, "champion")
-    third = np.sort(matched.total_returns)[2]
-    assert matched.quantile_of(third) == pytest.approx(0.25)
-    assert matched.quantile_of(10.0) == 1.0
     assert play_matched_traders(trades, known, DATES, CONFIG, 0, "champion").quantile_of(0.0) is None
 
 
@@ -287,7 +271,16 @@ def test_the_excess_of_a_year_is_the_mean_difference_of_days_with_its_newey_west
 
 SHIFTED_DAYS, HOLDING = 90, 5
 COSTLESS = Config.model_validate(
-    {"trading": {"holding_days": HOLDING, "settlement_days": HOLDING, "cost_bps": 0.0, "slippage_bps": 0.0}}
+    {
+        "trading": {
+            "holding_days": HOLDING,
+            "settlement_days": HOLDING,
+            "cost_bps": 0.0,
+            "slippage_bps": 0.0,
+            "min_target": 5.0,
+            "max_target": 6.0,
+        }
+    }
 )
 MOST = 1_000
 
@@ -297,14 +290,10 @@ def shifted_market(closes: np.ndarray) -> tuple[Prices, np.ndarray]:
     return prices_of_span(prices_of(panel), range(len(closes)), HOLDING), panel.dates
 
 
-def trades_on(days: list[int], known: Prices, asset: int = 0) -> DecidedTrades:
-    entries, closes = known.fills(COSTLESS.trading).entry.numpy(), known.last_close.numpy()
-    trades = DecidedTrades.none(1, SHIFTED_DAYS)
-    for day in days:
-        trades.asset[0, day], trades.exit_day[0, day], trades.at_open[0, day] = asset, day + HOLDING, True
-        trades.entry[0, day], trades.coefficient[0, day] = entries[day, asset], COSTLESS.trading.max_coefficient
-        trades.exit[0, day] = closes[day + HOLDING, asset]
-    return trades
+def trades_on(days: list[int], known: Prices) -> DecidedTrades:
+    coefficients = np.zeros((1, SHIFTED_DAYS, 1))
+    coefficients[:, days] = COSTLESS.trading.max_coefficient
+    return decided_trades(known, COSTLESS.trading, coefficients, 6.0)
 
 
 def test_shifts_are_all_beyond_the_holding_time_both_ways() -> None:
@@ -356,13 +345,7 @@ def test_the_wait_of_a_sale_is_not_shifted_with_its_trade() -> None:
     panel = panel_of(closes, closes, closes)
     panel = replace(panel, valid=np.ones_like(panel.valid))
     known = prices_of_span(prices_of(panel), range(SHIFTED_DAYS), HOLDING)
-    size = COSTLESS.trading.max_coefficient or 1.0
-    trading = COSTLESS.trading.model_copy(update={"min_target": 5.0, "max_target": 6.0})
-
-    def decide(day: int, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.full((1, 1), size if day == 20 else 0.0), torch.full((1, 1), 6.0)
-
-    trades = trade_day_by_day(known, trading, SHIFTED_DAYS, 1, decide)
+    trades = trades_on([20], known)
     assert trades.exit_day[0, 20, 0] == 36
     found = play_shifted(trades, known, panel.dates, COSTLESS, MOST)
     assert found.median_return == pytest.approx((1.01 ** (HOLDING - 1) - 1.0) / HOLDING)

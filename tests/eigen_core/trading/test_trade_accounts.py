@@ -6,40 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from trading_cases import panel_of, prices_of, random_panel
+from trading_cases import decided_trades, panel_of, prices_of, random_panel
 
 from eigen_core.config import AccountConfig, TradingConfig
 from eigen_core.trading.order_fills import fill_offset
-from eigen_core.trading.orders import resolve_orders
-from eigen_core.trading.prices import Prices, prices_of_span
-from eigen_core.trading.trades import ROUNDING, DecidedTrades, trade_accounts, trade_day_by_day
-
-
-def decided_trades(prices: Prices, trading: TradingConfig, span: range, traders: int, seed: int) -> DecidedTrades:
-    """Trades in random tradable assets, on some of the days, as the rules fill and close them."""
-    random = np.random.default_rng(seed)
-    shape = (traders, len(span), trading.purchases_per_day)
-    day = np.broadcast_to(np.arange(span.start, span.stop)[:, None], shape)
-    asset = random.integers(0, prices.assets, shape)
-    coefficient = random.uniform(1.0, trading.max_coefficient or 5.0, shape)
-    targets = torch.tensor(random.uniform(0.0, 0.2, shape))
-    resolved = resolve_orders(prices, trading, torch.tensor(day), torch.tensor(asset), targets)
-    tradable = prices.tradable.numpy()[day, asset]
-    made = tradable & resolved.filled.numpy() & (random.random(shape) < 0.9)
-    opens = prices.open.numpy()[np.minimum(day + 1, prices.days - 1), asset]
-    return DecidedTrades(
-        asset=np.where(made, asset, -1),
-        exit_day=day - span.start + resolved.exit_offset.numpy(),
-        entry=resolved.entry.numpy(),
-        exit=resolved.exit.numpy(),
-        target=resolved.entry.numpy() * (1.0 + targets.clamp(trading.min_target, trading.max_target).numpy()),
-        coefficient=coefficient,
-        at_target=resolved.at_target.numpy(),
-        delisted=prices.fills(trading).exit_delisted.numpy()[day, asset],
-        at_open=~np.isnan(opens) if trading.fill == "next_open" else np.zeros(shape, dtype=bool),
-    )
-
+from eigen_core.trading.prices import prices_of_span
+from eigen_core.trading.trades import ROUNDING, DecidedTrades, trade_accounts
 
 Decision = tuple[int, int]
 """Day of the decision, and which of the purchases of the day."""
@@ -162,8 +134,9 @@ def test_accounts_equal_an_obvious_one_that_is_kept_day_by_day(spans: int) -> No
         trading, settings, days = random_case(seed)
         first = int(np.random.default_rng(seed).integers(0, 400 - days - trading.holding_days))
         span = range(first, first + days)
-        trades = decided_trades(prices, trading, span, TRADERS, seed)
         known, dates = prices_of_span(prices, span, trading.holding_days), panel.dates[first : first + days]
+        actions = np.random.default_rng(seed).uniform(0.0, [[[[3.0]]], [[[0.2]]]], (2, TRADERS, days, 6))
+        trades = decided_trades(known, trading, *actions)
         accounts = trade_accounts(trades, known, dates, trading, settings)
         for trader in range(TRADERS):
             slow = SlowAccount(trades, trader, trading, settings)
@@ -191,10 +164,9 @@ def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
     trading = TradingConfig(**rules, cost_bps=0.0, slippage_bps=0.0, purchases_per_day=2)
     known = prices_of_span(prices_of(panel), range(60), trading.holding_days)
 
-    def decide(day: int, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return torch.full((1, 2), 3.0 if day in (5, 17, 58) else 0.0), torch.full((1, 2), 0.5)
-
-    trades = trade_day_by_day(known, trading, 60, 1, decide)
+    coefficients = np.zeros((1, 60, 2))
+    coefficients[:, [5, 17, 58]] = 3.0
+    trades = decided_trades(known, trading, coefficients, 0.5)
     table = trade_accounts(trades, known, panel.dates, trading, AccountConfig()).table(0, panel.symbols)
     by_symbol = {symbol: rows["reason"].tolist() for symbol, rows in table.groupby("symbol")}
     assert by_symbol == {"S0": ["time", "delisted"], "S1": ["time", "time", "held"]}
