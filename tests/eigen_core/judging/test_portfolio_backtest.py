@@ -20,7 +20,6 @@ from eigen_core.judging.backtest import (
 from eigen_core.market import Panel
 from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
 from eigen_core.networks.population import initial_weights
-from eigen_core.trading.metrics import gain_by_asset, gain_by_month
 
 PANEL = random_panel(11, days=260, assets=8)
 SPAN = range(120, 220)
@@ -39,27 +38,12 @@ def played(weights: np.ndarray, panel: Panel = PANEL, config: Config = CONFIG) -
     return market.played(weights, agents, SPAN, initial, "champion", draws=40)
 
 
-def test_what_a_portfolio_gained_adds_up_by_asset_and_by_month() -> None:
-    found = played(weights_of(2))
-    gain = found.curve.equity[-1] - found.curve.capital
-    assert found.curve.capital == CONFIG.account.capital
-    assert gain_by_asset(found.trades)["gain"].sum() + found.interest == pytest.approx(gain)
-    months = gain_by_month(found.curve, found.trades)
-    assert months["gain"].sum() == pytest.approx(gain)
-    assert months["bought"].sum() == (found.trades["shares"] > 0.0).sum()
-    assert set(found.trades["agent"]) == {0, 1}
-    assert found.weights is not None
-    np.testing.assert_allclose(found.weights.sum(axis=1), found.curve.exposure)
-    assert len(found.matched.total_returns) == 40
-    assert found.excess is not None
-    assert (found.excess.per, found.excess.trades) == ("year", len(SPAN))
-
-
 def test_equal_weight_has_no_excess_and_is_its_own_permutation() -> None:
     tradable = prices_of(PANEL).tradable.numpy()[SPAN.start : SPAN.stop]
     found = played((tradable / tradable.sum(axis=1, keepdims=True))[None])
     assert found.excess is not None
     assert (found.excess.mean, found.excess.standard_error) == (0.0, 0.0)
+    assert (found.excess.per, found.excess.trades) == ("year", len(SPAN))
     assert found.active_share == pytest.approx(0.0)
     np.testing.assert_allclose(found.matched.total_returns, found.curve.equity[-1] / found.curve.capital - 1.0)
 
@@ -73,28 +57,6 @@ def test_nothing_depends_on_days_after_it() -> None:
     np.testing.assert_array_equal(whole.curve.equity[:last], cut.curve.equity[:last])
     early = whole.trades[whole.trades["fill"] < str(PANEL.dates[SPAN.start + last])]
     assert early["shares"].tolist() == cut.trades["shares"][: len(early)].tolist()
-
-
-def test_an_asset_that_has_ended_is_paid_out_at_a_loss_and_a_halt_is_waited_out() -> None:
-    closes = np.full((260, 3), 10.0)
-    closes[SPAN.start + 30 :, 1] = np.nan
-    closes[SPAN.start + 50 : SPAN.start + 62, 2] = np.nan
-    panel = panel_of(closes, closes, closes)
-    tradable = closes[SPAN.start : SPAN.stop] > 0.0
-    trading = {"cost_bps": 0.0, "slippage_bps": 0.0, "delisting_days": 13, "delisting_loss": 0.4}
-    config = Config(trading=trading)
-    accounts = PortfolioBacktest(config, panel, CPU).accounts(np.where(tradable, 0.3, 0.0)[None], SPAN)
-    held = accounts.shares[0] > 0.0
-    ends = 42
-    # It is worth less at the close of that day, and is paid out at the next fill.
-    assert held[1 : ends + 1, 1].all()
-    assert not held[ends + 1 :, 1].any()
-    assert held[1:, 2].all()
-    np.testing.assert_allclose(accounts.equity[0, :ends], accounts.capital)
-    np.testing.assert_allclose(accounts.equity[0, ends:], accounts.capital * (1.0 - 0.3 * 0.4))
-    table = accounts.table(0, panel.symbols)
-    assert table["gain"].sum() == pytest.approx(-0.12 * accounts.capital)
-    assert table.loc[table["symbol"] == "S1", "price"].tolist() == [10.0, 6.0]
 
 
 def orders_on(day: int, weights: np.ndarray, config: Config = CONFIG) -> NextOrders:
