@@ -14,7 +14,7 @@ from torch import Tensor
 from eigen_core.common.errors import InputError
 from eigen_core.common.records import Curve
 from eigen_core.config import Config, CounterfactualConfig
-from eigen_core.learning.interface import learner_settings, setting
+from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.steps import BatchLearner, Step, clipped_step, scaled
 from eigen_core.networks import Heads
 from eigen_core.networks.actions import RESERVE_VALUES, ExpectedOutcomes, follow_expected
@@ -26,6 +26,9 @@ from eigen_core.task.replay import Replay
 class CounterfactualLearner(BatchLearner[Observed, Encoded]):
     """Implements `Learner` for tasks that implement `KnownOutcomes`; it does not read the replay."""
 
+    settings = CounterfactualConfig
+    _learner: CounterfactualConfig
+
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("reward_loss", "Mean squared error of the predicted rewards, in scaled rewards."),
         Curve("time_loss", "Mean squared error of the predicted times until the exit, as shares of the longest."),
@@ -35,7 +38,6 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
         super().__init__(config, task)
-        self._learner = learner_settings(config, CounterfactualConfig)
         self._known = cast("KnownOutcomes", task)
         self._critic_values = task.critic_layout.size
         self._stepped = slice(0, task.critic_layout.size + task.actor_layout.size - RESERVE_VALUES)
@@ -68,8 +70,7 @@ class CounterfactualLearner(BatchLearner[Observed, Encoded]):
             reward_losses += reward_loss.detach() / len(batches)
             time_losses += time_loss.detach() / len(batches)
             seen.append((ExpectedOutcomes(expected.rewards.detach(), expected.shares.detach()), outcomes.known))
-        rate = setting(group, self._learner, "critic_learning_rate")
-        norms = clipped_step(group, self._stepped, rows, corrections, rate, self._learner)
+        norms = clipped_step(group, self._stepped, rows, corrections, "critic_learning_rate", self._learner)
         actor = self._task.actor_layout.views(group.weights[:, self._critic_values :])
         for found, known in seen:
             follow_expected(actor, found, known)

@@ -4,7 +4,7 @@ Lillicrap et al. 2016 (arXiv:1509.02971), algorithm 1; with `twin_critics` and `
 estimate and delayed policy of Fujimoto et al. 2018 (arXiv:1802.09477), sections 4.2 and 5.2.
 """
 
-from itertools import repeat
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -12,24 +12,16 @@ import torch
 from torch import Tensor
 
 from eigen_core.common.records import Curve
-from eigen_core.config import Config, DdpgConfig, Td3Config
-from eigen_core.learning.interface import learner_settings, setting
-from eigen_core.learning.steps import (
-    BatchLearner,
-    BatchPlan,
-    Step,
-    clipped_step,
-    discounted_rewards,
-    fit_critics,
-    polyak_update,
-)
+from eigen_core.config import Config, DdpgConfig, LearnerConfig, Td3Config
+from eigen_core.learning.interface import learner_settings
+from eigen_core.learning.steps import BatchPlan, OffPolicyLearner, Step, discounted_rewards, polyak_update
 from eigen_core.networks import Heads, Policy
 from eigen_core.networks.population import Population
-from eigen_core.task import Encoded, Observed, Task, Transitions
+from eigen_core.task import Encoded, Observed, Transitions
 from eigen_core.task.replay import Replay
 
 
-class DdpgLearner(BatchLearner[Observed, Encoded]):
+class DdpgLearner(OffPolicyLearner[Observed, Encoded]):
     """Implements `Learner`."""
 
     curves: ClassVar[tuple[Curve, ...]] = (
@@ -40,11 +32,8 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
         Curve("actor_gradient_norm", "Norm of an agent's actor gradient before clipping."),
     )
 
-    settings: ClassVar[type[DdpgConfig | Td3Config]] = DdpgConfig
-
-    def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
-        super().__init__(config, task)
-        self._learner = learner_settings(config, self.settings)
+    settings: ClassVar[type[LearnerConfig]] = DdpgConfig
+    _learner: DdpgConfig | Td3Config
 
     @staticmethod
     def heads(config: Config) -> Heads:
@@ -70,7 +59,7 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
         steps = bounds.pop("steps")
         return {**bounds, "critic_steps": steps, "actor_steps": steps}
 
-    def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:  # noqa: ARG002 - for learners that take some
+    def _target_actions(self, policy: Policy, noise: Sequence[Tensor]) -> Tensor:  # noqa: ARG002 - for TD3
         """Return the actions of the target actor that the target critics value."""
         return policy.mode
 
@@ -81,51 +70,28 @@ class DdpgLearner(BatchLearner[Observed, Encoded]):
 
     def _step(self, group: Population, replay: Replay, step: Step) -> list[Tensor]:
         """Take one optimizer step of the critics, and where the actor steps, of actor and targets; return `curves`."""
-        batches = [self._task.transitions(replay, *batch) for batch in step.batches]
-        noise = zip(*step.noise, strict=True) if step.noise else repeat(())
-        of_critics, of_actor = step.corrections
-        assert of_critics is not None
-        fitted = fit_critics(
-            self._task,
-            group,
-            batches,
-            lambda batch: self._td_target(group, batch, *next(noise)),
-            lambda actions: actions,
-            of_critics,
-            self._learner,
-        )
+        _, of_actor = step.corrections
+        fitted = self._fit_critics(group, replay, step)
         if of_actor is None:
             actor_loss = actor_norm = torch.full_like(fitted.loss, torch.nan)
         else:
-            actor_loss, actor_norm = self._actor_step(group, fitted.encodings, of_actor)
+            # Ascends the gradient of the first critic's value.
+            actor_loss, actor_norm = self._fit_actor(
+                group, fitted.encodings, lambda _, policy, values: -values(policy.mode)[0], of_actor
+            )
             polyak_update(group.state["targets"], group.weights, self._learner.tau)
         return [fitted.loss, actor_loss, fitted.value, fitted.gradient_norm, actor_norm]
 
     @torch.no_grad()
-    def _td_target(self, group: Population, batch: Transitions[Observed], *noise: Tensor) -> Tensor:
+    def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
         """Reward plus the discounted value that the targets give to the next observation: float32 `[agents, batch]`."""
         targets, task = group.state["targets"], self._task
         critic = task.critic_layout.views(targets[:, self._critic])
         actor = task.actor_layout.views(targets[:, self._actor])
         encoding = task.encode(critic, batch.next_observations)
-        values = task.values(critic, encoding, self.target_actions(task.policy(actor, encoding), *noise)).amin(0)
+        values = task.values(critic, encoding, self._target_actions(task.policy(actor, encoding), noise)).amin(0)
         rewards, discount = discounted_rewards(batch, group, self._learner)
         return rewards + discount * values
-
-    def _actor_step(self, group: Population, encodings: list[Encoded], corrections: Tensor) -> tuple[Tensor, Tensor]:
-        """Ascend the gradient of the first critic's value, with the encodings of the critic step."""
-        task = self._task
-        rows = group.weights[:, self._actor].clone().requires_grad_()
-        critic = task.critic_layout.views(group.weights[:, self._critic])
-        losses = torch.zeros_like(rows[:, 0])
-        for encoding in encodings:
-            value = task.values(critic, encoding, task.policy(task.actor_layout.views(rows), encoding).mode)[0]
-            loss = -value.mean(-1) / len(encodings)
-            torch.autograd.backward(loss.sum())
-            losses += loss.detach()
-        learning_rate = setting(group, self._learner, "actor_learning_rate")
-        norms = clipped_step(group, self._actor, rows, corrections, learning_rate, self._learner)
-        return losses, norms
 
 
 class Td3Learner(DdpgLearner[Observed, Encoded]):
@@ -133,13 +99,13 @@ class Td3Learner(DdpgLearner[Observed, Encoded]):
 
     noises = ("target noise",)
     settings = Td3Config
+    _learner: Td3Config
 
     @staticmethod
     def heads(config: Config) -> Heads:
         return Heads(critics=2, return_steps=learner_settings(config, Td3Config).n_step)
 
-    def target_actions(self, policy: Policy, *noise: Tensor) -> Tensor:
+    def _target_actions(self, policy: Policy, noise: Sequence[Tensor]) -> Tensor:
         """Return the target actor's actions with clipped noise: similar actions have similar values (section 5.3)."""
-        learner = learner_settings(self._config, Td3Config)
-        (drawn,), clip = noise, learner.target_noise_clip
-        return self._task.box.explore(policy.mode, (drawn * learner.target_noise).clamp_(-clip, clip))
+        (drawn,), clip = noise, self._learner.target_noise_clip
+        return self._task.box.explore(policy.mode, (drawn * self._learner.target_noise).clamp_(-clip, clip))

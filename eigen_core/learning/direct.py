@@ -53,6 +53,9 @@ class DirectLearner(BaseLearner[Any, Any]):
         InputError: the task does not implement `DifferentiableGrowth`.
     """
 
+    settings = DirectConfig
+    _learner: DirectConfig
+
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("growth", "Mean reward of a day of the stretches, before the step."),
         Curve("variance", "Variance of these rewards."),
@@ -67,8 +70,7 @@ class DirectLearner(BaseLearner[Any, Any]):
                 f"learner.algorithm {config.learner.algorithm} needs the gradient of an account's growth, and task "
                 f"{config.task} has none: use task portfolio, or another algorithm."
             )
-        self._learner = learner_settings(config, DirectConfig)
-        super().__init__(config, task, self._learner.gradient_steps)
+        super().__init__(config, task, learner_settings(config, DirectConfig).gradient_steps)
         self._account = task
 
     @staticmethod
@@ -115,7 +117,7 @@ class DirectLearner(BaseLearner[Any, Any]):
             seen += torch.stack([mean.detach(), variance.detach(), turnover.mean(-1)]) / len(starts)
         rates = ("critic_learning_rate", "actor_learning_rate")
         norms = [
-            clipped_step(group, columns, part, corrections, setting(group, learner, rate), learner)
+            clipped_step(group, columns, part, corrections, rate, learner)
             for columns, part, rate in zip((self._critic, self._actor), parts, rates, strict=True)
         ]
         return [*seen, *norms]

@@ -86,6 +86,9 @@ class _Minibatch(Generic[Observed]):
 class PpoLearner(BaseLearner[Observed, Encoded]):
     """Implements `Learner`."""
 
+    settings = PpoConfig
+    _learner: PpoConfig
+
     curves: ClassVar[tuple[Curve, ...]] = (
         Curve("value_loss", "Mean squared error of the values against the returns, in scaled rewards."),
         Curve("policy_loss", "Minus the clipped objective and the entropy's share."),
@@ -97,10 +100,9 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
     )
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
-        self._learner = learner_settings(config, PpoConfig)
-        self._episodes = config.evaluation.slices
-        self._minibatches = math.ceil(task.episode_steps * self._episodes / self._learner.batch_size)
-        super().__init__(config, task, self._learner.epochs * self._minibatches)
+        learner, self._episodes = learner_settings(config, PpoConfig), config.evaluation.slices
+        self._minibatches = math.ceil(task.episode_steps * self._episodes / learner.batch_size)
+        super().__init__(config, task, learner.epochs * self._minibatches)
         self._buffer: TrajectoryBuffer | None = None
 
     @staticmethod
@@ -240,7 +242,7 @@ class PpoLearner(BaseLearner[Observed, Encoded]):
         chosen = [agent for agent, steps in enumerate(stepping) if steps]
         corrections = bias_corrections(np.array(counts)[chosen], group.weights.device)
         norms = [
-            clipped_step(group, columns, rows, corrections, left * setting(group, learner, rate), learner, chosen)
+            clipped_step(group, columns, rows, corrections, rate, learner, agents=chosen, annealing=left)
             for columns, rows, rate in (
                 (self._critic, critic_rows, "critic_learning_rate"),
                 (self._actor, actor_rows, "actor_learning_rate"),

@@ -19,10 +19,11 @@ from torch import Tensor
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.common.records import Curve
 from eigen_core.common.text import SINGLE
-from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, LearnerConfig
+from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, LearnerConfig, OffPolicyConfig
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
 from eigen_core.machine.chunk_sizes import noise_at_once
 from eigen_core.machine.gpu import CapturedStep, on_device
+from eigen_core.networks import Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.population import Population
 from eigen_core.task import BatchSampler, Encoded, Observed, Task, Transitions
@@ -39,9 +40,12 @@ class BaseLearner(Generic[Observed, Encoded]):
     """
 
     curves: ClassVar[tuple[Curve, ...]]
+    settings: ClassVar[type[LearnerConfig]]
+    """The model of the learner's section in the configuration."""
 
     def __init__(self, config: Config, task: Task[Observed, Encoded], most_steps: int) -> None:
         self._config, self._task, self._most_steps = config, task, most_steps
+        self._learner = learner_settings(config, self.settings)
         critic, actor = task.critic_layout.size, task.actor_layout.size
         self._critic, self._actor = slice(0, critic), slice(critic, critic + actor)
 
@@ -113,13 +117,13 @@ class Step(NamedTuple):
         slots: slots of each agent's batches, int64 `[agents, accumulation steps, batch]`.
         blocks: first day of each batch's block.
         corrections: `bias_corrections` of each optimizer, float32 `[agents, 2]`; None if it takes no step.
-        noise: noise of each purpose and batch, float32 `[agents, batch, ...]`.
+        noise: noise of each purpose, float32 `[accumulation steps, agents, batch, ...]`.
     """
 
     slots: Tensor
     blocks: Sequence[FirstDay]
     corrections: tuple[Tensor | None, ...]
-    noise: tuple[tuple[Tensor, ...], ...]
+    noise: tuple[Tensor, ...]
 
     @property
     def batches(self) -> list[tuple[Tensor, FirstDay]]:
@@ -132,17 +136,18 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
 
     noises: ClassVar[tuple[str, ...]] = ()
     """Purposes of the noise that a step needs."""
+    settings: ClassVar[type[LearnerConfig]] = BatchSamplingConfig
+    _learner: BatchSamplingConfig
 
     def __init__(self, config: Config, task: Task[Observed, Encoded]) -> None:
-        self._batches = learner_settings(config, BatchSamplingConfig)
-        super().__init__(config, task, self._batches.gradient_steps)
+        super().__init__(config, task, learner_settings(config, BatchSamplingConfig).gradient_steps)
 
     def plan(self, replay: Replay, agents: int, generation: int) -> BatchPlan | None:
         """Draw the batches of a generation; all agents' batches of a step are from the same block.
 
         Returns None if `learner.gradient_steps` is 0, or while too few transitions are stored.
         """
-        learner, seed = self._batches, self._config.seed
+        learner, seed = self._learner, self._config.seed
         sampler = self._sampler(replay) if learner.gradient_steps else None
         if sampler is None:
             return None
@@ -183,7 +188,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
                 drawn.clear()
                 drawn.extend(draw(min(at_once, plan.gradient_steps - index)) for draw in draws)
             optimizers = tuple(optimizer[index] for optimizer in corrections)
-            noise = tuple(of_steps[index % at_once].unbind() for of_steps in drawn)
+            noise = tuple(of_steps[index % at_once] for of_steps in drawn)
             steps.append(take_step(Step(slots[:, index], first_days, optimizers, noise)))
             between_steps()
         return LearningResult.of(group, self.curves, steps)
@@ -192,7 +197,7 @@ class BatchLearner(BaseLearner[Observed, Encoded]):
         """Return the sampler of batches; None while fewer transitions are stored than a batch or `replay.minimum`."""
         if replay.size < self._config.replay.minimum:
             return None
-        return self._task.sampler(replay, self._batches.batch_size)
+        return self._task.sampler(replay, self._learner.batch_size)
 
     def _moves(self, plan: BatchPlan) -> dict[str, list[bool]]:
         """Return in which gradient steps each optimizer steps, by the name of its step count in the agents' state."""
@@ -246,39 +251,31 @@ def clipped_step(
     columns: slice,
     rows: Tensor,
     corrections: Tensor,
-    learning_rate: float | Tensor,
+    learning_rate: str,
     config: LearnerConfig,
+    *,
     agents: list[int] | None = None,
+    annealing: float = 1.0,
 ) -> Tensor:
     """Clip the gradients of `rows`, a copy of the weights in `columns`, and step; return the norms before clipping.
 
-    With `agents`, only these step, and `corrections` are theirs; the others keep weights and moments.
+    Args:
+        learning_rate: the name of the setting, which is multiplied by `annealing`.
+        agents: only these step, and `corrections` are theirs; the others keep weights and moments. None: all.
     """
     assert rows.grad is not None
-    norms = clip_rows(rows.grad, config.gradient_clip)
+    gradients, rate = rows.grad, annealing * setting(population, config, learning_rate)
+    norms = clip_rows(gradients, config.gradient_clip)
+    banks = (population.weights, population.state["first_moment"], population.state["second_moment"])
+    weights, first, second = (bank[:, columns] for bank in banks)
     if agents is None or len(agents) == population.size:
-        adam_step(population, columns, rows.grad, corrections, learning_rate, config.weight_decay)
+        adam_update(weights, first, second, gradients, corrections, rate, config.weight_decay)
     elif agents:
-        moments = {name: population.state[name][agents] for name in ("first_moment", "second_moment")}
-        stepping = Population(population.weights[agents], moments)
-        own_rate = learning_rate[agents] if isinstance(learning_rate, Tensor) else learning_rate
-        adam_step(stepping, columns, rows.grad[agents], corrections, own_rate, config.weight_decay)
-        for name, tensor in stepping.tensors().items():
-            population.tensors()[name][agents] = tensor
+        own = weights[agents], first[agents], second[agents]
+        own_rate = rate[agents] if isinstance(rate, Tensor) else rate
+        adam_update(*own, gradients[agents], corrections, own_rate, config.weight_decay)
+        weights[agents], first[agents], second[agents] = own
     return norms
-
-
-def adam_step(
-    population: Population,
-    columns: slice,
-    gradients: Tensor,
-    corrections: Tensor,
-    learning_rate: float | Tensor,
-    decay: float,
-) -> None:
-    """Move the weights in `columns` of all rows of `population` by one step, in place; see `adam_update`."""
-    first, second = population.state["first_moment"][:, columns], population.state["second_moment"][:, columns]
-    adam_update(population.weights[:, columns], first, second, gradients, corrections, learning_rate, decay)
 
 
 def adam_update(
@@ -344,8 +341,7 @@ def polyak_update(targets: Tensor, weights: Tensor, tau: float) -> None:
     targets.add_((weights - targets).mul_(tau))
 
 
-@dataclass(frozen=True)
-class FittedCritics(Generic[Encoded]):
+class FittedCritics(NamedTuple, Generic[Encoded]):
     """Result of one step of the critics.
 
     Attributes:
@@ -361,40 +357,67 @@ class FittedCritics(Generic[Encoded]):
     gradient_norm: Tensor
 
 
-def fit_critics(
-    task: Task[Observed, Encoded],
-    group: Population,
-    batches: Sequence[Transitions[Observed]],
-    td_target: Callable[[Transitions[Observed]], Tensor],
-    played: Callable[[Tensor], Tensor],
-    corrections: Tensor,
-    config: LearnerConfig,
-) -> FittedCritics[Encoded]:
-    """Take one optimizer step of all critics towards the temporal-difference targets of batches.
+class OffPolicyLearner(BatchLearner[Observed, Encoded]):
+    """Fits critics to temporal-difference targets, and an actor to the critics; subclasses implement both goals."""
 
-    Args:
-        group: agents; their critics' weights and moments are changed in place.
-        batches: batches whose gradients are averaged.
-        td_target: returns the targets of the values of a batch, float32 `[agents, batch]`, without a gradient.
-        played: converts stored actions to natural units.
-        corrections: `bias_corrections` of each agent's critic steps, float32 `[agents, 2]`.
-        config: learning rate, weight decay, bound of the gradient.
-    """
-    columns = slice(0, task.critic_layout.size)
-    rows = group.weights[:, columns].clone().requires_grad_()
-    encodings = []
-    losses, values_seen = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
-    for batch in batches:
-        target = td_target(batch)
-        critic = task.critic_layout.views(rows)
-        encoding = task.encode(critic, batch.observations)
-        values = task.values(critic, encoding, played(batch.actions))
-        error = values - target
-        loss = (error * error).mean(-1).sum(0) / len(batches)
-        torch.autograd.backward(loss.sum())
-        encodings.append(encoding.detach())
-        losses += loss.detach()
-        values_seen += values[0].detach().mean(-1) / len(batches)
-    learning_rate = setting(group, config, "critic_learning_rate")
-    norms = clipped_step(group, columns, rows, corrections, learning_rate, config)
-    return FittedCritics(encodings, losses, values_seen, norms)
+    _learner: OffPolicyConfig
+
+    def _td_target(self, group: Population, batch: Transitions[Observed], noise: Sequence[Tensor]) -> Tensor:
+        """Return the targets of the values of a batch, float32 `[agents, batch]`, without a gradient.
+
+        `noise` is that of the batch for each purpose of `noises`.
+        """
+        raise NotImplementedError
+
+    def _natural_actions(self, stored: Tensor) -> Tensor:
+        """Convert actions in the form in which the policy stores them to natural units."""
+        return stored
+
+    def _fit_critics(self, group: Population, replay: Replay, step: Step) -> FittedCritics[Encoded]:
+        """Take one optimizer step of all critics, in place, by the mean gradient of the batches."""
+        task, corrections = self._task, step.corrections[0]
+        assert corrections is not None
+        rows = group.weights[:, self._critic].clone().requires_grad_()
+        losses, values_seen = torch.zeros_like(rows[:, 0]), torch.zeros_like(rows[:, 0])
+        encodings = []
+        for index, (slots, block) in enumerate(step.batches):
+            batch = task.transitions(replay, slots, block)
+            target = self._td_target(group, batch, [drawn[index] for drawn in step.noise])
+            critic = task.critic_layout.views(rows)
+            encoding = task.encode(critic, batch.observations)
+            values = task.values(critic, encoding, self._natural_actions(batch.actions))
+            error = values - target
+            loss = (error * error).mean(-1).sum(0) / len(step.blocks)
+            torch.autograd.backward(loss.sum())
+            encodings.append(encoding.detach())
+            losses += loss.detach()
+            values_seen += values[0].detach().mean(-1) / len(step.blocks)
+        norms = clipped_step(group, self._critic, rows, corrections, "critic_learning_rate", self._learner)
+        return FittedCritics(encodings, losses, values_seen, norms)
+
+    def _fit_actor(
+        self,
+        group: Population,
+        encodings: Sequence[Encoded],
+        loss_of: Callable[[int, Policy, Callable[[Tensor], Tensor]], Tensor],
+        corrections: Tensor,
+    ) -> tuple[Tensor, Tensor]:
+        """Take one optimizer step of the actor, in place, by the encodings of the critics' step.
+
+        Args:
+            loss_of: returns the losses of a batch, float32 `[agents, batch]`, given its number, the actor's policy, and
+                a function from actions in natural units to their values by each critic.
+
+        Returns:
+            Loss, and gradient norm before clipping: float32 `[agents]` each.
+        """
+        task = self._task
+        rows = group.weights[:, self._actor].clone().requires_grad_()
+        critic = task.critic_layout.views(group.weights[:, self._critic])
+        losses = torch.zeros_like(rows[:, 0])
+        for index, encoding in enumerate(encodings):
+            policy = task.policy(task.actor_layout.views(rows), encoding)
+            loss = loss_of(index, policy, partial(task.values, critic, encoding)).mean(-1) / len(encodings)
+            torch.autograd.backward(loss.sum())
+            losses += loss.detach()
+        return losses, clipped_step(group, self._actor, rows, corrections, "actor_learning_rate", self._learner)

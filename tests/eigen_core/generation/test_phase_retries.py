@@ -87,7 +87,7 @@ PLACES: dict[str, tuple[Phase, tuple[object, str] | None]] = {
     "train, progress": (train, None),
     "train, values": (train, (AgentNetwork, "values")),
     "train, pick": (train, (Replay, "pick")),
-    "train, adam": (train, (steps, "adam_step")),
+    "train, adam": (train, (steps, "adam_update")),
     "train, clip": (train, (steps, "clip_rows")),
     "train, draws": (train, (steps, "keyed_generator")),
     "train, statistics": (train, (phases, "_means")),
