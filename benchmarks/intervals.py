@@ -109,12 +109,11 @@ def intervals_that_hold(config: Config, panel: Panel, traders: int, years: int, 
         after = np.searchsorted(everywhere, first + length)
         distances = [
             _distances(
-                task.excess([of_years.part(slice(agent, agent + 1), slice(year * slices, (year + 1) * slices))]),
+                task.excess(of_years.part(slice(agent, agent + 1), slice(year * slices, (year + 1) * slices))),
                 task.excess(
-                    [
-                        all_days.part(slice(agent, agent + 1), others)
-                        for others in (slice(before[agent, year]), slice(after[agent, year], None))
-                    ]
+                    all_days.part(slice(agent, agent + 1), slice(before[agent, year])).with_more(
+                        all_days.part(slice(agent, agent + 1), slice(after[agent, year], None))
+                    )
                 ),
             )
             for agent in range(traders)

@@ -207,12 +207,12 @@ def _in_episodes(
         "best": float(agents.max()),
         "random": random_reward(market, config, starts, played.counts["trades"].ravel()),
     }
-    excess = state.task.excess([played])
+    excess = state.task.excess(played)
     return scores, {
         "agents": agents,
         "excess": None if excess is None else round(excess.mean, 3),
         "oracle": asdict(oracle) | {"trades": round(float(account.trades.double().mean()), 1)},
-        "champion": {name: round(value, 2) for name, value in state.task.statistics([played]).items()},
+        "champion": {name: round(value, 2) for name, value in state.task.statistics(played).items()},
     }
 
 

@@ -77,8 +77,8 @@ def evaluate(state: TrainingState) -> EvaluationResult:
         fitness=fitness,
         validations=validations,
         scores=scores,
-        statistics=state.task.statistics([played.training]),
-        excess=state.task.excess([played.fixed.part(slice(best, best + 1), validation)]),
+        statistics=state.task.statistics(played.training),
+        excess=state.task.excess(played.fixed.part(slice(best, best + 1), validation)),
         task_state=state.task.state_after(rows),
     )
     champion = _champion_after(state, result)
@@ -246,8 +246,8 @@ def hold_out(state: TrainingState) -> HoldoutResult | None:
         generation=state.generation,
         slices=tuple(int(day) for day in slices),
         champion_rewards=tuple(champion.rewards[0].tolist()),
-        champion_excess=state.task.excess([champion]),
-        champion_statistics=tuple(state.task.statistics([champion]).items()),
+        champion_excess=state.task.excess(champion),
+        champion_statistics=tuple(state.task.statistics(champion).items()),
         random_rewards=tuple(np.concatenate(random_rewards).mean(axis=1).tolist()),
     )
 

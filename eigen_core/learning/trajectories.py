@@ -14,8 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from eigen_core.machine import lazy_zeros
-from eigen_core.task.replay import Column
+from eigen_core.task.replay import Column, unwritten
 
 REWARD, TERMINAL = "reward", "terminal"
 VALUE, ADVANTAGE, RETURN = "value", "advantage", "return"
@@ -80,7 +79,7 @@ class TrajectoryBuffer:
         self._stored = dict(columns)
         self._with_final = {*final, VALUE}
         self._columns = {
-            name: _zeros((self._rows(name, steps), total, *kind.shape), kind.dtype, device)
+            name: unwritten((self._rows(name, steps), total, *kind.shape), kind.dtype, device)
             for name, kind in {**columns, **own}.items()
         }
         self._device_lengths = torch.zeros(total, dtype=torch.int64, device=device)
@@ -327,10 +326,6 @@ def _sum_by_agent(totals: Tensor, trajectories: int) -> Tensor:
     """Return for each trajectory the sum over its agent's trajectories: float64 `[agents * trajectories]`."""
     first, *others = totals.view(-1, trajectories).unbind(1)
     return sum(others, start=first).repeat_interleave(trajectories)
-
-
-def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return lazy_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 
 
 def _kind_of(tensor: Tensor) -> str:

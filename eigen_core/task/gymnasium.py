@@ -4,7 +4,7 @@ The start of an episode is the seed of its reset; training, validation and holdo
 """
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,7 +30,7 @@ from eigen_core.task.gymnasium_environment import (
     OpenedEnvironment,
     open_environment,
 )
-from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, joined_counts
+from eigen_core.task.interface import Rollout, Task, TaskData, Transitions
 from eigen_core.task.replay import Column, Replay
 
 _TRAINING_SEEDS = range(1 << 30)
@@ -89,7 +89,15 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         self._network = MlpNetwork(values, box, config.network, heads)
         self.critic_layout, self.actor_layout = self._network.critic_layout, self._network.actor_layout
         self.box = self._network.box
-        self.columns: Mapping[str, Column] = gymnasium_columns(values, len(opened.low))
+        # The last step of an episode has `ends`, and `terminal` unless it is truncated.
+        self.columns: Mapping[str, Column] = {
+            "observation": Column(torch.float32, (values,)),
+            "next_observation": Column(torch.float32, (values,)),
+            "action": Column(torch.float32, (len(opened.low),)),
+            "reward": Column(torch.float32),
+            "terminal": Column(torch.bool),
+            "ends": Column(torch.bool),
+        }
         self.episode_steps, self.min_episode_steps = opened.facts.episode_steps, 1
         self.episode_end = "ends"
         size = (opened.name, values, opened.low.tolist(), opened.high.tolist(), self.episode_steps)
@@ -162,8 +170,8 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
             state |= self._returned.after(state, discounted_returns(rewards, ends, self._gamma)[:, None])
         return state
 
-    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        return {name: float(counts.mean()) for name, counts in joined_counts(rollouts).items()}
+    def statistics(self, rollout: Rollout) -> dict[str, float]:
+        return {name: float(counts.mean()) for name, counts in rollout.counts.items()}
 
     def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
         return UniformSampler(replay.size, batch_size)
@@ -191,7 +199,26 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         return self._network.values(critic, encoding.values, actions)
 
     def check_rows(self, ring: Ring) -> str | None:
-        return check_rows(ring, self.episode_steps)
+        # The oldest episode may have lost its first steps.
+        columns = ring.columns
+        steps = 0
+        following: Tensor | None = None
+        for _, slots in slot_ranges(ring.capacity, ring.written - ring.size, ring.written, _ROWS_AT_A_TIME):
+            ends = columns["ends"][slots]
+            if bool((columns["terminal"][slots] & ~ends).any()):
+                return "has episodes that go on after their end"
+            observed, after = columns["observation"][slots], columns["next_observation"][slots]
+            if not torch.equal(observed[1:][~ends[:-1]], after[:-1][~ends[:-1]]) or (
+                following is not None and not torch.equal(observed[0], following)
+            ):
+                return "has steps that do not follow one another"
+            following = None if bool(ends[-1]) else after[-1]
+            last = torch.nonzero(ends)[:, 0].tolist()
+            lengths = np.diff([-1 - steps, *last, len(ends) - 1])
+            if lengths.max() > self.episode_steps:
+                return f"has an episode of more than {self.episode_steps:,} steps"
+            steps = int(lengths[-1])
+        return None if following is None else "does not end with the end of an episode"
 
     def facts(self) -> dict[str, JsonValue]:
         facts: dict[str, JsonValue] = {
@@ -205,32 +232,6 @@ class GymnasiumTask(Task[Tensor, VectorEncoding]):
         return facts
 
 
-def check_rows(ring: Ring, episode_steps: int) -> str | None:
-    """Return a fault (`has ...`) of rows that cannot be whole episodes, or None; the ring is on the CPU.
-
-    The oldest episode may have lost its first steps.
-    """
-    columns = ring.columns
-    steps = 0
-    following: Tensor | None = None
-    for _, slots in slot_ranges(ring.capacity, ring.written - ring.size, ring.written, _ROWS_AT_A_TIME):
-        ends = columns["ends"][slots]
-        if bool((columns["terminal"][slots] & ~ends).any()):
-            return "has episodes that go on after their end"
-        observed, after = columns["observation"][slots], columns["next_observation"][slots]
-        if not torch.equal(observed[1:][~ends[:-1]], after[:-1][~ends[:-1]]) or (
-            following is not None and not torch.equal(observed[0], following)
-        ):
-            return "has steps that do not follow one another"
-        following = None if bool(ends[-1]) else after[-1]
-        last = torch.nonzero(ends)[:, 0].tolist()
-        lengths = np.diff([-1 - steps, *last, len(ends) - 1])
-        if lengths.max() > episode_steps:
-            return f"has an episode of more than {episode_steps:,} steps"
-        steps = int(lengths[-1])
-    return None if following is None else "does not end with the end of an episode"
-
-
 def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
     """Raise InputError if the replay may not hold the transitions of a generation."""
     most = config.population.size * config.evaluation.slices * facts.episode_steps
@@ -240,18 +241,6 @@ def require_capacity(config: Config, facts: EnvironmentFacts) -> None:
             f"({config.population.size} agents x {config.evaluation.slices} episodes x {facts.episode_steps:,} steps): "
             "raise it or lower evaluation.slices."
         )
-
-
-def gymnasium_columns(observation_values: int, action_values: int) -> dict[str, Column]:
-    """Return the replay's columns. The last step of an episode has `ends`, and `terminal` unless it is truncated."""
-    return {
-        "observation": Column(torch.float32, (observation_values,)),
-        "next_observation": Column(torch.float32, (observation_values,)),
-        "action": Column(torch.float32, (action_values,)),
-        "reward": Column(torch.float32),
-        "terminal": Column(torch.bool),
-        "ends": Column(torch.bool),
-    }
 
 
 class RunningMoments:

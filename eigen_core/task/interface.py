@@ -59,7 +59,8 @@ class Rollout:
         """Join the results of consecutive groups of agents; transitions are copied."""
         recorded = [part.transitions for part in parts if part.transitions is not None]
         transitions = {name: torch.cat([rows[name] for rows in recorded]) for name in recorded[0]} if recorded else None
-        return cls(np.concatenate([part.rewards for part in parts]), joined_counts(parts), transitions)
+        counts = {name: np.concatenate([part.counts[name] for part in parts]) for name in parts[0].counts}
+        return cls(np.concatenate([part.rewards for part in parts]), counts, transitions)
 
     def with_more(self, others: "Rollout") -> "Rollout":
         """Append other episodes of the same agents, without their transitions."""
@@ -80,10 +81,6 @@ class Rollout:
     def _of_agents(self) -> dict[str, NDArray[np.float64]]:
         """Return the counts with agents and episodes as two dimensions."""
         return {name: values.reshape(*self.rewards.shape, *values.shape[1:]) for name, values in self.counts.items()}
-
-
-def joined_counts(rollouts: Sequence[Rollout]) -> dict[str, NDArray[np.float64]]:
-    return {name: np.concatenate([rollout.counts[name] for rollout in rollouts]) for name in rollouts[0].counts}
 
 
 class Encoding(Protocol):
@@ -224,10 +221,10 @@ class Task(Protocol[Observed, Encoded]):
         """Return the next `state` after a generation's recorded transitions; this object stays as it is."""
         return self.state
 
-    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
+    def statistics(self, rollout: Rollout) -> dict[str, float]:
         """Return statistics of the episodes for users, by name."""
 
-    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:  # noqa: ARG002
+    def excess(self, rollout: Rollout) -> Excess | None:  # noqa: ARG002
         """Return the excess of the trades over the market; None where there are too few, or no market."""
         return None
 

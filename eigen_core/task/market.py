@@ -17,7 +17,7 @@ from eigen_core.networks import Heads, market_actions
 from eigen_core.networks.actions import ExpectedOutcomes
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import Parameters
-from eigen_core.task.interface import Outcomes, Rollout, joined_counts
+from eigen_core.task.interface import Outcomes, Rollout
 from eigen_core.task.panel import EncodedEpisodes, MarketEncoding, MarketObservation, PanelFacts, PanelTask
 from eigen_core.task.transitions import BlockSampler, EpisodeBatch, rows_of, stored_rewards, stored_steps
 from eigen_core.trading import (
@@ -260,8 +260,8 @@ class MarketTask(PanelTask):
         counted |= {"first_day": days[:, 0], "excess_of_days": beyond, "trades_of_days": summary.bought.sum(dim=-1)}
         return {name: values.cpu().numpy().astype(np.float64) for name, values in counted.items()}
 
-    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        counts = joined_counts(rollouts)
+    def statistics(self, rollout: Rollout) -> dict[str, float]:
+        counts = rollout.counts
         return {
             "trades": float(counts["trades"].mean()),
             "win_rate": float(counts["wins"].sum() / max(counts["trades"].sum(), 1.0)),

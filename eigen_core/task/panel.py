@@ -26,7 +26,7 @@ from eigen_core.networks import AgentNetwork, AssetActions, Heads, MarketEmbeddi
 from eigen_core.networks.encoders import FirstDay, encoder_class
 from eigen_core.networks.layout import FEWEST_ROWS, Parameters, filled_outputs
 from eigen_core.networks.population import agent_groups
-from eigen_core.task.interface import Rollout, Task, TaskData, Transitions, joined_counts
+from eigen_core.task.interface import Rollout, Task, TaskData, Transitions
 from eigen_core.task.replay import Column, Replay
 from eigen_core.task.transitions import (
     EPISODE_END,
@@ -115,7 +115,11 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
 
     def __init__(self, config: Config, panel: Panel, device: torch.device, heads: Heads, actions: AssetActions) -> None:
         require_scale(config, panel.days, self.steps(config))
-        _require_encoder(config, heads)
+        if encoder_class(config.network).block_bound and heads.whole_episodes:
+            raise InputError(
+                f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
+                f"{config.network.encoder} cannot encode together: use network.encoder filter_bank."
+            )
         self.panel = panel
         self.network = AgentNetwork(panel, config, device, heads, actions)
         self.critic_layout = self.network.critic_layout
@@ -177,8 +181,8 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
     def _excess_of(self, counts: Mapping[str, NDArray[np.float64]]) -> Excess | None:
         """Return the excess over the market of episodes with these `Rollout.counts`."""
 
-    def excess(self, rollouts: Sequence[Rollout]) -> Excess | None:
-        return self._excess_of(joined_counts(rollouts))
+    def excess(self, rollout: Rollout) -> Excess | None:
+        return self._excess_of(rollout.counts)
 
     @classmethod
     def open_data(cls, config: Config) -> TaskData:
@@ -290,15 +294,6 @@ class PanelTask(Task[MarketObservation, MarketEncoding]):
             "panel": self.panel.fingerprint,
             "training": asdict(TrainingDays.of(self.panel)),
         }
-
-
-def _require_encoder(config: Config, heads: Heads) -> None:
-    """Refuse an encoder that cannot encode the days of whole episodes for a learner that needs them."""
-    if encoder_class(config.network).block_bound and heads.whole_episodes:
-        raise InputError(
-            f"learner.algorithm {config.learner.algorithm} learns from whole episodes, whose days network.encoder "
-            f"{config.network.encoder} cannot encode together: use network.encoder filter_bank."
-        )
 
 
 def split_table(panel: Panel) -> list[dict[str, str | int]]:

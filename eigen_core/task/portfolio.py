@@ -1,6 +1,6 @@
 """The market as a portfolio: agents decide every day which share of the equity each asset is to have."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +14,7 @@ from eigen_core.config import Config
 from eigen_core.market.panel import Panel
 from eigen_core.networks import AgentNetwork, Heads, portfolio_actions
 from eigen_core.networks.layout import Parameters
-from eigen_core.task.interface import Rollout, joined_counts
+from eigen_core.task.interface import Rollout
 from eigen_core.task.panel import EncodedEpisodes, PanelTask
 from eigen_core.task.transitions import EpisodeBatch, rows_of
 from eigen_core.trading import Prices, mean_excess, newey_west_lags
@@ -86,9 +86,6 @@ def episode_scores(network: AgentNetwork, actor: Parameters, prepared: Tensor, n
         days.append(decide_scores(network, actor, of_day, before, None if noise is None else noise[:, :, day]))
     names = ("scores", "observed", "stored")
     return DecidedScores(**{name: torch.stack([getattr(day, name) for day in days], dim=2) for name in names})
-
-
-_COUNTED = ("turnover", "exposure", "largest_weight")
 
 
 class PortfolioTask(PanelTask):
@@ -169,9 +166,8 @@ class PortfolioTask(PanelTask):
         of_episodes = {name: values.flatten(0, 1).cpu().numpy() for name, values in counts.items()}
         return targets.flatten(0, 1), self._excess_of(of_episodes)
 
-    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        counts = joined_counts(rollouts)
-        return {name: float(counts[name].mean()) for name in _COUNTED}
+    def statistics(self, rollout: Rollout) -> dict[str, float]:
+        return {name: float(rollout.counts[name].mean()) for name in ("turnover", "exposure", "largest_weight")}
 
     def _excess_counts(self, rewards: Tensor, targets: Tensor, days: Tensor) -> dict[str, Tensor]:
         """Return each episode's first day, and its returns from fill to fill in excess of equal weights."""

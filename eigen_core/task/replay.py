@@ -54,7 +54,7 @@ class Replay:
     def __init__(self, capacity: int, columns: Mapping[str, Column], device: torch.device) -> None:
         self._kinds = dict(columns)
         self._columns = {
-            name: _unwritten(device, column.dtype, capacity, *column.shape) for name, column in columns.items()
+            name: unwritten((capacity, *column.shape), column.dtype, device) for name, column in columns.items()
         }
         self.written = 0
         self._shared: dict[str, SharedTensor] = {}
@@ -192,7 +192,7 @@ class Replay:
         self._host = {name: _on_host(self._columns[name], size) for name in named}
 
 
-def _unwritten(device: torch.device, dtype: torch.dtype, *shape: int) -> Tensor:
+def unwritten(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return zeros; on the CPU they take memory only when they are written."""
     return lazy_zeros(shape, dtype) if device.type == "cpu" else torch.zeros(shape, dtype=dtype, device=device)
 

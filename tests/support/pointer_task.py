@@ -1,6 +1,6 @@
 """The task `pointer`: name the number that is shown; the reward is minus the distance. Dense vectors are stored."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -77,8 +77,8 @@ class PointerTask(Task[Tensor, Tensor]):
         totals = rewards.double().reshape(agents, episodes, _STEPS).sum(-1).cpu().numpy()
         return Rollout(totals, {"distance": -totals.flatten() / _STEPS}, rows)
 
-    def statistics(self, rollouts: Sequence[Rollout]) -> dict[str, float]:
-        return {"distance": float(np.concatenate([rollout.counts["distance"] for rollout in rollouts]).mean())}
+    def statistics(self, rollout: Rollout) -> dict[str, float]:
+        return {"distance": float(rollout.counts["distance"].mean())}
 
     def sampler(self, replay: Replay, batch_size: int) -> UniformSampler:
         return UniformSampler(replay.size, batch_size)

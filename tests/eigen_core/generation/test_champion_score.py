@@ -116,7 +116,7 @@ def test_one_agent_that_earns_the_same_everywhere_has_no_error() -> None:
 def played_again(state: TrainingState) -> Excess | None:
     assert state.champion is not None
     rollout = state.task.roll_out(state.champion.weights[None], validation_slices(state)[None])
-    return state.task.excess([rollout])
+    return state.task.excess(rollout)
 
 
 @pytest.mark.parametrize("group_size", [1, 2, 0])

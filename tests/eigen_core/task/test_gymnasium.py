@@ -30,7 +30,6 @@ from eigen_core.generation import (
 )
 from eigen_core.learning import Champion
 from eigen_core.task import open_data
-from eigen_core.task.gymnasium import check_rows
 
 UNEVEN = "gym:uneven_environment:UnevenEnvironment"
 DISCRETE = "gym:uneven_environment:DiscreteEnvironment"
@@ -205,7 +204,7 @@ def test_rewards_are_divided_by_the_deviation_of_discounted_returns() -> None:
 def test_rows_that_episodes_can_leave_are_taken_and_others_are_not() -> None:
     state = advance(begin(uneven()), 3)
     assert state.replay.written > state.replay.capacity
-    assert check_rows(ring_of(state), 9) is None
+    assert state.task.check_rows(ring_of(state)) is None
     slot = next(index for index in range(state.replay.cursor, 95) if not ring_of(state).columns["ends"][index])
     last = (state.replay.cursor - 1) % 95
     for name, index, value, what in (
@@ -216,8 +215,9 @@ def test_rows_that_episodes_can_leave_are_taken_and_others_are_not() -> None:
     ):
         ring = ring_of(state)
         ring.columns[name][index] = value
-        assert re.search(what, str(check_rows(ring, 9))), name
-    assert "more than 1 steps" in str(check_rows(ring_of(state), 1))
+        assert re.search(what, str(state.task.check_rows(ring))), name
+    shorter = begin(uneven(environment={"episode_steps": 1})).task
+    assert "more than 1 steps" in str(shorter.check_rows(ring_of(state)))
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_the_excess_of_an_episode_is_a_year_of_its_days_over_equal_weight_of_the
     panel, start = random_panel(config), 40
     task = PortfolioTask(config, panel, CPU, Heads())
     row = initial_weights(task.network.layouts, 1, config.seed, CPU)
-    excess = task.excess([task.roll_out(row, np.array([[start]]))])
+    excess = task.excess(task.roll_out(row, np.array([[start]])))
     span = range(start, start + task.episode_steps)
     targets = decide_weights(task.network, panel, config, row, span)[0]
     prices = Prices.of_panel(panel, CPU)
