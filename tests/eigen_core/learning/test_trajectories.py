@@ -1,21 +1,50 @@
-"""What is stored equals lists of trajectories, however it comes; what does not fit is refused."""
+"""A trajectory buffer equals lists of trajectories, its advantages a slow loop; what does not fit is refused."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from live_tensors import LiveTensors
 from torch import Tensor
-from trajectory_cases import COLUMNS, CPU, buffer_of, trajectory_of
 
 from eigen_core.common.randomness import keyed_generator
 from eigen_core.learning.trajectories import HostToDevice, Trajectory, TrajectoryBuffer
 from eigen_core.task.replay import Column
+
+CPU = torch.device("cpu")
+COLUMNS = {
+    "observation": Column(torch.float16, (2, 3)),
+    "action": Column(torch.float32, (2,)),
+    "reward": Column(torch.float32),
+    "terminal": Column(torch.bool),
+}
+
+
+def buffer_of(steps: int, agents: int, trajectories: int) -> TrajectoryBuffer:
+    buffer = TrajectoryBuffer(
+        steps, agents, trajectories, COLUMNS, CPU, ["observation"], {"log_probability": Column(torch.float32)}
+    )
+    # What is not stored may be anything.
+    for name in ("observation", "action", "reward", "value", "advantage", "return", "log_probability"):
+        buffer.column(name).fill_(torch.nan)
+    buffer.column("terminal").fill_(True)
+    return buffer
+
+
+def trajectory_of(length: int, *key: int, terminal: bool = True) -> dict[str, Tensor]:
+    generator = keyed_generator(1, length, *key)
+    return {
+        "observation": torch.tensor(generator.standard_normal((length + 1, 2, 3)), dtype=torch.float16),
+        "action": torch.tensor(generator.standard_normal((length, 2)), dtype=torch.float32),
+        "reward": torch.tensor(generator.standard_normal(length), dtype=torch.float32),
+        "terminal": (torch.arange(length) == length - 1) & terminal,
+    }
+
 
 LENGTHS = st.lists(st.integers(1, 12), min_size=1, max_size=12)
 
@@ -140,3 +169,93 @@ def test_what_is_staged_arrives(rows: int, width: int, piece_bytes: int, convert
         staging.copy(source, target[:, 1])
         assert torch.equal(target[:, 1], source.float())
         assert not target[:, 0].any()
+
+
+AGENTS, EACH, STEPS = 3, 2, 300
+
+
+def slow_advantages(
+    trajectory: Trajectory, values: Sequence[float], discount: float, trace_decay: float
+) -> list[float]:
+    """Each as the sum of the discounted temporal-difference errors from its step on."""
+    rewards, ends = trajectory["reward"].tolist(), trajectory["terminal"].tolist()
+    following = [0.0 if ends[step] else values[step + 1] for step in range(len(rewards))]
+    errors = [rewards[step] + discount * following[step] - values[step] for step in range(len(rewards))]
+    estimates = []
+    for first in range(len(rewards)):
+        estimate, weight = 0.0, 1.0
+        for step in range(first, len(rewards)):
+            estimate += weight * errors[step]
+            weight *= discount * trace_decay
+            if ends[step]:
+                break
+        estimates.append(estimate)
+    return estimates
+
+
+def stored(buffer: TrajectoryBuffer, name: str, final: int = 0) -> list[Tensor]:
+    columns = zip(buffer.column(name).T, buffer.lengths, strict=True)
+    return [column[: length + final].double() for column, length in columns]
+
+
+EPISODE = st.tuples(st.integers(1, 25), st.booleans(), st.integers(0, 24))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(EPISODE, min_size=AGENTS * EACH, max_size=AGENTS * EACH), st.floats(0, 1), st.floats(0, 1))
+@example([(length, length % 2 == 0, length // 3) for length in (300, 257, 256, 129, 128, 1)], 0.99, 0.95)
+def test_advantages_and_returns_equal_a_slow_loop(
+    episodes: list[tuple[int, bool, int]], discount: float, trace_decay: float
+) -> None:
+    """Of trajectories that end with a terminal step or not and may have one before; of any group of agents."""
+    trajectories: list[Trajectory] = []
+    for index, (length, ends, inside) in enumerate(episodes):
+        trajectory = trajectory_of(length, index, terminal=ends)
+        trajectory["terminal"] |= torch.arange(length) == inside
+        trajectories.append(trajectory)
+    bits = []
+    for groups in ([slice(0, 3)], [slice(0, 1), slice(1, 3)]):
+        buffer = buffer_of(STEPS, AGENTS, EACH)
+        buffer.update(trajectories)
+        values = 3.0 * keyed_generator(3, STEPS).standard_normal((STEPS + 1, AGENTS * EACH), dtype=np.float32)
+        # What lies beyond an episode may be anything.
+        values[np.arange(STEPS + 1)[:, None] > buffer.lengths] = np.nan
+        buffer.column("value").copy_(torch.from_numpy(values))
+        for agents in groups:
+            buffer.estimate_advantages(discount, trace_decay, agents)
+        estimates, returns = stored(buffer, "advantage"), stored(buffer, "return")
+        for number, own_values in enumerate(stored(buffer, "value", final=1)):
+            slow = slow_advantages(trajectories[number], own_values.tolist(), discount, trace_decay)
+            expected = torch.tensor(slow, dtype=torch.float64)
+            torch.testing.assert_close(estimates[number], expected, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(returns[number], expected + own_values[:-1], rtol=1e-6, atol=1e-6)
+        for agents in groups:
+            buffer.normalise_advantages(agents)
+        normalised = stored(buffer, "advantage")
+        for agent in range(AGENTS):
+            own_steps = slice(agent * EACH, (agent + 1) * EACH)
+            own, found = torch.cat(estimates[own_steps]), torch.cat(normalised[own_steps])
+            scaled = (own - own.mean()) / max(float(own.std(correction=0)), 1e-8)
+            torch.testing.assert_close(found, scaled, rtol=1e-5, atol=1e-6)
+        bits.append(torch.cat([*returns, *normalised]))
+    assert torch.equal(*bits)
+
+
+def test_the_bits_do_not_depend_on_the_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            # Enough for torch to divide the work.
+            buffer = TrajectoryBuffer(130, 400, 1, {name: COLUMNS[name] for name in ("reward", "terminal")}, CPU)
+            rewards = keyed_generator(1).standard_normal((130, 400), dtype=np.float32)
+            buffer.column("reward").copy_(torch.from_numpy(rewards))
+            buffer.finish(np.arange(400) % 131)
+            buffer.estimate_advantages(0.99, 0.95)
+            buffer.normalise_advantages()
+            found.append(buffer.column("advantage").clone())
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
