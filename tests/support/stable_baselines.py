@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 from unittest.mock import patch
 
 import numpy as np
@@ -24,16 +24,25 @@ from eigen_core.learning.interface import learner_settings
 from eigen_core.learning.ppo import EpisodePlan
 from eigen_core.learning.steps import BatchPlan
 from eigen_core.networks.layout import Parameters
+from eigen_core.networks.population import Population
 from eigen_core.task.gymnasium_environment import open_environment
 
 Layers = Mapping[str, Sequence[nn.Linear]]
 
 
-class Taught(NamedTuple):
-    """Parameters of an agent by our names, and means of our curves."""
+Taught = dict[str, Tensor]
+"""Parameters of an agent by our names, and means of our curves."""
 
-    parameters: dict[str, Tensor]
-    curves: dict[str, float]
+
+def parameters_of(state: TrainingState, population: Population, agent: int) -> dict[str, Tensor]:
+    tensors = population.tensors()
+    found = {
+        f"{bank}.{name}": view[0]
+        for bank in ("weights", "targets")
+        if bank in tensors
+        for name, view in _views(state, tensors[bank], agent).items()
+    }
+    return found | {name: tensor[agent] for name, tensor in tensors.items() if name == "log_temperature"}
 
 
 def td3(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
@@ -65,7 +74,7 @@ def td3(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
         model.train(plan.gradient_steps, learner.batch_size)
     found = model.logger.name_to_value
     curves = {"critic_loss": found["train/critic_loss"], "actor_loss": found["train/actor_loss"]}
-    return Taught({**_taken("weights", weights), **_taken("targets", targets)}, curves)
+    return _taken("weights", weights) | _taken("targets", targets) | _tensors(curves)
 
 
 def sac(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
@@ -86,7 +95,7 @@ def sac(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
     weights = {**_critics(model.critic), **hidden, "actor.action": [model.actor.mu, model.actor.log_std]}
     targets = _critics(model.critic_target)
     _put(weights, _views(state, state.population.weights, agent))
-    _put(targets, state.task.critic_layout.views(state.population.state["targets"][agent : agent + 1]))
+    _put(targets, _views(state, state.population.state["targets"], agent))
     model.replay_buffer = _Batches(model, state, agent, plan)
     with _gaussian_noise(*(_drawn(state, agent, plan, purpose) for purpose in ("actions", "next actions"))):
         model.train(plan.gradient_steps, learner.batch_size)
@@ -97,7 +106,7 @@ def sac(state: TrainingState, agent: int, plan: BatchPlan) -> Taught:
         "temperature": found["train/ent_coef"],
     }
     temperature = {"log_temperature": model.log_ent_coef.detach()}
-    return Taught({**_taken("weights", weights), **_taken("targets", targets), **temperature}, curves)
+    return _taken("weights", weights) | _taken("targets", targets) | temperature | _tensors(curves)
 
 
 def ppo(state: TrainingState, agent: int, plan: EpisodePlan) -> Taught:
@@ -142,7 +151,7 @@ def ppo(state: TrainingState, agent: int, plan: EpisodePlan) -> Taught:
         "clipped_share": found["train/clip_fraction"],
     }
     spread = {"weights.actor.action.log_std": policy.log_std.detach()}
-    return Taught({**_taken("weights", weights), **spread}, curves)
+    return _taken("weights", weights) | spread | _tensors(curves)
 
 
 class _Batches:
@@ -238,10 +247,15 @@ def _critics(critic: Any) -> dict[str, list[nn.Linear]]:
     }
 
 
+def _tensors(curves: Mapping[str, float]) -> dict[str, Tensor]:
+    return {name: torch.tensor(mean) for name, mean in curves.items()}
+
+
 def _views(state: TrainingState, bank: Tensor, agent: int) -> Parameters:
-    task, row = state.task, bank[agent : agent + 1]
-    split = task.critic_layout.size
-    return {**task.critic_layout.views(row[:, :split]), **task.actor_layout.views(row[:, split:])}
+    critic, row = state.task.critic_layout, bank[agent : agent + 1]
+    views = critic.views(row[:, : critic.size])
+    # SAC has no target actor.
+    return views if row.shape[1] == critic.size else views | state.task.actor_layout.views(row[:, critic.size :])
 
 
 @torch.no_grad()
