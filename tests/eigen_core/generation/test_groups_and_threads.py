@@ -92,13 +92,19 @@ def test_with_several_purchases_a_day_groups_and_threads_change_no_bit(rank: str
     assert bits(2, **several | {"population": {"group_size": 2}}) == expected
 
 
-@pytest.mark.parametrize(("encoder", "learner"), [("tcn", "ddpg"), *(("filter_bank", name) for name in LEARNERS)])
+SIXTEEN = [(encoder, "ddpg", precision) for encoder in ("filter_bank", "tcn") for precision in ("float32", "bfloat16")]
+
+
+@pytest.mark.parametrize(
+    ("encoder", "learner", "precision"),
+    [*SIXTEEN, *(("filter_bank", name, "float32") for name in LEARNERS if name != "ddpg")],
+)
 @pytest.mark.thorough
-def test_sixteen_agents_in_groups_of_any_size(encoder: str, learner: str) -> None:
+def test_sixteen_agents_in_groups_of_any_size(encoder: str, learner: str, precision: str) -> None:
     def sixteen(threads: int, group_size: int) -> dict[str, Any]:
         return bits(
             threads,
-            network={"encoder": encoder, **WIDE},
+            network={"encoder": encoder, "precision": precision, **WIDE},
             population={"size": 16, "group_size": group_size},
             trading=SHORT,
             learner=learner_with(learner, gradient_steps=1, accumulation_steps=2),

@@ -6,14 +6,15 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
-from science_cases import random_panel, small_config
-from training_cases import advance, content_of, market_of, small_state
+from numpy.typing import NDArray
+from record_cases import telemetry
+from science_cases import LEARNERS_OF_ANY_TASK, random_panel, small_config
+from training_cases import advance, begun, content_of, market_of, small_state
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.records import Telemetry
+from eigen_core.common.randomness import keyed_generator
 from eigen_core.generation import TrainingState, evaluate, evolve, record_telemetry, snapshot, start_training, train
 from eigen_core.generation.phases import training_slices
 from eigen_core.reporting import training_frame
@@ -24,20 +25,15 @@ def weights_of(state: TrainingState) -> torch.Tensor:
     return state.population.weights.clone()
 
 
-def test_equal_seeds_give_equal_runs_and_other_seeds_other_ones() -> None:
-    first, second, other = (content_of(advance(small_state(seed=seed), 3)) for seed in (3, 3, 4))
-    assert first == second
-    for name in ("population", "replay", "champion"):
-        assert first[name] != other[name]
-
-
-def test_a_run_reads_and_moves_no_global_generator() -> None:
-    expected = content_of(advance(small_state(), 2))
+def test_the_seed_decides_a_run_and_no_global_generator_does() -> None:
+    first, other = (content_of(advance(small_state(seed=seed), 3)) for seed in (3, 4))
     with torch.random.fork_rng(devices=[]):
         torch.random.manual_seed(99)
         before = torch.random.get_rng_state()
-        assert content_of(advance(small_state(), 2)) == expected
+        assert content_of(advance(small_state(seed=3), 3)) == first
         assert torch.equal(torch.random.get_rng_state(), before)
+    for name in ("population", "replay", "champion"):
+        assert first[name] != other[name]
 
 
 def test_a_history_says_what_happened() -> None:
@@ -91,6 +87,43 @@ def test_replayed_transitions_are_those_of_the_training_episodes() -> None:
     rewards = state.replay.tensors()["reward"].double().reshape(5, 2, 12).sum(dim=2).cpu()
     assert state.evaluated is not None
     np.testing.assert_allclose(rewards.amin(dim=1), state.evaluated.fitness, rtol=1e-6, atol=1e-3)
+
+
+OFF_POLICY = sorted(set(LEARNERS_OF_ANY_TASK) - {"ppo"})
+ENDLESS: dict[str, Any] = {
+    "task": "gym:uneven_environment:EndlessEnvironment",
+    "environment": {"episode_steps": 9},
+    "exploration": {"random_steps": 91},
+}
+RANDOM: dict[str, Any] = {"exploration": {"random_steps": 171}}
+PORTFOLIO: dict[str, Any] = {**RANDOM, "task": "portfolio", "portfolio": {"initial_speed": 0.1}}
+
+
+def drawn(state: TrainingState, generation: int) -> NDArray[np.float64]:
+    shape = state.task.noise_shape(state.config.evaluation.slices)
+    generators = [
+        keyed_generator(state.config.seed, generation, "evaluate", agent, "random actions") for agent in range(5)
+    ]
+    return np.concatenate([generator.uniform(-1.0, 1.0, shape) for generator in generators])
+
+
+@pytest.mark.parametrize("algorithm", OFF_POLICY)
+@pytest.mark.parametrize("sections", [ENDLESS, RANDOM, PORTFOLIO], ids=["gym", "market", "portfolio"])
+def test_as_many_generations_as_it_takes_are_played_at_random(sections: dict[str, Any], algorithm: str) -> None:
+    state = begun(small_config(**sections, learner={"algorithm": algorithm}))
+    for generation in range(1, 4):
+        before = state.replay.written
+        result = evaluate(state)
+        rows = torch.arange(before, state.replay.written) % state.replay.capacity
+        stored = state.replay.pick(rows, "action")["action"]
+        actions = (state.task.box.actions(stored) if algorithm == "sac" else stored).double().cpu().numpy()
+        low, high = (bound.double().cpu().numpy() for bound in (state.task.box.low, state.task.box.high))
+        expected = low + (high - low) * (1.0 + drawn(state, generation)) / 2.0
+        plays_at_random = generation <= 2
+        assert np.allclose(actions, expected.reshape(actions.shape), atol=1e-5) == plays_at_random
+        assert (result.fitness.tolist() == result.validations.tolist()) == plays_at_random
+        train(state)
+        evolve(state)
 
 
 def test_until_the_minimum_is_reached_only_evolution_changes_weights() -> None:
@@ -161,76 +194,53 @@ def test_where_no_block_has_enough_different_days_nothing_is_learned() -> None:
 
 def test_a_snapshot_is_taken_between_generations_only() -> None:
     state = small_state()
-    for phase in (None, evaluate, train):
+    for phase in (None, evaluate, train, evolve, evaluate):
         if phase is not None:
             phase(state)
-        with pytest.raises(RuntimeError, match="only between two generations"):
-            snapshot(state)
-    evolve(state)
-    assert snapshot(state).generation == 1
-    evaluate(state)
-    with pytest.raises(RuntimeError, match="only between two generations"):
-        snapshot(state)
+        if phase is evolve:
+            assert snapshot(state).generation == 1
+        else:
+            with pytest.raises(RuntimeError, match="only between two generations"):
+                snapshot(state)
 
 
-TOO_MUCH: list[tuple[dict[str, Any], str]] = [
+PPO: dict[str, Any] = {"learner": {"algorithm": "ppo"}}
+BOUNDLESS: dict[str, Any] = {"trading": {"max_coefficient": None}}
+IMPOSSIBLE: list[tuple[dict[str, Any], str]] = [
     ({"replay": {"capacity": 119}}, r"replay\.capacity 119 is below the 120 transitions"),
     ({"learner": {"batch_size": 99}}, r"learner\.batch_size 99 .* training has 98"),
     ({"network": {"encoder": "tcn"}, "learner": {"block_days": 7}}, r"learner\.block_days 7 must be above"),
     ({"market": {"window": 110}}, "window 110 needs at least 181 days"),
+    ({**RANDOM, **PPO}, r"exploration\.random_steps 171: PPO learns from what its own policy played"),
+    ({**RANDOM, **BOUNDLESS}, r"trading\.max_coefficient is empty, no bound: give a bound"),
+    ({"replay": {"actions": "float16"}, **BOUNDLESS}, r"replay\.actions float16 .* trading\.max_coefficient is empty"),
 ]
 
 
-@pytest.mark.parametrize(("sections", "message"), TOO_MUCH)
-def test_what_does_not_fit_the_panel_is_refused_with_a_sentence(sections: dict[str, Any], message: str) -> None:
-    panel = random_panel(small_config())
-    assert panel.days == 160
-    with pytest.raises(InputError, match=message) as refusal:
-        start_training(small_config(**sections), panel)
-    assert 1 <= str(refusal.value).count(". ") + str(refusal.value).endswith(".") <= 2
+@pytest.mark.parametrize(("sections", "message"), IMPOSSIBLE)
+def test_what_no_run_can_train_is_refused(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises((InputError, ValueError), match=message):
+        small_state(**sections)
 
 
 def test_what_just_fits_is_taken() -> None:
-    panel = random_panel(small_config())
     for sections in (
         {"replay": {"capacity": 120}},
         {"network": {"encoder": "tcn"}, "learner": {"block_days": 8}},
         {"network": {"encoder": "tcn"}, "learner": {"block_days": 0}},
     ):
-        state = advance(start_training(small_config(**sections), panel), 2)
-        assert state.history[-1].learning is not None
-
-
-@pytest.mark.cpu
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_refused() -> None:
-    config = small_config(device="cuda")
-    with pytest.raises(InputError, match="torch finds no GPU"):
-        start_training(config, random_panel(config))
-
-
-def telemetry_of(generation: int, seconds: float) -> Telemetry:
-    return Telemetry(
-        generation=generation,
-        evaluate_seconds=seconds,
-        train_seconds=1.0,
-        evolve_seconds=0.5,
-        rss_bytes=10,
-        rss_peak_bytes=20,
-    )
+        assert advance(small_state(**sections), 2).history[-1].learning is not None
 
 
 def test_telemetry_is_kept_once_a_generation_and_shown_beside_the_history() -> None:
     state = advance(small_state(), 2)
     assert len(training_frame(state)) == 2
     for generation, seconds in ((1, 1.0), (2, 2.0), (2, 3.0)):
-        record_telemetry(state, telemetry_of(generation, seconds))
-    assert [(one.generation, one.seconds) for one in state.telemetry] == [(1, 2.5), (2, 4.5)]
+        record_telemetry(state, telemetry(generation).model_copy(update={"evaluate_seconds": seconds}))
+    assert [(one.generation, one.evaluate_seconds) for one in state.telemetry] == [(1, 1.0), (2, 3.0)]
     frame = training_frame(state)
-    assert isinstance(frame, pd.DataFrame)
-    assert len(frame) == 2
     assert frame["best_fitness"].tolist() == [record.best_fitness for record in state.history]
-    assert frame["seconds"].tolist() == [2.5, 4.5]
+    assert frame["seconds"].tolist() == [one.seconds for one in state.telemetry]
 
 
 def test_a_state_that_nothing_needs_any_more_is_freed_at_once_with_what_it_holds() -> None:
