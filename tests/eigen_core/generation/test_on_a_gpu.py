@@ -1,5 +1,7 @@
 """Whole generations on a stand-in for a GPU: nothing mixes devices, and the values are those of the processor."""
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -16,22 +18,6 @@ from eigen_core.task import open_data, task_class
 
 pytestmark = pytest.mark.cpu
 
-CASES = [
-    (learner, encoder)
-    for learner in registry.LEARNERS
-    for encoder in ("filter_bank", "tcn")
-    if (learner, encoder) != ("ppo", "tcn")
-]
-
-USUAL = [("ddpg", "tcn"), ("counterfactual", "filter_bank")]
-
-
-def marks_of(learner: str, encoder: str) -> list[pytest.MarkDecorator]:
-    """One encoder for each learner is enough but nightly."""
-    if (learner, encoder) in USUAL:
-        return []
-    return [pytest.mark.thorough] if encoder == "filter_bank" else [pytest.mark.thorough, pytest.mark.slow]
-
 
 # What a GPU would choose by bytes is given, so that sums have the same order.
 def sections(learner: str, encoder: str) -> dict[str, Any]:
@@ -41,6 +27,18 @@ def sections(learner: str, encoder: str) -> dict[str, Any]:
         "population": {"size": 3},
         "threads": 1,
     }
+
+
+def cases() -> Iterator[Any]:
+    """One encoder for each learner is enough but nightly."""
+    for learner, encoder in product(registry.LEARNERS, ("filter_bank", "tcn")):
+        marks = [pytest.mark.thorough] if encoder == "filter_bank" else [pytest.mark.thorough, pytest.mark.slow]
+        quick = (learner, encoder) in (("ddpg", "tcn"), ("counterfactual", "filter_bank"))
+        if (learner, encoder) != ("ppo", "tcn"):
+            yield pytest.param(sections(learner, encoder), id=f"{learner}-{encoder}", marks=[] if quick else marks)
+    for method in registry.METHODS:
+        evolution = {"evolution": method_with(method, sync_generations=1), "population": {"size": 10}}
+        yield pytest.param(sections("ddpg", "filter_bank") | evolution, id=method, marks=pytest.mark.thorough)
 
 
 # Of the operators that raise on a GPU in torch's deterministic mode (`torch.use_deterministic_algorithms`), those that
@@ -69,15 +67,12 @@ def name_of(operator: Any) -> str:
     return str(operator).split(".")[1]
 
 
-@pytest.mark.parametrize(
-    ("learner", "encoder"),
-    [pytest.param(*case, marks=marks_of(*case)) for case in CASES],
-)
-def test_generations_are_deterministic_and_have_the_bits_of_the_processor(learner: str, encoder: str) -> None:
-    expected = content_of(advance(small_state(device="cpu", **sections(learner, encoder)), 2))
+@pytest.mark.parametrize("settings", cases())
+def test_generations_are_deterministic_and_have_the_bits_of_the_processor(settings: dict[str, Any]) -> None:
+    expected = content_of(advance(small_state(device="cpu", **settings), 2))
     names = set[str]()
     with stand_in_gpu(lambda operator, *_: names.add(name_of(operator))):
-        state = advance(small_state(device="cuda", **sections(learner, encoder)), 2)
+        state = advance(small_state(device="cuda", **settings), 2)
         assert torch.are_deterministic_algorithms_enabled()
         assert {tensor.device for tensor in state.population.tensors().values()} == {GPU}
         assert content_of(state) == expected
@@ -106,16 +101,6 @@ def test_an_environment_computes_deterministically_too() -> None:
     with stand_in_gpu():
         task_class(config)(config, open_data(config).content, GPU, Heads())
         assert torch.are_deterministic_algorithms_enabled()
-
-
-@pytest.mark.parametrize("method", list(registry.METHODS))
-@pytest.mark.thorough
-def test_every_population_method_breeds_there(method: str) -> None:
-    evolution: dict[str, Any] = {"evolution": method_with(method, sync_generations=1), "population": {"size": 10}}
-    expected = content_of(advance(small_state(device="cpu", **sections("ddpg", "filter_bank") | evolution), 2))
-    with stand_in_gpu():
-        found = content_of(advance(small_state(device="cuda", **sections("ddpg", "filter_bank") | evolution), 2))
-    assert found == expected
 
 
 def test_a_run_moves_there_and_says_that_bits_may_differ(caplog: pytest.LogCaptureFixture) -> None:

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from record_cases import telemetry
 from science_cases import random_panel, small_config
-from training_cases import advance, content_of, market_of, saved_of, small_state
+from training_cases import advance, begun, content_of, market_of, saved_of, small_state
 
 from eigen_core.checkpoint.integrity import UnfitSnapshotError, checksummed
 from eigen_core.checkpoint.manifest import Manifest, manifest_bytes, parse_manifest
@@ -20,12 +21,10 @@ from eigen_core.checkpoint.ring import Ring
 from eigen_core.checkpoint.run_directory import RunDirectory
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.common.errors import InputError
-from eigen_core.common.records import Telemetry
 from eigen_core.config import Config
 from eigen_core.config.stored import config_from_stored
 from eigen_core.generation import TrainingState, record_telemetry, restore, snapshot, snapshot_form, start_training
 from eigen_core.machine.arithmetic import arithmetic_of
-from eigen_core.market import Panel
 from eigen_core.task.transitions import check_rows
 
 KINDS: list[dict[str, Any]] = [
@@ -40,26 +39,11 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
-def saved_and_loaded(state: TrainingState, run: RunDirectory, config: Config, panel: Panel) -> TrainingState:
-    run.save(snapshot(state))
-    reopened = RunDirectory.open(run.root, run.name)
-    same_config = Config.model_validate(reopened.config)
-    assert same_config == config
-    restored = start_training(same_config, panel)
-    loaded = reopened.load_newest(snapshot_form(restored), partial(restore, restored))
+def loaded_from(run: RunDirectory, state: TrainingState) -> list[str]:
+    """Restore a state from the newest generation that fits; return the sentences about those passed over."""
+    loaded = RunDirectory.open(run.root, run.name).load_newest(snapshot_form(state), partial(restore, state))
     assert loaded is not None
-    assert loaded.damages == []
-    return restored
-
-
-def restored_from(saved: Snapshot, config: Config) -> TrainingState:
-    state = start_training(config, random_panel(config))
-    restore(state, saved)
-    return state
-
-
-def new_run(folder: Path, config: Config) -> RunDirectory:
-    return RunDirectory.create(folder, "run", config.model_dump(mode="json"))
+    return [str(damage) for damage in loaded.damages]
 
 
 @pytest.mark.parametrize("sections", KINDS)
@@ -67,15 +51,16 @@ def test_a_run_that_stops_after_every_generation_ends_as_one_that_never_does(
     tmp_path: Path, sections: dict[str, Any]
 ) -> None:
     config = small_config(**sections)
-    run = new_run(tmp_path, config)
-    undisturbed = start_training(config, random_panel(config))
-    stopping = start_training(config, random_panel(config))
+    run = RunDirectory.create(tmp_path, "run", config.model_dump(mode="json"))
+    undisturbed, stopping = begun(config), begun(config)
     for generation in range(1, 5):
         for state in (undisturbed, stopping):
             advance(state, 1)
-            seconds = {f"{phase}_seconds": 0.1 * generation for phase in ("evaluate", "train", "evolve")}
-            record_telemetry(state, Telemetry(generation=generation, rss_bytes=5, rss_peak_bytes=6, **seconds))
-        stopping = saved_and_loaded(stopping, run, config, random_panel(config))
+            record_telemetry(state, telemetry(generation))
+        run.save(snapshot(stopping))
+        stopping = begun(Config.model_validate(RunDirectory.open(run.root, run.name).config))
+        assert stopping.config == config
+        assert loaded_from(run, stopping) == []
         assert content_of(stopping) == content_of(undisturbed)
     for name, tensor in undisturbed.population.tensors().items():
         assert torch.equal(stopping.population.tensors()[name], tensor)
@@ -83,8 +68,8 @@ def test_a_run_that_stops_after_every_generation_ends_as_one_that_never_does(
     assert stopping.replay.capacity == undisturbed.replay.capacity
 
 
-def reseal(run: RunDirectory, manifest: Manifest, **fields: Any) -> None:
-    """Replace a manifest by one that says something else; what is None is left out."""
+def replaced_with(run: RunDirectory, manifest: Manifest, **fields: Any) -> Manifest:
+    """Replace a manifest by one with other fields, and return it; a field that is None is left out."""
     (run.path / manifest.name).unlink()
     changed = {**manifest.model_dump(mode="json", exclude={"checksum"}), **fields}
     content = checksummed({name: value for name, value in changed.items() if (name, value) != ("computed_by", None)})
@@ -92,39 +77,26 @@ def reseal(run: RunDirectory, manifest: Manifest, **fields: Any) -> None:
     assert isinstance(found, Manifest)
     assert manifest_bytes(found) == content
     (run.path / found.name).write_bytes(content)
-
-
-def said_on_resume(run: RunDirectory, config: Config, caplog: pytest.LogCaptureFixture) -> list[str]:
-    state = start_training(config, random_panel(config))
-    caplog.clear()
-    assert RunDirectory.open(run.root, run.name).load_newest(snapshot_form(state), partial(restore, state)) is not None
-    return [record.getMessage() for record in caplog.records]
+    return found
 
 
 @pytest.mark.cpu
 def test_a_resume_on_another_processor_says_that_bits_may_differ(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    config = small_config()
-    run = new_run(tmp_path, config)
+    run = RunDirectory.create(tmp_path, "run", {})
     manifest = run.save(snapshot(advance(small_state(), 1))).manifest
     here = arithmetic_of(torch.device("cpu"))
     assert manifest.computed_by == here
-    assert said_on_resume(run, config, caplog) == []
-    reseal(run, manifest, computed_by={**here.model_dump(), "processor": "Another"})
-    (said,) = said_on_resume(run, config, caplog)
+    # Manifests of earlier versions do not name it.
+    for computed_by in (here.model_dump(), None, {**here.model_dump(), "processor": "Another"}):
+        assert caplog.messages == []
+        manifest = replaced_with(run, manifest, computed_by=computed_by)
+        assert loaded_from(run, small_state()) == []
+    (said,) = caplog.messages
     assert f"Generation 1 was computed by Another with {here.instructions}" in said
     assert f"and {here} continues it: bits may differ" in said
     assert "instructions=avx2" in said
-
-
-def test_a_manifest_that_does_not_name_what_computed_it_can_be_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    config = small_config()
-    run = new_run(tmp_path, config)
-    reseal(run, run.save(snapshot(advance(small_state(), 1))).manifest, computed_by=None)
-    assert said_on_resume(run, config, caplog) == []
 
 
 def test_another_panel_is_refused() -> None:
@@ -143,9 +115,10 @@ def test_a_run_whose_replay_holds_days_of_settlement_goes_on() -> None:
     stored = {**config.model_dump(mode="json"), "format_version": 4}
     del stored["replay"]["settlement_days"]
     assert config_from_stored(stored) == config
-    state = advance(start_training(config, random_panel(config)), 1)
+    state = advance(begun(config), 1)
     assert state.replay.size == 5 * 2 * config.trading.episode_days
-    resumed = restored_from(saved_of(state), config_from_stored(stored))
+    resumed = begun(config_from_stored(stored))
+    restore(resumed, saved_of(state))
     assert content_of(advance(resumed, 1)) == content_of(advance(state, 1))
 
 
@@ -181,22 +154,16 @@ def snapshot_in(content: SimpleNamespace) -> Snapshot:
     )
 
 
-@pytest.fixture
-def saved() -> list[Snapshot]:
-    """Snapshots of three generations; the ring is full after the third. The first one is at index 0."""
-    return _saved()
-
-
 # Not a fixture of the module: those are made before the device of a test is there.
 @cache
-def _saved() -> list[Snapshot]:
+def saved() -> list[Snapshot]:
+    """Snapshots of three generations; the ring is full after the third. The first one is at index 0."""
     state = fresh()
     return [snapshot_in(content_in(snapshot(advance(state, 1)))) for _ in range(GENERATIONS)]
 
 
 def fresh() -> TrainingState:
-    config = small_config(replay={"capacity": 300})
-    return start_training(config, random_panel(config))
+    return small_state(replay={"capacity": 300})
 
 
 def put(place: str, value: object) -> Change:
@@ -218,22 +185,8 @@ def fill(place: str, value: float, slot: int = 7) -> Change:
     return change
 
 
-def short_history(content: SimpleNamespace) -> None:
-    del content.history[0]
-
-
 def telemetry_out_of_order(content: SimpleNamespace) -> None:
-    seconds = {f"{phase}_seconds": 0.1 for phase in ("evaluate", "train", "evolve")}
-    record = {"generation": 2, **seconds, "rss_bytes": 1, "rss_peak_bytes": 1}
-    content.telemetry = [record, {**record, "generation": 1}]
-
-
-def one_day_later(content: SimpleNamespace) -> None:
-    content.columns["day"] += 1
-
-
-def another_first_day(content: SimpleNamespace) -> None:
-    content.columns["day"][:5] -= 1
+    content.telemetry = [telemetry(generation).model_dump(mode="json") for generation in (2, 1)]
 
 
 def rotated(content: SimpleNamespace) -> None:
@@ -244,15 +197,11 @@ def fewer_agents(content: SimpleNamespace) -> None:
     content.population = {name: held[:2] for name, held in content.population.items()}
 
 
-def of_an_older_generation(content: SimpleNamespace) -> None:
-    content.generation -= 1
-
-
 VALUES: list[tuple[Change, str]] = [
     (put("state.noise_scale", -0.1), "state.json has an unexpected form (noise_scale: "),
     (put("state.generation", 2), "state.json is not of generation 3"),
     (put("state.more", 1), "state.json has an unexpected form (more: "),
-    (short_history, "history.json does not hold one record for each generation from 1 to 3"),
+    (lambda content: content.history.pop(0), "history.json does not hold one record for each generation from 1 to 3"),
     (put("history.1.generation", 7), "history.json does not hold one record for each generation"),
     (put("history.1.fitness", [1.0, 2.0]), "history.json is not about 5 agents"),
     (put("history.0.champion_agent", 99), "history.json names an agent"),
@@ -277,12 +226,15 @@ VALUES: list[tuple[Change, str]] = [
     (fill("columns.reward", 5.0), "replay is not the one that the history names"),
     (fill("columns.day", -1), "replay has days of episodes that do not begin on days 7 to"),
     (fill("columns.day", 100_000), "replay has days of episodes that do not begin on days 7 to"),
-    (another_first_day, "replay has "),
-    (one_day_later, "replay "),
+    (lambda content: content.columns["day"][:5].sub_(1), "replay has "),
+    (lambda content: content.columns["day"].add_(1), "replay "),
     (fill("columns.step", 30_000), "replay has steps out of their order"),
     (fill("columns.terminal", True, 8), "replay does not end its episodes with their last step"),
     (rotated, "replay has steps out of their order"),
-    (of_an_older_generation, "history.json does not hold one record for each generation from 1 to 2"),
+    (
+        lambda content: setattr(content, "generation", 2),
+        "history.json does not hold one record for each generation from 1 to 2",
+    ),
 ]
 
 FORMS: list[tuple[Change, str]] = [
@@ -308,8 +260,8 @@ FORMS: list[tuple[Change, str]] = [
 
 
 @pytest.mark.parametrize(("change", "sentence"), VALUES, ids=[sentence[:60] for _, sentence in VALUES])
-def test_what_no_run_can_have_left_is_refused(saved: list[Snapshot], change: Change, sentence: str) -> None:
-    content = content_in(saved[-1])
+def test_what_no_run_can_have_left_is_refused(change: Change, sentence: str) -> None:
+    content = content_in(saved()[-1])
     change(content)
     state = fresh()
     before = content_of(state)
@@ -322,55 +274,48 @@ def test_what_no_run_can_have_left_is_refused(saved: list[Snapshot], change: Cha
 
 @pytest.mark.parametrize(("change", "sentence"), [*FORMS, VALUES[0], VALUES[3]])
 def test_an_older_generation_is_used_and_the_newer_one_named(
-    saved: list[Snapshot],
-    tmp_path: Path,
-    change: Change,
-    sentence: str,
-    caplog: pytest.LogCaptureFixture,
+    tmp_path: Path, change: Change, sentence: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    content = content_in(saved[-1])
+    content = content_in(saved()[-1])
     change(content)
     run = RunDirectory.create(tmp_path, "run", small_config().model_dump(mode="json"))
-    for found in (*saved[:-1], snapshot_in(content)):
+    for found in (*saved()[:-1], snapshot_in(content)):
         run.save(found)
     state = fresh()
     with caplog.at_level(logging.WARNING):
-        loaded = RunDirectory.open(tmp_path, "run").load_newest(snapshot_form(state), partial(restore, state))
-    assert loaded is not None
-    (damage,) = loaded.damages
-    assert str(damage).startswith(f"generation 3: {sentence}")
-    assert str(damage) in caplog.text
+        (damage,) = loaded_from(run, state)
+    assert damage.startswith(f"generation 3: {sentence}")
+    assert damage in caplog.text
     assert content_of(state) == content_of(advance(fresh(), 2))
 
 
-def test_retention_does_not_count_on_a_generation_that_was_passed_over(saved: list[Snapshot], tmp_path: Path) -> None:
+def test_retention_does_not_count_on_a_generation_that_was_passed_over(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "run", {})
-    for found in (saved[0], saved[1], replace(saved[2], generation=9)):
+    for found in (saved()[0], saved()[1], replace(saved()[2], generation=9)):
         run.save(found)
     state = fresh()
-    form = snapshot_form(state)
-    loaded = run.load_newest(form, partial(restore, state))
-    assert loaded is not None
-    assert loaded.manifest.generation == 2
+    # `run` itself knows which generation it passed over.
+    assert run.load_newest(snapshot_form(state), partial(restore, state)) is not None
+    assert state.generation == 2
     run.save(snapshot(advance(state, 1)))
     run.clean(keep_last=1, keep_every=0, champion_generation=3)
-    reopened = RunDirectory.open(tmp_path, "run").load_newest(form, partial(restore, fresh()))
-    assert reopened is not None
-    assert reopened.manifest.generation == 3
+    reopened = fresh()
+    loaded_from(run, reopened)
+    assert reopened.generation == 3
 
 
-def test_rows_are_looked_at_in_pieces_as_at_once(saved: list[Snapshot], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_looked_at_in_pieces_as_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode whose days do not follow one another is found wherever it lies, also across the ring's end."""
     state = fresh()
     panel, days = market_of(state).panel, state.config.trading.trading_days
     starts = panel.starts(panel.splits.train, state.config)
-    ring = saved[-1].ring
+    ring = saved()[-1].ring
     assert ring is not None
     for pieces in (1, 3, 50, 1 << 18):
         monkeypatch.setattr("eigen_core.task.transitions._ROWS_AT_A_TIME", pieces)
         assert check_rows(ring, starts, days) is None
     for slot in range(0, ring.capacity, 23):
-        changed = content_in(saved[-1])
+        changed = content_in(saved()[-1])
         fill("columns.day", float(ring.columns["day"][slot]) - 1, slot)(changed)
         wrong = snapshot_in(changed).ring
         assert wrong is not None
