@@ -1,17 +1,21 @@
-"""Whole generations on a stand-in for a GPU: nothing mixes devices, and the values are those of the processor."""
+"""Whole generations on a stand-in for a GPU: no mixed devices, bits of the processor, waits that do not grow."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
 import pytest
 import torch
 from science_cases import learner_with, method_with, random_panel, small_config
-from stand_in_gpu import GPU, stand_in_gpu
+from stand_in_gpu import GPU, GpuTensor, Operator, stand_in_gpu, waits
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
 from training_cases import advance, content_of, small_state
 
-from eigen_core.config import registry
-from eigen_core.generation import restore, snapshot
+from eigen_core.config import merge, registry
+from eigen_core.generation import TrainingState, evaluate, restore, snapshot, train
 from eigen_core.judging.backtest import MarketBacktest, PortfolioBacktest, TaskBacktest
 from eigen_core.networks import Heads
 from eigen_core.task import open_data, task_class
@@ -67,7 +71,7 @@ def name_of(operator: Any) -> str:
     return str(operator).split(".")[1]
 
 
-@pytest.mark.parametrize("settings", cases())
+@pytest.mark.parametrize("settings", list(cases()))
 def test_generations_are_deterministic_and_have_the_bits_of_the_processor(settings: dict[str, Any]) -> None:
     expected = content_of(advance(small_state(device="cpu", **settings), 2))
     names = set[str]()
@@ -112,3 +116,61 @@ def test_a_run_moves_there_and_says_that_bits_may_differ(caplog: pytest.LogCaptu
         advance(state, 1)
     assert "Stand-in with 9.0, cuBLAS" in caplog.text
     assert "bits may differ" in caplog.text
+
+
+_SMALL = {"device": "cuda", "threads": 1, "replay": {"minimum": 1}, "learner": {"gradient_steps": 2}}
+
+
+def is_sent(args: tuple[Any, ...], result: Any) -> bool:
+    from_host = any(
+        isinstance(leaf, Tensor) and not isinstance(leaf, GpuTensor) and leaf.dim() for leaf in tree_leaves(args)
+    )
+    return from_host and isinstance(result, GpuTensor)
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """A machine with the stand-in; counts how often the host waits for it, and sends to it."""
+    counts: Counter[str] = Counter()
+
+    def watch(operator: Operator, args: tuple[Any, ...], _: dict[str, Any], result: Any) -> None:
+        counts["waits"] += waits(operator, args, result)
+        counts["sends"] += is_sent(args, result)
+
+    with stand_in_gpu(watch):
+        yield counts
+
+
+def waits_of(phases: Callable[[TrainingState], object], **sections: Any) -> int:
+    with counted() as counts:
+        phases(small_state(**merge(_SMALL, sections)))
+    return counts["waits"]
+
+
+def test_phases_wait_as_often_however_many_agents_and_days_there_are() -> None:
+    def generations(size: int) -> int:
+        return waits_of(lambda state: advance(state, 2), population={"size": size})
+
+    def whole_episodes(days: int) -> int:
+        return waits_of(evaluate, trading={"observe_portfolio": False, "trading_days": days})
+
+    # The first time a process also tries whether bits depend on groups.
+    generations(3)
+    assert generations(3) == generations(8)
+    assert whole_episodes(10) == whole_episodes(15)
+
+
+@pytest.mark.parametrize("learner", ["ddpg", "td3", "sac", "counterfactual"])
+def test_a_train_phase_waits_and_sends_as_often_however_many_its_gradient_steps(learner: str) -> None:
+    def seen_with(gradient_steps: int) -> Counter[str]:
+        with counted() as counts:
+            of_learner = {"algorithm": learner, "gradient_steps": gradient_steps}
+            state = small_state(**merge(_SMALL, {"learner": of_learner}))
+            evaluate(state)
+            counts.clear()
+            train(state)
+        return counts
+
+    few, many = seen_with(2), seen_with(4)
+    assert many == few
+    assert min(few.values()) > 0
