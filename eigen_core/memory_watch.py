@@ -20,7 +20,7 @@ from eigen_core.machine import (
     host_limits,
     install_report_signal,
 )
-from eigen_core.planning.plan import PHASES
+from eigen_core.planning.parts import peaks_of
 from eigen_core.planning.run_plan import RunPlan
 from eigen_core.training.journals import write_memory_report
 from eigen_core.training.listener import Listener
@@ -53,12 +53,12 @@ class MemoryWatch:
         self.guard.__exit__(kind, error, traceback)
 
     def expect(self, run_plan: RunPlan) -> None:
-        plan = run_plan.plan
+        # GPU memory of CUDA's driver and of the workers is measured as that of other processes.
+        own = peaks_of(part for part in run_plan.parts if part.device_holder == "training")
         self.guard.set_plan(
-            plan.part_rows(),
-            {phase: plan.host_bytes(phase) for phase in PHASES},
-            # GPU memory of CUDA's driver and of the workers is measured as that of other processes.
-            {phase: plan.held_on_device(phase, "training") for phase in PHASES},
+            [part.row() for part in run_plan.parts],
+            {phase: peak.host for phase, peak in run_plan.peaks.items()},
+            {phase: peak.device for phase, peak in own.items()},
         )
 
     def watch_state(self, state: TrainingState) -> None:

@@ -31,7 +31,7 @@ from eigen_core.machine.gpu import visible_gpus
 from eigen_core.machine.profiling import profiled
 from eigen_core.machine.threads import computing_threads
 from eigen_core.memory_watch import MemoryWatch
-from eigen_core.planning.plan import local_worker_count
+from eigen_core.planning.parts import local_worker_count
 from eigen_core.planning.run_plan import require_fit
 from eigen_core.reporting.drawing import Drawing, DrawingError
 from eigen_core.reporting.tables import in_words

@@ -17,11 +17,12 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from pydantic import TypeAdapter, ValidationError
+from torch import Tensor
 
 from eigen_core.common.files import replacing
 from eigen_core.common.progress import checked_by
@@ -31,14 +32,17 @@ from eigen_core.config import Config
 from eigen_core.generation import EvaluationResult, TrainingState, evolve, start_training
 from eigen_core.generation.phases import coming_episodes
 from eigen_core.learning import Champion
-from eigen_core.machine import peak_resident_bytes, release_free_memory, reset_peak, tune_allocator
+from eigen_core.machine import release_free_memory, tune_allocator
 from eigen_core.machine.allocation import is_exhaustion
 from eigen_core.machine.threads import computing_threads
-from eigen_core.machine.usage import own_resident_bytes
+from eigen_core.machine.usage import SystemMeter, own_resident_bytes
 from eigen_core.networks.population import Population, agent_groups
+from eigen_core.planning.sizes import Memory
 from eigen_core.task import TaskData, open_data, task_class
 
 logger = logging.getLogger(__name__)
+
+_Result = TypeVar("_Result")
 
 TIMEOUT_SECONDS = 300.0
 Shape = tuple[int, int, int]
@@ -57,20 +61,6 @@ _ENDING_SECONDS = 5
 _UNRELATED = ("preset", "generations", "checkpoint", "reporting", "memory", "workers", "scheduler", "seed")
 
 
-class Peak(NamedTuple):
-    """Memory on the host and on a GPU (bytes)."""
-
-    host: int
-    device: int = 0
-
-    def excess_over(self, held: "Peak") -> "Peak":
-        """Return this less `held`, at least 0."""
-        return Peak(max(self.host - held.host, 0), max(self.device - held.device, 0))
-
-    def times(self, share: float) -> "Peak":
-        return Peak(int(self.host * share), int(self.device * share))
-
-
 @dataclass(frozen=True)
 class ProbeResult:
     """Result of the probe of a run.
@@ -85,8 +75,8 @@ class ProbeResult:
     """
 
     process: int
-    started: Peak
-    phases: Mapping[str, Peak]
+    started: Memory
+    phases: Mapping[str, Memory]
     seconds: Mapping[str, float]
     playing: int
     learning: int
@@ -202,19 +192,20 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
     }
     enter("start")
     state = start_training(config.model_copy(update=changed), data.content)
-    start = _peak(state.device)
+    meter = SystemMeter((), state.device)
+    start = _peak(meter)
     release_free_memory()
-    _reset_peaks(state.device)
-    started = _peak(state.device)
-    piece = _Piece(state, started)
-    phases = {"start": start.excess_over(Peak(process))}
+    meter.reset_peaks()
+    started = _peak(meter)
+    piece = _Piece(state, meter, started)
+    phases = {"start": start.excess_over(Memory(process))}
     seconds: dict[str, float] = {}
     for name, compute in (("evaluate", piece.evaluate), ("train", piece.train), ("evolve", piece.evolve)):
         enter(name)
         seconds[name], phases[name] = compute()
     return ProbeResult(
         process=process,
-        started=started.excess_over(Peak(process)),
+        started=started.excess_over(Memory(process)),
         phases=phases,
         seconds=seconds,
         playing=len(piece.players),
@@ -226,8 +217,8 @@ def measure(config: Config, data: TaskData, process: int, enter: Callable[[str],
 class _Piece:
     """A part of a generation; each phase returns its estimated time in a full one, and its peak less `started`."""
 
-    def __init__(self, state: TrainingState, started: Peak) -> None:
-        self._state, self._started = state, started
+    def __init__(self, state: TrainingState, meter: SystemMeter, started: Memory) -> None:
+        self._state, self._meter, self._started = state, meter, started
         agents = range(state.population.size)
         self.players = agents[: state.playing_size]
         learning = state.method.learning(state.config)
@@ -236,49 +227,48 @@ class _Piece:
         self._plan: Any = None
         self._plan_seconds = 0.0
 
-    def evaluate(self) -> tuple[float, Peak]:
+    def evaluate(self) -> tuple[float, Memory]:
         """Let a group play its episodes; store its transitions as often as there are groups."""
-        state = self._state
-        group, size = slice(0, self.players.stop), state.population.size
-        population = Population(
-            state.population.weights[group], {name: held[group] for name, held in state.population.state.items()}
-        )
+        state, agents, nothing = self._state, self._state.population.size, np.zeros(self._state.population.size)
+        group = slice(0, self.players.stop)
+        weights, optimisers = state.population.weights, state.population.state
+        population = Population(weights[group], {name: held[group] for name, held in optimisers.items()})
+        groups = -(-agents // len(self.players))
         state.task.state = state.task_state
-        peak: Peak | None = None
-        for _ in range(_MOST_GENERATIONS):
-            episodes = coming_episodes(state).rows(group)
-            for _ in range(2):
-                began = self._now()
-                rows = state.executor.play(population, episodes).training.transitions
-                took = self._now() - began
-                if peak is not None or took >= _SHORT_SECONDS:
-                    break
+
+        def play() -> Mapping[str, Tensor]:
+            rows = state.executor.play(population, coming_episodes(state).rows(group)).training.transitions
             assert rows is not None
-            peak = peak or self._excess_peak()
+            return rows
+
+        seconds, rows = self._timed(play)
+        if seconds < _SHORT_SECONDS:
+            seconds, rows = self._timed(play)
+        peak = self._excess_peak()
+        for generation in range(1, _MOST_GENERATIONS + 1):
             replay = state.replay
-            for _ in range(-(-size // len(self.players))):
+            for _ in range(groups):
                 replay = replay.appended(rows)
             after = state.task.state_after(rows)
-            nothing = np.zeros(size)
-            result = EvaluationResult(state.generation + 1, nothing, nothing, nothing, {}, None, after)
-            champion = Champion(state.population.weights[0].clone(), 0.0, 0.0, 1, 0, state.task_state)
+            result = EvaluationResult(generation, nothing, nothing, nothing, {}, None, after)
+            champion = Champion(weights[0].clone(), 0.0, 0.0, 1, 0, state.task_state)
             state.commit(replay=replay, evaluated=result, champion=champion)
-            began = self._now()
-            self._plan = state.learner.plan(state.replay, size, 1) if self._groups else None
-            self._plan_seconds = self._now() - began
-            if self._plan is not None or not self._groups or not state.config.learner.learns:
+            if not self._groups or not state.config.learner.learns:
                 break
-            state.commit(generation=state.generation + 1)
+            self._plan_seconds, self._plan = self._timed(lambda: state.learner.plan(state.replay, agents, 1))
+            if self._plan is not None:
+                break
+            state.commit(generation=generation)
+            rows = play()
         state.commit(generation=0, evaluated=EvaluationResult(1, nothing, nothing, nothing, {}, None, after))
-        assert peak is not None
-        return took * size / len(self.players), peak
+        return seconds * agents / len(self.players), peak
 
-    def train(self) -> tuple[float, Peak]:
+    def train(self) -> tuple[float, Memory]:
         """Let a group take some gradient steps on a copy of the population."""
         plan = self._plan
         if plan is None:
             self._state.commit(learned=(1, None))
-            return 0.0, Peak(0)
+            return 0.0, Memory()
         moments = self._moments_of_steps(1)
         if plan.gradient_steps > 1 and moments[-1] - moments[0] < _SHORT_SECONDS:
             moments = self._moments_of_steps(_STEPS)
@@ -303,38 +293,35 @@ class _Piece:
             state.executor.learn(population, self._groups[:1], self._plan, state.replay, state.learning_task_state)
         return moments
 
-    def evolve(self) -> tuple[float, Peak]:
-        state = self._state
+    def evolve(self) -> tuple[float, Memory]:
+        seconds, _ = self._timed(lambda: evolve(self._state))
+        return seconds, self._excess_peak()
+
+    def _timed(self, compute: Callable[[], _Result]) -> tuple[float, _Result]:
         began = self._now()
-        evolve(state)
-        return self._now() - began, self._excess_peak()
+        result = compute()
+        return self._now() - began, result
 
     def _now(self) -> float:
         if self._state.device.type == "cuda":
             torch.cuda.synchronize(self._state.device)
         return time.perf_counter()
 
-    def _excess_peak(self) -> Peak:
+    def _excess_peak(self) -> Memory:
         """Return the peak since the last call, less `started` and the stored transitions."""
         state = self._state
         stored = state.replay.size * int(state.replay.bytes_per_transition) if state.device.type == "cpu" else 0
-        peak = _peak(state.device).excess_over(self._started)
-        _reset_peaks(state.device)
-        return Peak(max(peak.host - stored, 0), peak.device)
+        peak = _peak(self._meter).excess_over(self._started)
+        self._meter.reset_peaks()
+        return peak.excess_over(Memory(host=stored))
 
 
 class _ProbeCompleteError(Exception): ...
 
 
-def _peak(device: torch.device) -> Peak:
-    on_device = int(torch.cuda.max_memory_reserved(device)) if device.type == "cuda" else 0
-    return Peak(peak_resident_bytes(), on_device)
-
-
-def _reset_peaks(device: torch.device) -> None:
-    reset_peak()
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
+def _peak(meter: SystemMeter) -> Memory:
+    host, device = meter.peaks()
+    return Memory(host, 0 if device is None else device.reserved)
 
 
 def _end_above(limit: int) -> None:

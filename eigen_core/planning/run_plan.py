@@ -1,9 +1,13 @@
-"""Compare a run's plan with the memory and disk of this machine, and refuse a run that does not fit."""
+"""The plan of a run: what it takes of this machine's memory and disk, what would make it fit, and its refusal."""
 
 import logging
 import shutil
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -11,143 +15,201 @@ from eigen_core.checkpoint.store import ANOTHER_STORE, run_root
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import FREE_SPACE, nearest_there
 from eigen_core.common.text import size
-from eigen_core.config import Config
+from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
+from eigen_core.config.loading import config_from_values
+from eigen_core.config.model import CheckpointConfig
 from eigen_core.generation import resolve_device
-from eigen_core.machine import (
-    DeviceLimit,
-    DeviceUsage,
-    HostLimit,
-    device_limit,
-    host_limits,
-    release_free_memory,
-)
+from eigen_core.machine import DeviceLimit, HostLimit, device_limit, host_limits, release_free_memory
 from eigen_core.machine.allocation import owned_bytes
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import SystemMeter, Usage
-from eigen_core.planning.plan import PHASES, Plan, plan_of
+from eigen_core.networks.encoders import encoder_class
+from eigen_core.planning.parts import (
+    CUDA_CONTEXT_BYTES,
+    PHASES,
+    PLOTS_BYTES,
+    TRAINING_BYTES,
+    Part,
+    Phase,
+    parts_of,
+    peaks_of,
+)
 from eigen_core.planning.probe import ProbeFailure, ProbeResult, Shape, cache_probe, cached_probe, probe
-from eigen_core.planning.sizes import Sizes
-from eigen_core.planning.suggestions import Suggestion, suggestions_for
+from eigen_core.planning.sizes import DiskPlan, Memory, Sizes
 from eigen_core.task import TaskData
 
 logger = logging.getLogger(__name__)
 
-_MOST_SUGGESTED = 3
 # A training is probed before it starts unless this multiple of the memory that can be counted, plus this reserve, fits.
 _TIMES_COUNTED, _ROOM_BYTES = 2, 4_000_000_000
 # Measured on Linux with glibc, torch 2.13 (CPU) and Prefect 3.8.8, at the peak of a training: mostly stacks of threads.
 _ADDRESSES_WITHOUT_MEMORY = 1_900_000_000
 
-
+_MOST_SUGGESTED = 3
 DISK_ADVICE = f"{FREE_SPACE}, keep fewer generations (checkpoint.keep_last), or {ANOTHER_STORE}."
+Where = Literal["host", "device", "disk"]
 
 
 @dataclass(frozen=True)
-class DiskRoom:
-    """Disk space that a run still needs on this machine, and free space.
+class Verdict:
+    """Whether a run fits below one limit.
 
-    `needed_bytes` is the run's largest size in `folder` at any time, less its present size.
+    Attributes:
+        peak_bytes, phase: the highest peak of all phases, and its phase; of a run's files only the size.
+        limit_bytes, origin: the limit, less memory that others use and that is kept free for safety; its origin.
+        at_least: `peak_bytes` is a lower bound, since the run was not measured.
     """
 
-    folder: Path
-    needed_bytes: int
-    free_bytes: int
-
-    @classmethod
-    def of(cls, plan: Plan, config: Config, run: str | None) -> "DiskRoom":
-        """Return the disk space of a run with this plan; `run`: its name, None for a new one."""
-        settings = config.checkpoint
-        folder = run_root(settings.store, settings.local)
-        most = plan.disk.local_bytes or plan.disk.most_bytes
-        held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
-        return cls(folder, max(most - held, 0), shutil.disk_usage(nearest_there(folder)).free)
+    where: Where
+    phase: str | None
+    peak_bytes: int
+    limit_bytes: int
+    origin: str
+    at_least: bool = False
 
     @property
     def fits(self) -> bool:
-        return self.needed_bytes <= self.free_bytes
+        return self.peak_bytes <= self.limit_bytes
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes by which the peak exceeds the limit."""
+        return max(self.peak_bytes - self.limit_bytes, 0)
 
     def __str__(self) -> str:
-        return f"it takes {size(self.needed_bytes)} of the disk, and {size(self.free_bytes)} are free at {self.folder}"
+        missing = "" if self.fits else f": {size(self.missing_bytes)} are missing"
+        if self.at_least and not self.fits:
+            missing = ": that is too little"
+        taken = f"{'at least ' if self.at_least else ''}{size(self.peak_bytes)}"
+        where = "the disk" if self.phase is None else f"{self.where} memory at the peak, in phase {self.phase},"
+        return f"it takes {taken} of {where} and may take {Limit(self.limit_bytes, self.origin)}{missing}"
 
 
-def _size_of(path: Path) -> int:
-    """Return the size of a file; 0 if `path` is no file or was deleted meanwhile."""
-    try:
-        return path.stat().st_size if path.is_file() else 0
-    except OSError:
-        return 0
+@dataclass(frozen=True)
+class Suggestion:
+    """Settings (as `--set` takes them) that lower the peak of a run.
+
+    `saved_bytes` is the reduction of the peaks that do not fit; with `same_result` the run's bits do not change.
+    """
+
+    settings: Mapping[str, int | str]
+    saved_bytes: int
+    fits: bool
+    same_result: bool
+
+    def __str__(self) -> str:
+        """The suggestion as a phrase: "network.column_chunk=8 saves 1.90 GB and makes it fit"."""
+        settings = " ".join(f"{key}={value}" for key, value in self.settings.items())
+        return (
+            f"{settings} save{'s' if len(self.settings) == 1 else ''} {size(self.saved_bytes)}"
+            f"{' and makes it fit' if self.fits else ''}{' (the same run, bit for bit)' if self.same_result else ''}"
+        )
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """A plan and its verdict under the limits of this machine.
+    """Memory and disk of a run, and whether this machine has them.
 
     Attributes:
+        measured: result or failure of the run's probe; None if it was not probed. Without a result, `parts` lack the
+            memory of computations.
+        verdicts: of the host's memory, of the device's if the run uses one, and of the disk.
+        limits, device_limit: memory limits of this machine; no `device_limit` without a GPU.
         suggestions: settings that lower its memory; empty if its memory fits.
-        disk: space that the run still needs here.
-        missing_device: the run asks for a GPU, and this machine has none.
     """
 
     data: TaskData
-    plan: Plan
-    limits: tuple[HostLimit, ...]
-    device_limit: DeviceLimit | None
-    suggestions: tuple[Suggestion, ...]
-    disk: DiskRoom
-    missing_device: bool = False
+    sizes: Sizes
+    parts: tuple[Part, ...]
+    disk: DiskPlan
+    measured: ProbeResult | ProbeFailure | None
+    verdicts: tuple[Verdict, ...]
+    limits: tuple[HostLimit, ...] = ()
+    device_limit: DeviceLimit | None = None
+    suggestions: tuple[Suggestion, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        data: TaskData,
+        sizes: Sizes,
+        measured: ProbeResult | ProbeFailure | None = None,
+        limits: Mapping[Where, Limit] | None = None,
+        own_bytes: int = 0,
+    ) -> "RunPlan":
+        """Return the plan of a run below `limits`, without suggestions.
+
+        Args:
+            measured: result or failure of the run's probe; None: it was not probed.
+            limits: of memory and disk; a missing limit is not compared.
+            own_bytes: resident memory of the training process before it trains; 0: unknown.
+        """
+        parts = parts_of(sizes, measured if isinstance(measured, ProbeResult) else None, own_bytes)
+        plan = cls(data, sizes, parts, DiskPlan.of(sizes), measured, ())
+        return replace(plan, verdicts=tuple(plan._verdict(where, limit) for where, limit in (limits or {}).items()))
+
+    def _verdict(self, where: Where, limit: Limit) -> Verdict:
+        if where == "disk":
+            return Verdict(where, None, self.disk.local_bytes or self.disk.most_bytes, limit.bytes, limit.origin)
+        measured, highest = self.measured, self.peak_phase(where)
+        peak, phase = int(getattr(self.peaks[highest], where)), str(highest)
+        if isinstance(measured, ProbeFailure):
+            least = 0
+            if measured.out_of_memory and (where == "host") == (self.sizes.device == "cpu"):
+                least = limit.bytes + 1
+            elif measured.reached_bytes and where == "host":
+                least = measured.reached_bytes + TRAINING_BYTES + PLOTS_BYTES
+            if least > peak:
+                peak, phase = least, measured.phase
+        return Verdict(where, phase, peak, limit.bytes, limit.origin, not isinstance(measured, ProbeResult))
+
+    @cached_property
+    def peaks(self) -> Mapping[Phase, Memory]:
+        """The peak of each phase, summed over all processes (bytes)."""
+        return peaks_of(self.parts)
+
+    def peak_phase(self, where: Literal["host", "device"] = "host") -> Phase:
+        return max(PHASES, key=lambda phase: int(getattr(self.peaks[phase], where)))
 
     @property
     def fits(self) -> bool:
-        return self.fits_memory and self.disk.fits
+        return all(verdict.fits for verdict in self.verdicts)
+
+    @property
+    def memory_verdicts(self) -> tuple[Verdict, ...]:
+        return tuple(verdict for verdict in self.verdicts if verdict.where != "disk")
 
     @property
     def fits_memory(self) -> bool:
-        return self.plan.fits and not self.missing_device
+        return all(verdict.fits for verdict in self.memory_verdicts)
 
     @property
-    def measured(self) -> ProbeResult | None:
-        return self.plan.measured if isinstance(self.plan.measured, ProbeResult) else None
+    def fits_disk(self) -> bool:
+        return all(verdict.fits for verdict in self.verdicts if verdict.where == "disk")
 
-    def sentence(self) -> str:
-        """Return the verdict in one to four sentences: peak, phase, limit with its origin, settings that would fit."""
-        if self.disk.fits:
-            return self.memory_sentence()
-        disk = f"{self.disk}. {DISK_ADVICE}"
-        if self.fits_memory:
-            return f"The run does not fit: {disk}"
-        return f"{self.memory_sentence()} {disk[0].upper()}{disk[1:]}"
+    def sentence(self, *, disk: bool = True) -> str:
+        """Return the verdict in one to four sentences: peak, phase, limit with its origin, settings that would fit.
 
-    def memory_sentence(self) -> str:
-        if self.fits_memory:
-            return f"The run fits: {'; '.join(str(verdict) for verdict in self.plan.verdicts)}."
-        needs = [str(verdict) for verdict in self.plan.verdicts if not verdict.fits]
-        if self.missing_device:
-            needs.append(f"it takes {size(self.plan.peak_device_bytes)} of a GPU, and torch finds none here")
-        return " ".join([f"The run does not fit: {'; '.join(needs)}.", *self._advice()])
+        `disk`: whether to say that the disk has no room.
+        """
+        lacking = [verdict for verdict in (self.verdicts if disk else self.memory_verdicts) if not verdict.fits]
+        if not lacking:
+            return f"The run fits: {'; '.join(map(str, self.memory_verdicts))}."
+        sentences = [f"The run does not fit: {'; '.join(map(str, lacking))}."]
+        if not self.fits_memory:
+            sentences.append(self._advice())
+        if disk and not self.fits_disk:
+            sentences.append(DISK_ADVICE)
+        return " ".join(sentences)
 
-    def _advice(self) -> list[str]:
-        if self.missing_device and self.plan.fits:
-            return ["Use device cpu or auto, or check the driver."]
+    def _advice(self) -> str:
+        if self.sizes.device == "cuda" and self.device_limit is None:
+            return "Use device cpu or auto, or check the driver."
         enough = [suggestion for suggestion in self.suggestions if suggestion.fits]
         shown = "; ".join(map(str, (enough or self.suggestions)[:_MOST_SUGGESTED]))
         if enough:
-            return [f"What helps: {shown}."]
-        return [f"{f'What helps: {shown}; but no' if shown else 'No'} setting is enough: the run needs more memory."]
-
-    def document(self) -> dict[str, object]:
-        return {
-            "panel": None if self.data.facts is None else asdict(self.data.facts),
-            **self.plan.document(),
-            "fits": self.fits,
-            "sentence": self.sentence(),
-            "limits": [{"bytes": limit.bytes, "origin": limit.origin, "kind": limit.kind} for limit in self.limits],
-            "device_limit": None
-            if self.device_limit is None
-            else {"bytes": self.device_limit.bytes, "origin": self.device_limit.origin},
-            "suggestions": [
-                {**asdict(suggestion), "settings": dict(suggestion.settings)} for suggestion in self.suggestions
-            ],
-        }
+            return f"What helps: {shown}."
+        return f"{f'What helps: {shown}; but no' if shown else 'No'} setting is enough: the run needs more memory."
 
 
 class RunTooLargeError(Exception):
@@ -156,71 +218,6 @@ class RunTooLargeError(Exception):
     def __init__(self, run_plan: RunPlan) -> None:
         super().__init__(run_plan.sentence())
         self.run_plan = run_plan
-
-
-def plan_run(
-    config: Config, data: TaskData, run: str | None = None, *, shape: Shape | None = None, measured: bool = True
-) -> RunPlan:
-    """Plan a run, and find out whether it fits into the memory and disk that this machine has now.
-
-    Args:
-        run: its name, to subtract its present files; None: a new run.
-        shape: of a panel of random numbers in `data`; None: `data` is the run's.
-        measured: always probe the run. If false, this process will train it, and it is probed only if it might not fit
-            and the cache has no result.
-
-    Raises:
-        InputError: a memory limit cannot be read, or is too low for any run.
-    """
-    limits = host_limits(config.memory)
-    missing = config.device == "cuda" and not torch.cuda.is_available()
-    device = torch.device("cpu") if missing else resolve_device(config.device)
-    of_device = device_limit(device)
-    sizes = Sizes.of(config, data)
-    counted = plan_of(config, sizes)
-    release_free_memory()
-    usage, hard = SystemMeter(limits, device).read(), config.memory.hard
-    own = 0 if measured else usage.own - owned_bytes(data.content)
-    of_host = zip(limits, usage.counted, strict=True)
-    left = (_available(limit, taken, usage, counted, hard) for limit, taken in of_host)
-    available = {"host": min(left, key=lambda limit: limit.bytes)}
-    if of_device is not None:
-        available["device"] = _available_on_device(of_device, usage.device, counted, hard)
-    # Limits of the run and of addresses do not include the memory of other processes.
-    for_probe = min(
-        int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else taken)
-        for limit, taken in zip(limits, usage.counted, strict=True)
-    )
-
-    def plan_with(changed: Config, sizes: Sizes, *, anew: bool) -> Plan:
-        """Return the plan of a configuration, probed if the memory that can be counted fits."""
-        plan = plan_of(changed, sizes, limits=available, own_bytes=own)
-        if missing or not plan.fits:
-            return plan
-        found: ProbeResult | ProbeFailure | None = None if anew else cached_probe(changed, data)
-        if found is None and (anew or not _is_roomy(plan)):
-            found = probe(changed, shape, for_probe)
-            if isinstance(found, ProbeResult):
-                cache_probe(changed, data, found)
-            else:
-                logger.info("In phase %s, %s. The memory plan is a lower bound.", found.phase, found.why)
-        return plan_of(changed, sizes, found, limits=available, own_bytes=own)
-
-    def plan_changed(changed: Config) -> Plan | None:
-        try:
-            return plan_with(changed, Sizes.of(changed, data), anew=False)
-        except InputError:
-            return None
-
-    plan = plan_with(config, sizes, anew=measured)
-    suggestions = suggestions_for(config, plan, plan_changed)
-    room = DiskRoom.of(plan, config, run)
-    return RunPlan(data, plan, limits, of_device, tuple(suggestions), room, missing)
-
-
-def _is_roomy(plan: Plan) -> bool:
-    """Whether the run fits with a generous reserve for the memory that cannot be counted."""
-    return all(_TIMES_COUNTED * verdict.peak_bytes + _ROOM_BYTES <= verdict.limit.bytes for verdict in plan.verdicts)
 
 
 def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPlan:
@@ -237,28 +234,190 @@ def require_fit(config: Config, data: TaskData, run: str | None = None) -> RunPl
     return run_plan
 
 
-def _available(limit: HostLimit, counted: int, usage: Usage, plan: Plan, hard: float) -> Limit:
-    """Return the part of a limit that is left for resident memory of the run's processes.
+def plan_run(
+    config: Config, data: TaskData, run: str | None = None, *, shape: Shape | None = None, measured: bool = True
+) -> RunPlan:
+    """Plan a run, and find out whether it fits into the memory and disk that this machine has now.
+
+    Args:
+        run: its name, to subtract its present files; None: a new run.
+        shape: of a panel of random numbers in `data`; None: `data` is the run's.
+        measured: always probe the run. If false, this process will train it, and it is probed only if it might not fit
+            and the cache has no result.
+
+    Raises:
+        InputError: a memory limit cannot be read, or is too low for any run.
+    """
+    limits, hard = host_limits(config.memory), config.memory.hard
+    missing = config.device == "cuda" and not torch.cuda.is_available()
+    device = torch.device("cpu") if missing else resolve_device(config.device)
+    of_device = device_limit(device)
+    release_free_memory()
+    usage = SystemMeter(limits, device).read()
+    own = 0 if measured else usage.own - owned_bytes(data.content)
+    disk = _disk_room(config.checkpoint, run)
+    # Limits of the run and of addresses do not include the memory of other processes.
+    for_probe = min(
+        int(hard * limit.bytes) - (0 if limit.kind in ("run", "address_space") else counted)
+        for limit, counted in zip(limits, usage.counted, strict=True)
+    )
+
+    def plan_with(changed: Config, *, anew: bool) -> RunPlan:
+        """Return the plan of a configuration, probed if the memory that can be counted fits."""
+        sizes = Sizes.of(changed, data)
+        available: dict[Where, Limit] = {"host": _available(limits, usage, sizes, hard)}
+        if missing:
+            available["device"] = Limit(0, "torch finds no GPU here")
+        elif of_device is not None:
+            taken = usage.device.taken - usage.device.reserved - CUDA_CONTEXT_BYTES if usage.device else 0
+            available["device"] = _left(of_device, hard, taken, _OTHERS)
+        available["disk"] = disk
+
+        def planned(found: ProbeResult | ProbeFailure | None) -> RunPlan:
+            plan = RunPlan.of(data, sizes, found, available, own)
+            return replace(plan, limits=limits, device_limit=of_device)
+
+        plan = planned(None)
+        if not plan.fits_memory:
+            return plan
+        found: ProbeResult | ProbeFailure | None = None if anew else cached_probe(changed, data)
+        if found is None and (anew or not _is_roomy(plan)):
+            found = probe(changed, shape, for_probe)
+            if isinstance(found, ProbeResult):
+                cache_probe(changed, data, found)
+            else:
+                logger.info("In phase %s, %s. The memory plan is a lower bound.", found.phase, found.why)
+        return planned(found)
+
+    plan = plan_with(config, anew=measured)
+    if plan.fits_memory or missing:
+        return plan
+    return replace(plan, suggestions=tuple(suggestions_for(plan, lambda changed: plan_with(changed, anew=False))))
+
+
+def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
+    """Return the space that a run's files may take on this machine: what is free, and what they take already."""
+    folder = run_root(settings.store, settings.local)
+    held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
+    free = shutil.disk_usage(nearest_there(folder)).free
+    return Limit(free + held, f"{size(free)} free at {folder}" + f", {size(held)} in the run's files" * (held > 0))
+
+
+def _size_of(path: Path) -> int:
+    """Return the size of a file; 0 if `path` is no file or was deleted meanwhile."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except OSError:
+        return 0
+
+
+def _is_roomy(plan: RunPlan) -> bool:
+    """Whether the run fits with a generous reserve for the memory that cannot be counted."""
+    return all(
+        _TIMES_COUNTED * verdict.peak_bytes + _ROOM_BYTES <= verdict.limit_bytes for verdict in plan.memory_verdicts
+    )
+
+
+_OTHERS = "that other processes use now"
+
+
+def _available(limits: tuple[HostLimit, ...], usage: Usage, sizes: Sizes, hard: float) -> Limit:
+    """Return what the tightest limit leaves for resident memory of the run's processes.
 
     Limits of a control group and of the machine include other processes, whose present memory is subtracted. RLIMIT_AS
     limits the address space of this process alone: addresses that are not resident are subtracted.
     """
-    if limit.kind == "address_space":
-        left = _left(limit, hard)
-        unused = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + plan.nonresident_bytes
-        replay = f", {size(plan.nonresident_bytes)} of them the replay's" if plan.nonresident_bytes else ""
-        origin = f"{left.origin}, less {size(unused)} of addresses that are not resident{replay}"
-        return Limit(max(left.bytes - unused, 0), origin)
-    return _left(limit, hard, 0 if limit.kind == "run" else counted - usage.host)
+    unused = sizes.nonresident_bytes
+    left = []
+    for limit, counted in zip(limits, usage.counted, strict=True):
+        if limit.kind == "address_space":
+            addresses = max(counted - usage.own, _ADDRESSES_WITHOUT_MEMORY) + unused
+            words = f"of addresses that are not resident, {size(unused)} of them the replay's"
+            left.append(_left(limit, hard, addresses, words))
+        else:
+            left.append(_left(limit, hard, 0 if limit.kind == "run" else counted - usage.host, _OTHERS))
+    return min(left, key=lambda limit: limit.bytes)
 
 
-def _available_on_device(limit: DeviceLimit, usage: DeviceUsage | None, plan: Plan, hard: float) -> Limit:
-    context = max(plan.held_on_device(phase, "driver") for phase in PHASES)
-    return _left(limit, hard, 0 if usage is None else usage.taken - usage.reserved - context)
-
-
-def _left(limit: Limit, hard: float, others: int = 0) -> Limit:
-    """Return the share `hard` of a limit, less the memory of other processes (bytes)."""
-    less = f", less {size(others)} that other processes use now" if others > 0 else ""
-    left = max(int(hard * limit.bytes) - max(others, 0), 0)
+def _left(limit: Limit, hard: float, taken: int, words: str) -> Limit:
+    """Return the share `hard` of a limit, less memory that is `taken`, and by what in `words` (bytes)."""
+    less = f", less {size(taken)} {words}" if taken > 0 else ""
+    left = max(int(hard * limit.bytes) - max(taken, 0), 0)
     return Limit(left, f"{hard:.0%} of {size(limit.bytes)}, {limit.origin}{less}")
+
+
+_MOST_PLANS = 8
+# A smaller saving is not worth a change.
+_LEAST_SHARE = 0.01
+_FEWEST_AGENTS = 4
+_FEWEST_COLUMNS = 8
+_SMALLEST_BATCH = 16
+Settings = Mapping[str, int | str]
+
+
+def suggestions_for(plan: RunPlan, plan_with: Callable[[Config], RunPlan]) -> list[Suggestion]:
+    """Return settings that would make the memory of a run fit, or at least lower it.
+
+    Settings are tried one by one, from the smallest change of the run to the largest, until one makes it fit. If none
+    does, all that help are combined. `plan_with` returns the plan of another configuration under the same limits.
+    """
+    worth = _LEAST_SHARE * sum(verdict.peak_bytes for verdict in plan.memory_verdicts if not verdict.fits)
+    found: list[Suggestion] = []
+    for settings, same_result in islice(_changes(plan), _MOST_PLANS):
+        suggestion = _tried(plan, settings, plan_with, same_result=same_result)
+        if suggestion is not None and suggestion.fits:
+            return [suggestion]
+        if suggestion is not None and suggestion.saved_bytes > worth:
+            found.append(suggestion)
+    # If a setting was tried with several values, its last value saves most.
+    combined = {key: value for suggestion in found for key, value in suggestion.settings.items()}
+    if len(combined) > 1:
+        same_result = all(suggestion.same_result for suggestion in found)
+        suggestion = _tried(plan, combined, plan_with, same_result=same_result)
+        found += [] if suggestion is None else [suggestion]
+    return found
+
+
+def _tried(
+    plan: RunPlan, settings: Settings, plan_with: Callable[[Config], RunPlan], *, same_result: bool
+) -> Suggestion | None:
+    """Plan the run with other settings; None if they are invalid."""
+    values = plan.sizes.config.model_dump(mode="json")
+    for key, value in settings.items():
+        section, _, name = key.partition(".")
+        values = merge(values, {section: {name: value}})
+    try:
+        new = plan_with(config_from_values(values))
+    except InputError:
+        return None
+    pairs = zip(plan.memory_verdicts, new.memory_verdicts, strict=True)
+    saved = sum(max(before.peak_bytes - after.peak_bytes, 0) for before, after in pairs if not before.fits)
+    return Suggestion(settings, saved, new.fits_memory, same_result)
+
+
+def _changes(plan: RunPlan) -> Iterator[tuple[Settings, bool]]:
+    """Yield settings that may lower the memory, and whether they keep the run's bits: the smallest changes first."""
+    config, sizes, measured = plan.sizes.config, plan.sizes, plan.measured
+    learner, agents = config.learner, config.population.size
+    together = max(measured.playing, measured.learning) if isinstance(measured, ProbeResult) else agents
+    if together > 1:
+        # The bits of an agent may depend on its group on a GPU.
+        yield {"population.group_size": 1}, sizes.device == "cpu"
+    convolves = encoder_class(config.network).block_bound
+    if convolves and config.network.column_chunk != _FEWEST_COLUMNS:
+        yield {"network.column_chunk": _FEWEST_COLUMNS}, False
+    capacity = config.replay.capacity // 2
+    fewest = max(config.replay.minimum, sizes.rows_per_generation, config.replay.capacity // 16 + 1)
+    while capacity >= fewest:
+        if capacity < sizes.rows_stored or sizes.device == "cuda":
+            yield {"replay.capacity": capacity}, False
+        capacity //= 2
+    if isinstance(learner, BatchLearnerConfig) and learner.batch_size >= 2 * _SMALLEST_BATCH:
+        smaller = {"learner.batch_size": learner.batch_size // 2}
+        if isinstance(learner, BatchSamplingConfig):
+            smaller["learner.accumulation_steps"] = 2 * learner.accumulation_steps
+        yield smaller, False
+    if convolves:
+        yield {"network.encoder": "filter_bank"}, False
+    if agents >= 2 * _FEWEST_AGENTS:
+        yield {"population.size": agents // 2}, False

@@ -1,13 +1,17 @@
 """Sizes of a run that are known before it computes: data, agents, transitions, files."""
 
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
+from typing import Literal, NamedTuple, Self
 
 import torch
 
 from eigen_core.checkpoint.run_contents import kept_generations
 from eigen_core.checkpoint.store import is_remote
+from eigen_core.common.errors import InputError
+from eigen_core.common.text import size
 from eigen_core.config import Config
 from eigen_core.learning import learner_class, method_class
 from eigen_core.machine.allocation import owned_bytes
@@ -15,12 +19,35 @@ from eigen_core.machine.arithmetic import compute_reproducibly
 from eigen_core.task import TaskData, task_class
 from eigen_core.task.replay import Column
 
+Device = Literal["cpu", "cuda"]
+
+# Half of a process's address space on 64-bit Linux (bytes).
+_MOST_ADDRESSES = 1 << 46
+
+
+class Memory(NamedTuple):
+    """Memory on the host and on a GPU (bytes)."""
+
+    host: int = 0
+    device: int = 0
+
+    def plus(self, other: "Memory") -> "Memory":
+        return Memory(self.host + other.host, self.device + other.device)
+
+    def excess_over(self, other: "Memory") -> "Memory":
+        """Return this less `other`, at least 0."""
+        return Memory(max(self.host - other.host, 0), max(self.device - other.device, 0))
+
+    def times(self, share: float) -> "Memory":
+        return Memory(int(self.host * share), int(self.device * share))
+
 
 @dataclass(frozen=True)
 class Sizes:
     """Sizes of a run that can be counted.
 
     Attributes:
+        device: where its tensors are; a GPU may be planned that is not here.
         data_bytes: tensors and arrays of data and task.
         parameters: weights of one agent.
         agent_bytes: an agent's weights and the learner's state for it.
@@ -30,6 +57,7 @@ class Sizes:
     """
 
     config: Config
+    device: Device
     data_bytes: int
     parameters: int
     agent_bytes: int
@@ -41,31 +69,39 @@ class Sizes:
     learning_agents: int
 
     @classmethod
-    def of(cls, config: Config, data: TaskData) -> "Sizes":
+    def of(cls, config: Config, data: TaskData) -> Self:
         """Count the sizes of a run on its data, with a task built on the CPU.
 
-        Raises `InputError` if configuration and data do not agree.
+        Raises:
+            InputError: configuration and data do not agree, or the replay needs more address space than a process has.
         """
-        device = torch.device("cpu")
-        compute_reproducibly(config.instructions, device)
+        cpu = torch.device("cpu")
+        compute_reproducibly(config.instructions, cpu)
         learning = learner_class(config.learner)
-        task = task_class(config)(config, data.content, device, learning.heads(config))
+        task = task_class(config)(config, data.content, cpu, learning.heads(config))
         parameters = task.critic_layout.size + task.actor_layout.size
-        agent = learning(config, task).new_agents(torch.zeros(1, parameters))
-        columns = [_column_bytes(column) for column in task.columns.values()]
         agents = range(config.population.size)[method_class(config.evolution).learning(config)]
-        return cls(
+        gpu = config.device == "cuda" or (config.device == "auto" and torch.cuda.is_available())
+        found = cls(
             config=config,
+            device="cuda" if gpu else "cpu",
             data_bytes=owned_bytes((data.content, task)),
             parameters=parameters,
-            agent_bytes=agent.nbytes,
-            row_bytes=sum(columns),
-            float_bytes=sum(_column_bytes(held) for held in task.columns.values() if held.dtype == torch.float32),
-            column_bytes=max(columns),
+            agent_bytes=learning(config, task).new_agents(torch.zeros(1, parameters)).nbytes,
+            row_bytes=sum(map(_column_bytes, task.columns.values())),
+            float_bytes=sum(_column_bytes(column) for column in task.columns.values() if column.dtype == torch.float32),
+            column_bytes=max(map(_column_bytes, task.columns.values())),
             episode_steps=task.episode_steps,
             facts_bytes=len(json.dumps(task.facts())),
             learning_agents=len(agents) if config.learner.learns else 0,
         )
+        addresses = config.replay.capacity * found.row_bytes
+        if addresses > _MOST_ADDRESSES:
+            raise InputError(
+                f"replay.capacity {config.replay.capacity:,} needs {size(addresses)} of address space, and a process "
+                f"has {size(_MOST_ADDRESSES)} at most: lower it. This run appends {found.rows_written:,} transitions."
+            )
+        return found
 
     @property
     def rows_per_generation(self) -> int:
@@ -87,12 +123,25 @@ class Sizes:
         return self.rows_stored * self.row_bytes
 
     @property
+    def nonresident_bytes(self) -> int:
+        """Bytes of the replay's address space that never become resident.
+
+        The run does not fill all slots, and a resume replaces an empty buffer.
+        """
+        row = self.row_bytes if self.device == "cpu" else torch.float32.itemsize
+        return (2 * self.config.replay.capacity - self.rows_stored) * row
+
+    @property
     def champion_bytes(self) -> int:
         return self.parameters * torch.float32.itemsize
 
     @property
     def population_bytes(self) -> int:
         return self.agent_bytes * self.config.population.size
+
+    def tensors(self, amount: int) -> Memory:
+        """Return the memory of tensors of `amount` bytes that the run computes with."""
+        return Memory(device=amount) if self.device == "cuda" else Memory(host=amount)
 
 
 def _column_bytes(column: Column) -> int:
@@ -127,57 +176,36 @@ class DiskPlan:
     local_bytes: int
     upload_bytes: int
 
+    @classmethod
+    def of(cls, sizes: Sizes) -> Self:
+        settings, last, rows = sizes.config.checkpoint, sizes.config.generations, sizes.rows_per_generation
+        others = sizes.row_bytes - sizes.float_bytes
+        shard = int(rows * (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others))
+        fixed = sizes.population_bytes + sizes.champion_bytes + _FIXED_BYTES + sizes.facts_bytes
+        growth = _RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES
 
-def disk_plan(config: Config, sizes: Sizes) -> DiskPlan:
-    settings, last = config.checkpoint, config.generations
-    checkpoints = [_files_bytes(sizes, generation) + _shard_bytes(sizes) for generation in range(1, last + 1)]
-    local = upload = 0
-    if is_remote(settings.store):
+        def stored(generations: Collection[int]) -> int:
+            """Return the size of the files of generations, and once of each shard that the replay of any contains."""
+            shards: set[int] = set()
+            for generation in generations:
+                oldest_row = max(generation * rows - sizes.config.replay.capacity, 0)
+                shards |= set(range(oldest_row // rows + 1, generation + 1))
+            return len(generations) * fixed + sum(generations) * growth + len(shards) * shard
+
+        def retained(newest: int) -> int:
+            """Return the size of the run at its end, if the champion is from generation 1."""
+            whole = range(last, max(last - newest, 0), -1)
+            kept = kept_generations(range(1, last + 1), whole, settings.keep_every, 1)
+            return stored(kept) + _PLOT_PAGE_BYTES
+
+        written = last * (fixed + shard) + growth * last * (last + 1) // 2
+        remote = is_remote(settings.store)
         waiting = min(settings.queue_generations + settings.keep_local, last)
-        local = _size_of_generations(sizes, set(range(last - waiting + 1, last + 1)))
-        upload = sum(checkpoints) + _plot_pages(sizes) * _PLOT_PAGE_BYTES
-    return DiskPlan(
-        checkpoint_bytes=sum(checkpoints) // last,
-        run_bytes=_size_of_generations(sizes, _retained_generations(sizes, settings.keep_last)) + _PLOT_PAGE_BYTES,
-        most_bytes=_size_of_generations(sizes, _retained_generations(sizes, settings.keep_last + 1)) + _PLOT_PAGE_BYTES,
-        local_bytes=local,
-        upload_bytes=upload,
-    )
-
-
-def _shard_bytes(sizes: Sizes) -> int:
-    """Return the compressed size of a generation's new transitions (bytes)."""
-    others = sizes.row_bytes - sizes.float_bytes
-    return int(sizes.rows_per_generation * (_FLOATS_LEFT * sizes.float_bytes + _OTHERS_LEFT * others))
-
-
-def _files_bytes(sizes: Sizes, generation: int) -> int:
-    """Return the size of a generation's files without replay: population, champion, records so far, manifest."""
-    records = generation * (_RECORD_BYTES_AN_AGENT * sizes.config.population.size + _RECORD_BYTES)
-    return sizes.population_bytes + sizes.champion_bytes + records + _FIXED_BYTES + sizes.facts_bytes
-
-
-def _retained_generations(sizes: Sizes, newest: int) -> set[int]:
-    """Return the generations kept at the run's end, if the champion is from generation 1."""
-    last = sizes.config.generations
-    every = sizes.config.checkpoint.keep_every
-    whole = range(last, max(last - newest, 0), -1)
-    return kept_generations(range(1, last + 1), whole, every, 1)
-
-
-def _size_of_generations(sizes: Sizes, kept: set[int]) -> int:
-    """Return the size of generations: the files of each, and once each replay shard that any of them needs (bytes)."""
-    shards = set().union(*(_shards_of(sizes, generation) for generation in kept))
-    return sum(_files_bytes(sizes, generation) for generation in kept) + len(shards) * _shard_bytes(sizes)
-
-
-def _shards_of(sizes: Sizes, generation: int) -> set[int]:
-    """Return the training generations whose transitions are in the replay at the end of training `generation`."""
-    written = generation * sizes.rows_per_generation
-    oldest = max(written - sizes.config.replay.capacity, 0)
-    return set(range(oldest // sizes.rows_per_generation + 1, generation + 1))
-
-
-def _plot_pages(sizes: Sizes) -> int:
-    every, last = sizes.config.reporting.plot_every, sizes.config.generations
-    return (last // every if every else 0) + (0 if every and last % every == 0 else 1)
+        pages = -(-last // (sizes.config.reporting.plot_every or last))
+        return cls(
+            checkpoint_bytes=written // last,
+            run_bytes=retained(settings.keep_last),
+            most_bytes=retained(settings.keep_last + 1),
+            local_bytes=remote * stored(range(last - waiting + 1, last + 1)),
+            upload_bytes=remote * (written + pages * _PLOT_PAGE_BYTES),
+        )

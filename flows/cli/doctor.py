@@ -196,9 +196,9 @@ class Doctor:
         if run_plan is None:
             return "warning", "what the run takes is not known", _SEE_DATA
         if run_plan.fits_memory:
-            return "ok", run_plan.memory_sentence(), ""
+            return "ok", run_plan.sentence(disk=False), ""
         advice = "Free memory, raise the limit, or change the settings as `eigen plan` says."
-        return "failed", run_plan.memory_sentence(), advice
+        return "failed", run_plan.sentence(disk=False), advice
 
     def _prefect(self) -> Found:
         have = version("prefect")
@@ -238,10 +238,10 @@ class Doctor:
         found = f"{size(shutil.disk_usage(nearest_there(self._folder)).free)} free at {self._folder}"
         if self._run_plan is None:
             return "warning", f"{found}; what the run takes is not known", _SEE_DATA
-        disk = self._run_plan.plan.disk
+        disk = self._run_plan.disk
         takes = f"{size(disk.checkpoint_bytes)} a checkpoint and {size(disk.local_bytes or disk.most_bytes)} at most"
         found = f"{found}; preset {self._config.preset} takes {takes}"
-        if not self._run_plan.disk.fits:
+        if not self._run_plan.fits_disk:
             from eigen_core.planning.run_plan import DISK_ADVICE
 
             return "failed", found, DISK_ADVICE

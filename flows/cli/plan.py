@@ -71,7 +71,7 @@ def _shape_of(days: int | None, columns: int | None, assets: int | None, data: s
 
 def _print_whole_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
     print_plan(console, config, run_plan)
-    _print_time(console, run_plan.plan.measured, config.generations)
+    _print_time(console, run_plan.measured, config.generations)
     print_line(console, run_plan.sentence())
 
 
@@ -83,34 +83,47 @@ def print_plan(console: Console, config: "Config", run_plan: "RunPlan") -> None:
     )
     _print_parts(console, run_plan)
     _print_phases(console, run_plan)
-    _print_disk(console, config, run_plan.plan.disk)
+    _print_disk(console, config, run_plan.disk)
     for index, limit in enumerate(filter(None, (*run_plan.limits, run_plan.device_limit))):
         _print_fact(console, "" if index else "limits", str(limit))
 
 
 def plan_document(config: "Config", run_plan: "RunPlan") -> dict[str, Any]:
-    return {**attributes(config, "preset", "generations"), **run_plan.document()}
+    verdict = ("where", "phase", "peak_bytes", "limit_bytes", "origin", "fits", "missing_bytes")
+    highest = {where: getattr(run_plan.peaks[run_plan.peak_phase(where)], where) for where in ("host", "device")}
+    device_limit = run_plan.device_limit
+    return {
+        **attributes(config, "preset", "generations"),
+        "panel": run_plan.data.facts,
+        "device": run_plan.sizes.device,
+        "peak_host_bytes": highest["host"],
+        "peak_device_bytes": highest["device"],
+        "fits": run_plan.fits,
+        "verdicts": [attributes(one, *verdict) for one in run_plan.verdicts],
+        "phases": {
+            phase: {"host_bytes": peak.host, "device_bytes": peak.device} for phase, peak in run_plan.peaks.items()
+        },
+        **attributes(run_plan, "parts", "disk", "measured"),
+        "sentence": run_plan.sentence(),
+        "limits": [attributes(limit, "bytes", "origin", "kind") for limit in run_plan.limits],
+        "device_limit": None if device_limit is None else attributes(device_limit, "bytes", "origin"),
+        "suggestions": run_plan.suggestions,
+    }
 
 
 def _print_parts(console: Console, run_plan: "RunPlan") -> None:
-    plan = run_plan.plan
     headers = ("part", "host", "device", "phases")
     table = PlainTable(*headers, left=("part", "phases"), least_important=("phases",))
-    rows = zip(plan.parts, plan.part_rows(), strict=True)
-    for part, row in sorted(rows, key=lambda pair: -(pair[0].host_bytes + pair[0].device_bytes)):
-        table.add_row(part.name, _size(part.host_bytes), _size(part.device_bytes), str(row["phases"]))
+    for part in sorted(run_plan.parts, key=lambda part: -(part.host_bytes + part.device_bytes)):
+        table.add_row(part.name, _size(part.host_bytes), _size(part.device_bytes), str(part.row()["phases"]))
     table.print(console)
 
 
 def _print_phases(console: Console, run_plan: "RunPlan") -> None:
-    from eigen_core.planning.plan import PHASES
-
-    plan = run_plan.plan
     table = PlainTable("phase", "host at the peak", "device at the peak", left=("phase",))
-    for phase in PHASES:
-        style = "bold" if phase == plan.peak_phase() else ""
-        cells = (phase, _size(plan.host_bytes(phase)), _size(plan.device_bytes(phase)))
-        table.add_row(*((cell, style) for cell in cells))
+    for phase, peak in run_plan.peaks.items():
+        style = "bold" if phase == run_plan.peak_phase() else ""
+        table.add_row(*((cell, style) for cell in (phase, _size(peak.host), _size(peak.device))))
     table.print(console)
 
 

@@ -47,7 +47,7 @@ class RunPages(Listener):
             self.ended(_reason(error))
 
     def show_plan(self, run_plan: RunPlan) -> None:
-        page = tables.plan_page(self._run, run_plan.sentence(), run_plan.plan.part_rows())
+        page = tables.plan_page(self._run, run_plan.sentence(), [part.row() for part in run_plan.parts])
         self._markdown("plan", lambda: page, f"Memory plan of run {self._run}")
 
     def begun(self, training: Training, starts: Sequence[Start]) -> None:

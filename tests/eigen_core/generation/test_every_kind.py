@@ -26,8 +26,8 @@ from eigen_core.learning.interface import learner_settings
 from eigen_core.machine import chunk_sizes
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import own_resident_bytes
-from eigen_core.planning.plan import plan_of
 from eigen_core.planning.probe import measure
+from eigen_core.planning.run_plan import RunPlan
 from eigen_core.planning.sizes import Sizes
 from eigen_core.reporting.plots import write_plots
 from eigen_core.task import TaskData, open_data, task_class
@@ -107,7 +107,7 @@ def test_what_was_added_is_planned_and_measured_without_a_word_on_memory(kind: s
     measured = measure(config, data, own_resident_bytes())
     assert min(measured.seconds.values()) > 0
     sizes = Sizes.of(config, data)
-    plan = plan_of(config, sizes, measured, limits={"host": Limit(10_000_000_000, "here")})
+    plan = RunPlan.of(data, sizes, measured, {"host": Limit(10_000_000_000, "here")})
     assert plan.fits
     assert {"population", "replay"} <= {part.name for part in plan.parts}
     assert sizes.population_bytes == begun(config).population.nbytes

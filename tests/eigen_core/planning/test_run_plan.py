@@ -18,7 +18,7 @@ from eigen_core.machine import DeviceLimit, DeviceUsage, HostLimit, MemoryGuardE
 from eigen_core.machine.limits import ControlGroup, LimitKind
 from eigen_core.memory_watch import MemoryWatch
 from eigen_core.planning import run_plan as module
-from eigen_core.planning.plan import _CUDA_CONTEXT, PHASES, plan_of
+from eigen_core.planning.parts import CUDA_CONTEXT_BYTES, PHASES
 from eigen_core.planning.probe import ProbeFailure, ProbeResult
 from eigen_core.planning.run_plan import RunPlan, RunTooLargeError, plan_run, require_fit
 from eigen_core.planning.sizes import Sizes
@@ -55,14 +55,18 @@ def bounded(monkeypatch: pytest.MonkeyPatch, size: int, kind: LimitKind, group: 
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
 
 
+def peak_of(run_plan: RunPlan) -> int:
+    return run_plan.peaks[run_plan.peak_phase()].host
+
+
 def headroom_of(run_plan: RunPlan) -> int:
-    (verdict,) = run_plan.plan.verdicts
+    (verdict,) = run_plan.memory_verdicts
     assert verdict.where == "host"
-    return verdict.limit.bytes
+    return verdict.limit_bytes
 
 
 def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
-    peak = planned().plan.peak_host_bytes
+    peak = peak_of(planned())
     enough, short = peak / 0.93 / GB + 0.001, peak / 0.93 / GB - 0.001
     fits, lacks = planned(f"memory.limit_gb={enough}"), planned(f"memory.limit_gb={short}")
     assert headroom_of(fits) == int(0.93 * int(enough * GB))
@@ -70,12 +74,7 @@ def test_a_limit_of_the_runs_own_is_taken_up_to_the_hard_line() -> None:
     assert not fits.suggestions
     assert not lacks.fits
     assert planned(f"memory.limit_gb={short}", "memory.hard=0.95").fits
-
-
-def test_where_no_setting_is_enough_it_says_so() -> None:
-    lacks = planned("memory.limit_gb=0.5")
-    assert not any(suggestion.fits for suggestion in lacks.suggestions)
-    assert lacks.sentence().endswith(" setting is enough: the run needs more memory.")
+    assert planned("memory.limit_gb=0.5").sentence().endswith(" setting is enough: the run needs more memory.")
 
 
 def test_what_others_take_of_the_machine_is_taken_off(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,11 +92,11 @@ def test_what_others_take_of_a_group_is_taken_off(monkeypatch: pytest.MonkeyPatc
     run_plan = planned()
     # Of the 4 GB more than this process, one is files that the kernel drops.
     assert headroom_of(run_plan) == pytest.approx(6.3 * GB, abs=0.1 * GB)
-    assert "that other processes use now" in run_plan.plan.verdicts[0].limit.origin
+    assert "that other processes use now" in run_plan.verdicts[0].origin
     (tmp_path / "memory.current").write_text(str(GB + 1))
     alone = planned()
     assert headroom_of(alone) == int(9.3 * GB)
-    assert "others" not in alone.plan.verdicts[0].limit.origin
+    assert "others" not in alone.verdicts[0].origin
 
 
 def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,8 +104,8 @@ def test_addresses_are_those_of_this_process_and_not_all_have_memory(monkeypatch
     unused = 4 * GB
     monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (1 * GB + unused, 1 * GB))
     run_plan = planned()
-    assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.plan.nonresident_bytes, abs=0.1 * GB)
-    assert "of addresses that are not resident" in run_plan.plan.verdicts[0].limit.origin
+    assert headroom_of(run_plan) == pytest.approx(18.6 * GB - unused - run_plan.sizes.nonresident_bytes, abs=0.1 * GB)
+    assert "of addresses that are not resident" in run_plan.verdicts[0].origin
 
 
 def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -115,21 +114,19 @@ def test_of_several_limits_the_one_that_leaves_least_counts(monkeypatch: pytest.
     crowded = HostLimit(12 * GB, "a crowded group", "group", ControlGroup(2, "/job", tmp_path))
     limits = (HostLimit(8 * GB, "memory.limit_gb", "run"), crowded)
     monkeypatch.setattr(module, "host_limits", lambda _: limits)
-    assert "a crowded group" in planned().plan.verdicts[0].limit.origin
+    assert "a crowded group" in planned().verdicts[0].origin
 
 
 def test_on_a_gpu_others_are_taken_off_and_the_own_context_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     device = torch.device("cuda")
-    context = _CUDA_CONTEXT
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(80 * GB, "A GPU", device))
-    usage = DeviceUsage(allocated=0, reserved=1 * GB, taken=1 * GB + context + 10 * GB)
+    usage = DeviceUsage(allocated=0, reserved=1 * GB, taken=11 * GB + CUDA_CONTEXT_BYTES)
     monkeypatch.setattr("eigen_core.machine.usage.device_bytes", lambda _: usage)
     run_plan = plan_run(*_on_gpu())
-    (headroom,) = [verdict.limit for verdict in run_plan.plan.verdicts if verdict.where == "device"]
-    assert headroom.bytes == int(0.93 * 80 * GB) - 10 * GB
+    (headroom,) = [verdict for verdict in run_plan.verdicts if verdict.where == "device"]
+    assert headroom.limit_bytes == int(0.93 * 80 * GB) - 10 * GB
     assert "A GPU, less 10.00 GB that other processes use now" in headroom.origin
-    assert run_plan.document()["device_limit"] == {"bytes": 80 * GB, "origin": "A GPU"}
     assert run_plan.fits
     monkeypatch.setattr(module, "device_limit", lambda _: DeviceLimit(11 * GB, "A GPU", device))
     assert not plan_run(*_on_gpu()).fits
@@ -140,9 +137,9 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
 ) -> None:
     """CUDA's context is in the plan, and in what the GPU says is taken: it counts once."""
     config, data = _on_gpu()
-    plan = plan_of(config, Sizes.of(config, data), MEASURED)
+    plan = RunPlan.of(data, Sizes.of(config, data), MEASURED)
     peak = plan.peak_phase("device")
-    limit = DeviceLimit(int(plan.peak_device_bytes / 0.93) + 10 * MB, "A GPU", torch.device("cuda"))
+    limit = DeviceLimit(int(plan.peaks[peak].device / 0.93) + 10 * MB, "A GPU", torch.device("cuda"))
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     for where in (module, eigen_core.memory_watch):
         monkeypatch.setattr(where, "device_limit", lambda _: limit)
@@ -151,7 +148,7 @@ def test_the_guard_begins_every_phase_of_a_plan_that_fits_a_gpu(
     watch = MemoryWatch(
         config, RunLocation.of(config.checkpoint.model_copy(update={"store": str(tmp_path)}), "run"), ()
     )
-    context = plan.held_on_device(peak, "driver")
+    context = CUDA_CONTEXT_BYTES
     meter = HandMeter(device=DeviceUsage(allocated=0, reserved=0, taken=context))
     watch.guard = hand_guard(meter, limits=(HostLimit(100 * GB, "much", "run"),), device_limit=limit)
     watch.expect(run_plan)
@@ -174,9 +171,9 @@ def _on_gpu() -> tuple[Config, TaskData]:
 def test_a_run_for_a_gpu_is_planned_where_there_is_none_and_refused() -> None:
     config, data = _on_gpu()
     run_plan = plan_run(config, data)
-    assert run_plan.plan.peak_device_bytes > 600 * MB
+    assert run_plan.peaks[run_plan.peak_phase("device")].device > 600 * MB
     assert not run_plan.fits
-    assert "torch finds none here. Use device cpu or auto" in run_plan.sentence()
+    assert "(torch finds no GPU here): that is too little. Use device cpu or auto" in run_plan.sentence()
     with pytest.raises(InputError, match="torch finds no GPU"):
         require_fit(config, data)
 
@@ -187,7 +184,7 @@ def test_what_the_process_of_a_training_has_loaded_already_is_in_its_plan(monkey
 
     def peak(own: int) -> int:
         monkeypatch.setattr("eigen_core.machine.usage.statm", lambda *_: (9 * GB, own))
-        return require_fit(load_config("quickstart", SETTINGS), DATA).plan.peak_host_bytes
+        return peak_of(require_fit(load_config("quickstart", SETTINGS), DATA))
 
     usual = peak(MEASURED.process)
     assert peak(MEASURED.process + 120 * MB) == pytest.approx(usual + 100 * MB, abs=5 * MB)
@@ -198,7 +195,7 @@ def test_a_training_is_measured_only_where_that_may_decide_and_once(probes: list
     assert "it takes at least" in require_fit(roomy, DATA).sentence()
     assert probes == []
     assert "at least" not in require_fit(tight, DATA).sentence()
-    assert require_fit(tight, DATA).plan.measured == require_fit(roomy, DATA).plan.measured == MEASURED
+    assert require_fit(tight, DATA).measured == require_fit(roomy, DATA).measured == MEASURED
     assert probes == [tight]
     # `eigen plan` measures in any case.
     plan_run(roomy, DATA)
@@ -228,10 +225,12 @@ def test_a_run_for_which_the_disk_has_no_room_is_refused_until_it_has_what_it_wr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = load_config("quickstart", [*SETTINGS, f"checkpoint.store={tmp_path}"])
-    most = plan_run(config, DATA).plan.disk.most_bytes
+    most = plan_run(config, DATA).disk.most_bytes
     usage = SimpleNamespace(total=100 * most, used=0, free=most - 1)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
-    with pytest.raises(RunTooLargeError, match=rf"of the disk, and .* free at {tmp_path}\. Free some"):
+    with pytest.raises(
+        RunTooLargeError, match=rf"of the disk and may take .* free at {tmp_path}\): .* are missing\. Free some"
+    ):
         require_fit(config, DATA, "mine")
     (tmp_path / "mine" / "blobs").mkdir(parents=True)
     (tmp_path / "mine" / "blobs" / "one").write_bytes(bytes(10))
