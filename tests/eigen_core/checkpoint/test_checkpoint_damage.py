@@ -53,20 +53,11 @@ def _cut_a_byte(path: Path) -> None:
     os.truncate(path, path.stat().st_size - 1)
 
 
-def _append(path: Path) -> None:
-    with open(path, "ab") as file:
-        file.write(b"\n")
-
-
-def _turn_into_zeros(path: Path) -> None:
-    path.write_bytes(bytes(path.stat().st_size))
-
-
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "removed": Path.unlink,
     "cut": _cut_a_byte,
-    "longer": _append,
-    "zeros": _turn_into_zeros,
+    "longer": lambda path: path.write_bytes(path.read_bytes() + b"\n"),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
     **{name: partial(replace_by, obstacle=name) for name in OBSTACLES},
 }
 

@@ -59,14 +59,6 @@ def _kill_at_step(number: int) -> None:
     sys.addaudithook(hook)
 
 
-def _lines(descriptor: int) -> list[str]:
-    content = b""
-    while chunk := os.read(descriptor, 4096):
-        content += chunk
-    os.close(descriptor)
-    return content.decode().split()
-
-
 def _short_run(store: Path, acknowledge: int) -> None:
     def done(what: str) -> None:
         os.write(acknowledge, f"{what}\n".encode())
@@ -103,7 +95,8 @@ def test_killed_at_the_steps_of_a_short_run(tmp_path: Path, monkeypatch: pytest.
 
         child = in_fork(work)
         os.close(writing)
-        done = _lines(reading)
+        with open(reading) as acknowledged:
+            done = acknowledged.read().split()
         code = exit_code(child)
         assert code in (0, -signal.SIGKILL)
         _check_after_kill(store, done)
