@@ -132,12 +132,42 @@ def judged(
     return verdict_on(SpanResult(**(values | changes)), Config(), looks=looks)
 
 
-def test_skill_needs_both_conditions() -> None:
-    verdict = judged()
-    assert verdict.claim == "skill"
-    assert verdict.sentence.startswith("skill is likely: ")
-    assert judged(earned=0.15).claim == "undecided"
-    assert judged(excess=excess(0.3)).claim == "undecided"
+_RISING = _BASKET + 0.002
+_COSTLY = {"returns": 0.75 * _RISING + 0.6 * _OTHER - 0.002, "basket": _RISING}
+_A_YEAR = excess(1.0, 2.0, 251, per="year")
+_PORTFOLIO = {"returns": _BASKET * 0.99 + 0.0001 * _OTHER, "earned": 0.1, "excess": _A_YEAR, "alpha": _A_YEAR}
+_SHIFTS = np.linspace(-0.2, 0.2, 210)
+_TIMED = {"by_timing": True, "draws": _SHIFTS, "shifts": _SHIFTS}
+
+
+@pytest.mark.parametrize(
+    ("given", "claim", "reason"),
+    [
+        ({}, "skill", "skill is likely: "),
+        ({"earned": 0.15}, "undecided", ""),
+        ({"earned": -0.1}, "none", ""),
+        ({"excess": excess(0.3)}, "undecided", ""),
+        ({"excess": excess(-0.1)}, "none", ""),
+        ({"alpha": None}, "undecided", ""),
+        ({"looks": 20}, "skill", ""),
+        ({"looks": 60}, "undecided", "1,000 random traders are too few to show any edge"),
+        (_COSTLY, "none", "it earned no more than its part in the market's moves explains"),
+        ({"returns": _BASKET * 0.9, "earned": 0.02, "excess": excess(0.1)}, "none", "it is the basket of all assets"),
+        # A portfolio is the basket where its weights are equal.
+        ({**_PORTFOLIO, "active_share": 0.3}, "undecided", "+1.00 % a year"),
+        ({**_PORTFOLIO, "active_share": 0.03}, "none", "97 % of its weights are those of equal weight"),
+        (_TIMED, "skill", ""),
+        ({**_TIMED, "looks": 20}, "undecided", ""),
+        ({**_TIMED, "draws": _SHIFTS[:10]}, "undecided", "10 shifts in time are too few to show any edge"),
+        # Of several assets the timing is shown and decides nothing.
+        ({"shifts": np.full(100, 0.0)}, "skill", ""),
+        ({"shifts": np.full(100, 1.0)}, "skill", ""),
+    ],
+)
+def test_skill_is_claimed_only_where_all_conditions_hold(given: dict[str, Any], claim: str, reason: str) -> None:
+    verdict = judged(**given)
+    assert verdict.claim == claim
+    assert reason in verdict.sentence
 
 
 def test_a_preference_for_risky_assets_in_a_rising_market_is_no_skill() -> None:
@@ -145,14 +175,6 @@ def test_a_preference_for_risky_assets_in_a_rising_market_is_no_skill() -> None:
     assert 0.05 < known(verdict.alpha_pvalue) < 0.5
     assert verdict.claim == "undecided"
     assert f"{100.0 * known(verdict.alpha_pvalue):.1f} %" in verdict.sentence.partition(";")[0]
-    assert judged(alpha=None).claim == "undecided"
-
-
-def test_an_account_whose_costs_eat_what_it_gained_shows_no_skill() -> None:
-    rising = _BASKET + 0.002
-    costly = judged(0.75 * rising + 0.6 * _OTHER - 0.002, basket=rising)
-    assert costly.claim == "none"
-    assert "it earned no more than its part in the market's moves explains" in costly.sentence
 
 
 def test_without_trades_there_is_no_skill() -> None:
@@ -161,26 +183,16 @@ def test_without_trades_there_is_no_skill() -> None:
     assert (verdict.sharpe_interval, verdict.deflated_sharpe, verdict.smallest_edge) == (None, None, None)
 
 
-def test_looks_take_a_claim_back() -> None:
-    assert judged(looks=20).claim == "skill"
-    many = judged(looks=400)
-    assert many.claim == "undecided"
-    assert "1,000 random traders are too few to show any edge" in judged(looks=60).sentence
-    assert many.matched_pvalue > judged().matched_pvalue
-
-
-def test_the_basket_is_named() -> None:
-    verdict = judged(_BASKET * 0.9, earned=0.02, excess=excess(0.1, trades=240))
-    assert verdict.claim == "none"
-    assert "no skill shown: it is the basket of all assets, whose daily returns correlate 1.00" in verdict.sentence
-
-
-def test_nothing_gained_is_no_skill_and_too_little_is_undecided() -> None:
-    assert judged(excess=excess(-0.1)).claim == "none"
-    assert judged(earned=-0.1).claim == "none"
+def test_the_smallest_edge_and_the_probabilities_are_those_of_the_results() -> None:
+    assert judged(looks=400).matched_pvalue > judged().matched_pvalue
     verdict = judged(earned=0.1, excess=excess(0.2, 0.4, 30))
     assert verdict.claim == "undecided"
     assert f"that could have been shown is {known(verdict.smallest_edge):+.2f} % a trade" in verdict.sentence
+    assert judged(excess=_A_YEAR, holding_days=1).smallest_edge == pytest.approx(2.0 * (1.651 + 0.842), abs=0.01)
+    by_timing = judged(by_timing=True, draws=_SHIFTS, shifts=_SHIFTS)
+    assert by_timing.timing_pvalue == by_timing.matched_pvalue < 0.05
+    lucky, unlucky = (judged(shifts=np.full(100, earned)).timing_pvalue for earned in (0.0, 1.0))
+    assert lucky < 0.05 < unlucky
 
 
 @pytest.mark.thorough
@@ -189,30 +201,3 @@ def test_the_smallest_edge_is_claimed_four_times_in_five() -> None:
     drawn = np.random.default_rng(1).normal(smallest, 0.4, 60)
     verdicts = [judged(excess=excess(float(mean), 0.4, 90)) for mean in drawn]
     assert 0.65 <= np.mean([(one.excess_pvalue or 1.0) <= 0.05 for one in verdicts]) <= 0.95
-
-
-def test_a_portfolio_is_judged_by_a_year_and_is_the_basket_where_it_is_equal_weight() -> None:
-    like_basket, small = _BASKET * 0.99 + 0.0001 * _OTHER, excess(1.0, 2.0, 251, per="year")
-    found = judged(like_basket, earned=0.1, excess=small, alpha=small, active_share=0.3, holding_days=1)
-    assert found.claim == "undecided"
-    assert "+1.00 % a year" in found.sentence
-    assert found.smallest_edge == pytest.approx(2.0 * (1.651 + 0.842), abs=0.01)
-    equal = judged(like_basket, earned=0.1, excess=small, active_share=0.03, holding_days=1)
-    assert equal.claim == "none"
-    assert "97 % of its weights are those of equal weight" in equal.sentence
-
-
-def test_one_asset_is_judged_by_its_timing() -> None:
-    shifts = np.linspace(-0.2, 0.2, 210)
-    verdict = judged(by_timing=True, draws=shifts, shifts=shifts)
-    assert verdict.claim == "skill"
-    assert verdict.timing_pvalue == verdict.matched_pvalue < 0.05
-    # Of several looks one has such luck.
-    assert judged(by_timing=True, draws=shifts, shifts=shifts, looks=20).claim == "undecided"
-    few = judged(by_timing=True, draws=shifts[:10], shifts=shifts[:10])
-    assert few.claim == "undecided"
-    assert "10 shifts in time are too few to show any edge" in few.sentence
-    # Of several assets it is shown and decides nothing.
-    known = [judged(shifts=np.full(100, earned)) for earned in (0.0, 1.0)]
-    assert [one.claim for one in known] == ["skill", "skill"]
-    assert known[0].timing_pvalue < 0.05 < known[1].timing_pvalue

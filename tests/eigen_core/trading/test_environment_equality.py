@@ -1,6 +1,7 @@
 """The environment equals independent per-day versions, of all rules and of the replaced system, in both forms."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +54,11 @@ def random_rules(random: np.random.Generator) -> TradingConfig:
 
 
 def assert_both_forms_equal(
-    slow: list[SlowEpisode], panel: Panel, trading: TradingConfig, first_days: NDArray[np.int64], actions: list[Array]
+    slow: Sequence[SlowEpisode],
+    panel: Panel,
+    trading: TradingConfig,
+    first_days: NDArray[np.int64],
+    actions: list[Array],
 ) -> pd.DataFrame:
     """Compare rewards, results, portfolios and trades of both forms with slow episodes; return the trades."""
     prices, given = prices_of(panel), [torch.tensor(values) for values in actions]
@@ -109,7 +114,7 @@ def test_both_forms_equal_the_obvious_implementation(seed: int) -> None:
     assert len(table)
 
 
-def _assert_portfolios_equal(portfolios: np.ndarray, slow: list[SlowEpisode]) -> None:
+def _assert_portfolios_equal(portfolios: np.ndarray, slow: Sequence[SlowEpisode]) -> None:
     expected = np.array([episode.portfolios for episode in slow])
     assert portfolios.dtype == np.float16
     assert (portfolios[..., 0] == expected[..., 0]).all()
@@ -117,7 +122,7 @@ def _assert_portfolios_equal(portfolios: np.ndarray, slow: list[SlowEpisode]) ->
     np.testing.assert_allclose(portfolios.astype(np.float64), expected, rtol=1e-3, atol=1e-7)
 
 
-def _assert_trades_equal(table: pd.DataFrame, slow: list[SlowEpisode]) -> None:
+def _assert_trades_equal(table: pd.DataFrame, slow: Sequence[SlowEpisode]) -> None:
     expected = pd.DataFrame(
         [{"episode": index, **trade} for index, episode in enumerate(slow) for trade in episode.trades],
         columns=["fees", *table.columns],

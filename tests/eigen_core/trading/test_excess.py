@@ -122,15 +122,6 @@ def test_each_rule_holds_the_assets_that_it_names() -> None:
     assert set(traded_days) <= {day + 1 for day in range(0, len(SPAN), 21)}
 
 
-def test_a_rule_without_the_prices_that_it_needs_stays_in_cash() -> None:
-    closes = steady_growth([0.001, 0.002, 0.003])
-    panel = panel_of(closes, closes, closes)
-    early = range(40, 100)
-    curves = baseline_curves(prices_of(panel), panel.dates, Config(**FREE), early)
-    assert (curves["momentum"].equity == curves["momentum"].capital).all()
-    assert curves["reversal"].equity[-1] > curves["reversal"].capital
-
-
 def test_equal_weight_waits_for_the_first_fill_of_each_asset() -> None:
     """One is halted on the first days, one trades on them but not on the day of its fill, one has ended before."""
     closes = steady_growth([0.0, 0.002, 0.004, 0.004])

@@ -174,18 +174,3 @@ def test_the_sale_of_a_delisted_symbol_is_named_with_its_loss() -> None:
     assert (delisted["exit_price"], delisted["gain_percent"]) == pytest.approx((7.5, -25.0))
     # Day 27 is the eighth without a price.
     assert delisted["exit"] == panel.dates[27]
-
-
-def test_the_purchases_of_all_days_together_take_no_more_than_the_equity() -> None:
-    holding, purchases, days = 4, 3, 20
-    free = TradingConfig(cost_bps=0.0, slippage_bps=0.0, fill="same_close")
-    trading = free.model_copy(update={"holding_days": holding, "purchases_per_day": purchases})
-    trades = DecidedTrades.none(1, days, purchases)
-    trades.asset[:] = np.arange(days)[:, None] % (holding + 1) * purchases + np.arange(purchases)
-    trades.exit_day[:] = np.arange(days)[:, None] + holding
-    trades.entry[:], trades.exit[:], trades.coefficient[:] = 10.0, 10.0, 3.0
-    closes = np.full((days, (holding + 1) * purchases), 10.0)
-    panel = panel_of(closes, closes, closes)
-    accounts = trade_accounts(trades, prices_of(panel), panel.dates, trading, AccountConfig(capital=1_200.0))
-    np.testing.assert_allclose(accounts.paid, 100.0)
-    np.testing.assert_allclose(accounts.exposure[0], [0.25, 0.5, 0.75, *[1.0] * (days - 3)])
