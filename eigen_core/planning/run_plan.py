@@ -272,12 +272,7 @@ def plan_run(
             taken = usage.device.taken - usage.device.reserved - CUDA_CONTEXT_BYTES if usage.device else 0
             available["device"] = _left(of_device, hard, taken, _OTHERS)
         available["disk"] = disk
-
-        def planned(found: ProbeResult | ProbeFailure | None) -> RunPlan:
-            plan = RunPlan.of(data, sizes, found, available, own)
-            return replace(plan, limits=limits, device_limit=of_device)
-
-        plan = planned(None)
+        plan = RunPlan.of(data, sizes, None, available, own)
         if not plan.fits_memory:
             return plan
         found: ProbeResult | ProbeFailure | None = None if anew else cached_probe(changed, data)
@@ -287,12 +282,13 @@ def plan_run(
                 cache_probe(changed, data, found)
             else:
                 logger.info("In phase %s, %s. The memory plan is a lower bound.", found.phase, found.why)
-        return planned(found)
+        return RunPlan.of(data, sizes, found, available, own)
 
     plan = plan_with(config, anew=measured)
-    if plan.fits_memory or missing:
-        return plan
-    return replace(plan, suggestions=tuple(suggestions_for(plan, lambda changed: plan_with(changed, anew=False))))
+    suggestions: list[Suggestion] = []
+    if not plan.fits_memory and not missing:
+        suggestions = suggestions_for(plan, lambda changed: plan_with(changed, anew=False))
+    return replace(plan, limits=limits, device_limit=of_device, suggestions=tuple(suggestions))
 
 
 def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
