@@ -22,7 +22,7 @@ from eigen_core.config.registry import Date
 from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import NextOrders, Order, decision_of, decisions_among, task_backtest
 from eigen_core.judging.run_backtests import agents_on_market, newest_of_run, require_prices
-from eigen_core.machine.threads import computing_threads
+from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.training.runs import Run

@@ -25,7 +25,7 @@ from eigen_core.judging.backtest import DRAWS, SpanResult, task_backtest
 from eigen_core.judging.evaluation_log import Looks, keep_look, looks_at
 from eigen_core.judging.statistics import sharpe_ratio
 from eigen_core.judging.verdicts import Verdict, verdict_on
-from eigen_core.machine.threads import computing_threads
+from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel, build_panel
 from eigen_core.trading.equity import daily_rates, share_of
 from eigen_core.trading.metrics import drawdowns

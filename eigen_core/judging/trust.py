@@ -26,7 +26,7 @@ from eigen_core.generation.state import resolve_device
 from eigen_core.judging.backtest import task_backtest
 from eigen_core.judging.statistics import CONFIDENCE
 from eigen_core.judging.verdicts import POWER, SIGNIFICANCE, Claim, verdict_on
-from eigen_core.machine.threads import computing_threads
+from eigen_core.machine.performance import computing_threads
 from eigen_core.market import Panel
 from eigen_core.market.build import panel_of_clean_prices, read_market
 from eigen_core.market.cleaning import CleanPrices

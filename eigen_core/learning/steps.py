@@ -21,8 +21,8 @@ from eigen_core.common.records import Curve
 from eigen_core.common.text import SINGLE
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, LearnerConfig, OffPolicyConfig
 from eigen_core.learning.interface import LearningResult, learner_settings, setting
-from eigen_core.machine.chunk_sizes import noise_at_once
 from eigen_core.machine.gpu import CapturedStep, on_device
+from eigen_core.machine.performance import noise_at_once
 from eigen_core.networks import Policy
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.population import Population

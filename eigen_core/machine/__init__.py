@@ -1,12 +1,7 @@
-"""Memory limits and use of a run: limits, guard, reports; and threads, GPUs, chunk sizes and arithmetic."""
+"""Memory limits and use of a run: limits, guard, reports; and threads, chunk sizes, profiles, GPUs and arithmetic."""
 
 from eigen_core.machine.allocation import SharedTensor, lazy_zeros, shared_probe, shared_zeros, shares_memory
-from eigen_core.machine.limits import (
-    DeviceLimit,
-    HostLimit,
-    device_limit,
-    host_limits,
-)
+from eigen_core.machine.limits import DeviceLimit, HostLimit, device_limit, host_limits
 from eigen_core.machine.memory_guard import MemoryGuard, MemoryGuardError
 from eigen_core.machine.memory_report import MemoryReport, install_report_signal, report_markdown, write_report
 from eigen_core.machine.usage import (

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from eigen_core.common.text import SINGLE
 from eigen_core.config import NetworkConfig
-from eigen_core.machine.chunk_sizes import columns_at_once
+from eigen_core.machine.performance import columns_at_once
 from eigen_core.networks.encoders import FirstDay
 from eigen_core.networks.layout import (
     FEWEST_ROWS,

@@ -12,7 +12,7 @@ from eigen_core.config import Config
 from eigen_core.config.registry import tracker_class
 from eigen_core.machine import shares_memory
 from eigen_core.machine.gpu import visible_gpus
-from eigen_core.machine.threads import usable_cores
+from eigen_core.machine.performance import usable_cores
 from eigen_core.planning.probe import ProbeResult
 from eigen_core.planning.sizes import Device, Memory, Sizes
 

@@ -17,7 +17,7 @@ from eigen_core.common.records import Excess
 from eigen_core.common.text import SINGLE
 from eigen_core.config import BatchSamplingConfig, Config, MarketConfig, OffPolicyConfig
 from eigen_core.config.learning import batch_size_of, block_days_of
-from eigen_core.machine.chunk_sizes import columns_at_once
+from eigen_core.machine.performance import columns_at_once
 from eigen_core.market import build_panel
 from eigen_core.market.build import TrainingDays
 from eigen_core.market.features import feature_functions, feature_names

@@ -23,9 +23,9 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from eigen_core.common.progress import progress_to
+from eigen_core.common.runtime import stop_requests_raised
 from eigen_core.common.text import duration, size
 from eigen_core.training.listener import Listener
-from eigen_core.training.stop_requests import stop_requests_raised
 
 if TYPE_CHECKING:
     from eigen_core.common.records import GenerationRecord, Telemetry

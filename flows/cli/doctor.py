@@ -147,7 +147,7 @@ class Doctor:
 
         from eigen_core.generation import resolve_device
         from eigen_core.machine import device_limit
-        from eigen_core.machine.threads import usable_cores
+        from eigen_core.machine.performance import usable_cores
 
         device = resolve_device(self._config.device)
         limit = device_limit(device)

@@ -18,7 +18,7 @@ from eigen_core.checkpoint.locks import LeaseHeldError, RunLockedError
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.store import StoreUnavailableError, store_from_environment
 from eigen_core.common.errors import InputError
-from eigen_core.common.runtime import set_umask
+from eigen_core.common.runtime import set_umask, stop_requests_unmasked
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, values_of_environment
@@ -30,7 +30,6 @@ from eigen_core.reporting.trackers import TrackerListener
 from eigen_core.run import train_run
 from eigen_core.training import journals
 from eigen_core.training.runs import Run, require_named, require_store, runs_in
-from eigen_core.training.stop_requests import stop_requests_unmasked
 from flows.server import flow_runs
 from flows.server.artifacts import Reporter, retry_once, server_is_there
 from flows.server.pages import RunPages

@@ -236,7 +236,7 @@ def test_no_more_threads_compute_than_there_are_cores_for(tmp_path: Path, monkey
         return evaluate(state)
 
     monkeypatch.setattr(phases, "evaluate", looking)
-    monkeypatch.setattr("eigen_core.machine.threads.usable_cores", lambda: 2)
+    monkeypatch.setattr("eigen_core.machine.performance.usable_cores", lambda: 2)
     try:
         torch.set_num_threads(3)
         assert train(small_flow_config(tmp_path, generations=1, threads=0)).is_completed()

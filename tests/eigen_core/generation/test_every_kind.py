@@ -23,7 +23,7 @@ from eigen_core.common.records import HoldoutResult
 from eigen_core.config import Config, OffPolicyConfig, merge, registry
 from eigen_core.generation import hold_out, restore, snapshot, start_training
 from eigen_core.learning.interface import learner_settings
-from eigen_core.machine import chunk_sizes
+from eigen_core.machine import performance
 from eigen_core.machine.limits import Limit
 from eigen_core.machine.usage import own_resident_bytes
 from eigen_core.planning.probe import measure
@@ -129,7 +129,7 @@ def test_bits_do_not_depend_on_how_much_noise_is_drawn_at_a_time(learner: str, m
     contents = []
     # Of one of three steps, of two, of all.
     for megabytes in (0.0, 0.014, 1.0):
-        monkeypatch.setattr(chunk_sizes, "_NOISE", chunk_sizes._NOISE._replace(cpu=megabytes))
+        monkeypatch.setattr(performance, "_NOISE", performance._NOISE._replace(cpu=megabytes))
         contents.append(content_of(advance(begun(config_with(learner)), 1)))
     assert contents[0] == contents[1] == contents[2]
 

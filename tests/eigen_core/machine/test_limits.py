@@ -15,7 +15,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.config.model import MemoryConfig
 from eigen_core.machine import HostLimit, device_limit, host_limits
 from eigen_core.machine.limits import control_groups
-from eigen_core.machine.threads import computing_threads, usable_cores
+from eigen_core.machine.performance import computing_threads, usable_cores
 
 GB = 1_000_000_000
 FREE = resource.RLIM_INFINITY
@@ -206,7 +206,7 @@ def test_without_control_groups_those_count_that_the_process_may_use(tmp_path: P
 def test_torch_takes_no_more_threads_than_there_are_cores_unless_that_is_asked_for(
     torchs: int, chosen: int, cores: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("eigen_core.machine.threads.usable_cores", lambda: cores)
+    monkeypatch.setattr("eigen_core.machine.performance.usable_cores", lambda: cores)
     before = torch.get_num_threads()
 
     def compute() -> None:
