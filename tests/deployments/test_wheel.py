@@ -1,6 +1,5 @@
 """The wheel, installed into a virtual environment of its own, works where there is no clone."""
 
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,12 +11,11 @@ from operated import BUSY_SECONDS, Operated
 from wheel_cases import ROOT, built_wheel
 
 from eigen_core import __version__
-from eigen_core.common.text import DISTRIBUTION, install_command
+from eigen_core.common.text import DISTRIBUTION
 
 pytestmark = pytest.mark.thorough
 
 SETTINGS = small_settings(market={"holdout_days": 120})
-TESTED = "dependencies of the tests"
 WHERE = f"""
 import importlib.metadata, deployments, eigen_core, flows, tasks
 print(importlib.metadata.version("{DISTRIBUTION}"))
@@ -50,15 +48,14 @@ class Installed(Operated):
         )
 
 
-def pip(environment: Path, *arguments: str) -> str:
+def pip(environment: Path, *arguments: str) -> None:
     python = str(environment / "bin" / "python")
     command = [sys.executable, "-m", "pip", "--python", python, "install", "--disable-pip-version-check", *arguments]
     ended = subprocess.run(command, cwd=environment, capture_output=True, text=True, timeout=3_600)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
 
 
-@pytest.fixture(scope="module", params=[TESTED, pytest.param("pinned", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["dependencies of the tests", pytest.param("pinned", marks=pytest.mark.slow)])
 def environment(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel.
 
@@ -106,12 +103,3 @@ def test_a_run_is_launched_and_trained_by_the_worker(installed: Installed) -> No
     assert installed.generation("second") == 2
     installed.down()
     assert installed.try_eigen("status", "--healthy").returncode == 1
-
-
-@pytest.mark.parametrize("environment", [TESTED], indirect=True)
-def test_the_advice_to_install_an_extra_is_about_what_is_installed(environment: Path) -> None:
-    command, action, requirement = shlex.split(install_command("sweep"))
-    assert (command, action) == ("pip", "install")
-    said = pip(environment, "--no-index", "--dry-run", requirement)
-    assert f"Requirement already satisfied: {requirement}" in said
-    assert "Would install" not in said

@@ -1,15 +1,15 @@
 """Calls, log and database of a training that nobody watches, also one begun with Prefect's own command."""
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from queue import Queue
 from typing import Any
 
 import pytest
 from operated import Operated, Undisturbed
+from operation_cases import serving
 
 from eigen_core.housekeeping import verify_run
 
@@ -29,13 +29,8 @@ def calls() -> Iterator[tuple[str, "Queue[dict[str, Any]]"]]:
         def log_message(self, *arguments: object) -> None:
             """Say nothing."""
 
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/hook", heard
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serving(Handler) as server:
+        yield f"{server}/hook", heard
 
 
 def test_an_address_is_called_when_a_training_ends_in_a_way_that_matters(

@@ -1,12 +1,8 @@
 """A web page of another origin, and whoever posts parameters, make the worker neither connect nor train."""
 
 import json
-import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +10,7 @@ import httpx
 import pytest
 from browser import browser, missing_browser
 from operated import Operated
+from operation_cases import listening, serving
 
 pytestmark = pytest.mark.thorough
 
@@ -32,33 +29,6 @@ const socket = new Promise(done => {
 Promise.all([fetch(url, json).then(told, failed), fetch(url, plain).then(told, failed), socket])
   .then(found => { document.getElementById("said").textContent = "said: " + found.join("; "); });
 </script>"""
-
-
-@contextmanager
-def listening() -> Iterator[tuple[str, list[Any]]]:
-    """The address of a scheduler of somebody else, and the connections that it was asked for."""
-    connections: list[Any] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def accept() -> None:
-            while True:
-                try:
-                    connections.append(server.accept())
-                except OSError:
-                    return
-
-        threading.Thread(target=accept, daemon=True).start()
-        yield f"tcp://127.0.0.1:{server.getsockname()[1]}", connections
-        server.shutdown(socket.SHUT_RDWR)
-
-
-@contextmanager
-def served(folder: Path) -> Iterator[str]:
-    handler = partial(SimpleHTTPRequestHandler, directory=str(folder))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-        server.shutdown()
 
 
 def request_of(operated: Operated, config: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -82,8 +52,8 @@ def test_a_request_of_another_page_or_under_another_name_begins_nothing(operated
 
 def test_parameters_that_name_a_scheduler_are_refused_and_nobody_is_called(operated: Operated) -> None:
     before = operated.asked_for()
-    with listening() as (scheduler, connections):
-        url, body = request_of(operated, {"preset": "quickstart", "scheduler": scheduler})
+    with listening() as (address, connections):
+        url, body = request_of(operated, {"preset": "quickstart", "scheduler": f"tcp://{address}"})
         answer = httpx.post(url, json=body)
         assert 400 <= answer.status_code < 500, answer.text
         assert "scheduler" in answer.text
@@ -94,8 +64,9 @@ def test_parameters_that_name_a_scheduler_are_refused_and_nobody_is_called(opera
 @pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))
 def test_a_page_of_another_origin_begins_nothing_in_a_browser(operated: Operated, tmp_path: Path) -> None:
     before = operated.asked_for()
-    with listening() as (scheduler, connections), served(tmp_path) as origin, browser(tmp_path) as pages:
-        url, body = request_of(operated, {"preset": "quickstart", "scheduler": scheduler})
+    of_folder = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with listening() as (address, connections), serving(of_folder) as origin, browser(tmp_path) as pages:
+        url, body = request_of(operated, {"preset": "quickstart", "scheduler": f"tcp://{address}"})
         page = _PAGE.replace("URL", json.dumps(url), 1).replace("BODY", json.dumps(json.dumps(body)), 1)
         (tmp_path / "page.html").write_text(page)
         # What a page may not read it may still have sent: that, too, must have done nothing.

@@ -1,5 +1,7 @@
 """Fixtures of trainings that are flows of the test process, and of commands."""
 
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,14 @@ def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("evaluate", "train", "evolve", "checkpoint"):
         monkeypatch.setattr(TASKS[name], "retry_delay_seconds", [0])
     monkeypatch.setattr("eigen_core.run.Drawing", NoDrawing)
+
+
+@pytest.fixture
+def sigterm_ignored() -> Iterator[None]:
+    """The test process survives SIGTERM: Prefect passes the signal on to the handler before its own."""
+    former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGTERM, former)
 
 
 @pytest.fixture(scope="session")

@@ -5,9 +5,7 @@ the commands that open a run are called.
 """
 
 import os
-import socket
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ import pytest
 from cli_cases import eigen
 from flow_cases import eigen_environment, run_eigen, small_flow_config
 from hostile_settings import nested
+from operation_cases import listening
 
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import create_run, open_session
@@ -45,7 +44,7 @@ _NAMES_IN_FILES = ("market.date_format", "market.symbols")
 class Hostile:
     """What a stored configuration points at, and whether it was followed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, address: str, connections: list[Any]) -> None:
         self.store = folder / "runs"
         self.theirs = folder / "theirs"
         self.modules = folder / "modules"
@@ -53,21 +52,7 @@ class Hostile:
         (self.modules / f"{_MODULE}.py").write_text(
             f"from pathlib import Path\nPath({str(self.theirs)!r}).mkdir(exist_ok=True)\n"
         )
-        self.connections: list[Any] = []
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.address = f"127.0.0.1:{self._server.getsockname()[1]}"
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def _accept(self) -> None:
-        while True:
-            try:
-                self.connections.append(self._server.accept())
-            except OSError:
-                return
-
-    def close(self) -> None:
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
+        self.address, self.connections = address, connections
 
     def values_of(self, key: str) -> list[Any]:
         url = f"http://user:{_SECRET}@{self.address}"
@@ -100,14 +85,13 @@ def trained() -> Any:
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hostile]:
-    found = Hostile(tmp_path)
     for setting in MACHINE_SETTINGS.values():
         monkeypatch.delenv(setting.variable, raising=False)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(found.modules))
-    with patch.dict(os.environ):
+    with listening() as listener, patch.dict(os.environ):
+        found = Hostile(tmp_path, *listener)
+        monkeypatch.syspath_prepend(str(found.modules))
         yield found
-    found.close()
 
 
 def plant(hostile: Hostile, trained: Any, changes: dict[str, Any], generations: int = 1) -> None:

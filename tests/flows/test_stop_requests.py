@@ -1,6 +1,5 @@
 """A request to stop that comes where Python swallows exceptions ends what runs all the same."""
 
-import gc
 import signal
 import sys
 import time
@@ -20,6 +19,8 @@ from eigen_core.common.runtime import stop_requests_raised
 from eigen_core.reporting.drawing import Drawing
 from eigen_core.training.runs import status_of
 from flows.server.flows import train_flow
+
+pytestmark = pytest.mark.usefixtures("sigterm_ignored")
 
 
 class Owner:
@@ -45,21 +46,7 @@ def in_finalizer(action: Callable[[], None]) -> None:
     owner.itself = None  # type: ignore[assignment]
 
 
-def in_garbage(action: Callable[[], None]) -> None:
-    Owner(action)
-    gc.collect()
-
-
-def in_garbage_callback(action: Callable[[], None]) -> None:
-    def called(phase: str, facts: dict[str, Any]) -> None:  # noqa: ARG001
-        gc.callbacks.remove(called)
-        action()
-
-    gc.callbacks.append(called)
-    gc.collect()
-
-
-SWALLOWING = [in_weakref_callback, in_finalizer, in_garbage, in_garbage_callback]
+SWALLOWING = [in_weakref_callback, in_finalizer]
 Swallowing = Callable[[Callable[[], None]], None]
 
 
@@ -67,16 +54,8 @@ def sigterm() -> None:
     signal.raise_signal(signal.SIGTERM)
 
 
-@pytest.fixture(autouse=True)
-def _survive() -> Iterator[None]:
-    """Prefect passes the signal on to whoever has heard it before."""
-    former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    yield
-    signal.signal(signal.SIGTERM, former)
-
-
 @pytest.fixture
-def _raising() -> Iterator[None]:
+def _raising(sigterm_ignored: None) -> Iterator[None]:  # noqa: ARG001 - which the handler replaces
     def raising(number: int, frame: object) -> None:  # noqa: ARG001
         raise KeyboardInterrupt
 

@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 from unittest.mock import Mock
 
 import httpx
-import pandas as pd
 import pytest
 import torch
 from flow_cases import NoDrawing, small_flow_config
@@ -24,7 +23,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord
 from eigen_core.reporting import drawing
 from eigen_core.reporting.drawing import Drawing
-from eigen_core.training.runs import Run, status_of
+from eigen_core.training.runs import status_of
 from flows.server.flow_runs import FINISHED_NAME, NOTHING_NAME, RUNNING_NAME
 from flows.server.flows import train_flow
 from flows.server.training import unfinished_runs
@@ -48,25 +47,6 @@ def failing_once(function: Callable[..., T], error: Exception, *, after: bool) -
         return result
 
     return failing
-
-
-@pytest.mark.thorough
-def test_a_run_completes_with_its_records_plots_and_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, expected: tuple[GenerationRecord, ...]
-) -> None:
-    monkeypatch.setattr(eigen_core.run, "Drawing", Drawing)
-    config = small_flow_config(tmp_path)
-    assert train(config).is_completed()
-    status = status_of(str(tmp_path), "run")
-    assert (status.state, status.generation) == ("finished", 3)
-    assert status.history == expected
-    assert [entry.generation for entry in status.telemetry] == [1, 2, 3]
-    assert all(entry.checkpoint_seconds for entry in status.telemetry[:-1])
-    run = RunDirectory.open(tmp_path, "run")
-    assert [manifest.generation for manifest in run.contents.manifests()] == [3, 2, 1]
-    assert run.contents.verify() == []
-    assert {path.suffix for path in run.plots.iterdir()} == {".png"}
-    assert not Run.open(str(tmp_path), "run").is_running()
 
 
 @pytest.mark.parametrize(
@@ -116,15 +96,6 @@ def test_what_cannot_get_better_is_not_tried_again(
     assert ended.is_failed()
     assert ended.result(raise_on_failure=False) is error
     failing.assert_called_once()
-
-
-def test_resuming_equals_not_stopping(tmp_path: Path, expected: tuple[GenerationRecord, ...]) -> None:
-    config = small_flow_config(tmp_path)
-    assert train(config.model_copy(update={"generations": 1})).is_completed()
-    assert status_of(str(tmp_path), "run").state == "finished"
-    assert train(config.model_copy(update={"generations": 2})).is_completed()
-    assert train(config).is_completed()
-    assert records(config) == expected
 
 
 @pytest.mark.thorough
@@ -244,21 +215,3 @@ def test_no_more_threads_compute_than_there_are_cores_for(tmp_path: Path, monkey
     finally:
         torch.set_num_threads(before)
     assert seen == [2]
-
-
-@pytest.mark.thorough
-def test_more_generations_that_are_refused_for_other_data_are_not_asked_for(tmp_path: Path) -> None:
-    data, days = tmp_path / "prices.csv", pd.bdate_range("2010-01-01", periods=900)
-
-    def write(price: float) -> None:
-        table = {"date": days, "symbol": "AAA", "open": price, "high": price + 1, "low": price - 1, "close": price}
-        pd.DataFrame({**table, "volume": 1_000}).to_csv(data, index=False)
-
-    write(100.0)
-    market = {"data": str(data)}
-    assert train(small_flow_config(tmp_path / "runs", generations=1, market=market)).is_completed()
-    write(101.0)
-    with pytest.raises(InputError, match="other data"):
-        train_flow(small_flow_config(tmp_path / "runs", generations=3, market=market), "run")
-    status = status_of(str(tmp_path / "runs"), "run")
-    assert (status.state, status.config.generations) == ("finished", 1)

@@ -1,13 +1,15 @@
 """Processes and servers that operations meet: short-lived, on this machine alone."""
 
 import json
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from flow_cases import eigen_environment
 
@@ -30,6 +32,35 @@ def sleeping(*code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
+def serving(handler: Callable[..., BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The URL of a server on this machine whose requests `handler` answers."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def listening() -> Iterator[tuple[str, list[Any]]]:
+    """An address (host and port) that answers nothing, and the connections to it."""
+    connections: list[Any] = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def accept() -> None:
+            with suppress(OSError):  # at the end
+                while True:
+                    connections.append(server.accept())
+
+        threading.Thread(target=accept, daemon=True).start()
+        yield f"127.0.0.1:{server.getsockname()[1]}", connections
+        server.shutdown(socket.SHUT_RDWR)
+
+
+@contextmanager
 def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
     """The URL of an API that answers these paths, and that it is well."""
     known = {"/api/health": True, "/api/admin/version": "3.8.8", **(answers or {})}
@@ -44,15 +75,8 @@ def answering(answers: Mapping[str, object] | None = None) -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             """Say nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/api"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serving(Handler) as url:
+        yield f"{url}/api"
 
 
 def record_of(

@@ -1,26 +1,19 @@
 """Artifacts of a training at a server, renewed in place in a thread that waits for no unavailable server."""
 
-import json
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
-import prefect
 import pytest
-from prefect import flow
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterKey
-from prefect.client.schemas.objects import Artifact
+from operation_cases import listening
 from prefect.settings import PREFECT_API_URL, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED, temporary_settings
 
 from flows.server import artifacts as artifacts_module
-from flows.server.artifacts import KINDS, REFUSALS, Artifacts, Reporter, artifact_key, publish_cleaning, retry_once
+from flows.server.artifacts import KINDS, REFUSALS, Artifacts, Reporter, artifact_key, retry_once
 
 
 @pytest.fixture
@@ -101,45 +94,6 @@ def test_a_reporter_that_ends_with_an_error_sends_the_last_reports_and_keeps_the
     assert sent == [1]
 
 
-def versions(key: str) -> list[Artifact]:
-    with get_client(sync_client=True) as client:
-        return client.read_artifacts(artifact_filter=ArtifactFilter(key=ArtifactFilterKey(any_=[key])))
-
-
-def in_a_flow_run(act: Callable[[], None]) -> None:
-    @flow(name="acting")
-    def acting() -> None:
-        act()
-
-    acting()
-
-
-@pytest.mark.usefixtures("prefect_api")
-def test_a_page_is_created_once_and_then_renewed() -> None:
-    pages = Artifacts()
-
-    def act() -> None:
-        for generation in (1, 2, 3):
-            pages.show("renewed", f"# {generation}", f"generation {generation}")
-
-    in_a_flow_run(act)
-    (page,) = versions("renewed")
-    assert (page.data, page.description, page.type) == ("# 3", "generation 3", "markdown")
-
-
-@pytest.mark.usefixtures("prefect_api")
-def test_a_table_that_a_server_does_not_take_is_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def failing(**options: object) -> None:  # noqa: ARG001
-        raise httpx.ConnectError("no server")
-
-    monkeypatch.setattr(artifacts_module, "create_table_artifact", failing)
-    in_a_flow_run(lambda: publish_cleaning("runs", []))
-    assert "Prefect has no table of the files that were removed: ConnectError: no server" in caplog.text
-
-
-@pytest.mark.usefixtures("prefect_api")
 def test_the_page_of_a_run_has_no_other_key_than_a_page_beside_it() -> None:
     names = ["mine", *(f"mine-{kind}" for kind in KINDS), "mine-data-data", "Mine", "-data", "a-b", "a.b", "a_b", "..."]
     keys = [artifact_key(name, kind) for name in names for kind in ("", *KINDS)]
@@ -147,30 +101,13 @@ def test_the_page_of_a_run_has_no_other_key_than_a_page_beside_it() -> None:
     assert all(re.fullmatch(r"[a-z0-9][a-z0-9-]*", key) for key in keys)
 
 
-class _Overloaded(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps(prefect.__version__).encode())
-
-    def do_POST(self) -> None:
-        time.sleep(60.0)
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.thorough
 def test_a_page_waits_a_bounded_time_for_a_server_that_is_overloaded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(artifacts_module, "_CALL_SECONDS", 0.5)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Overloaded)
-    server.daemon_threads = True
-    threading.Thread(target=server.serve_forever, daemon=True).start()
     began = time.monotonic()
-    api = f"http://127.0.0.1:{server.server_port}/api"
-    settings = {PREFECT_API_URL: api, PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
-    with temporary_settings(settings), retry_once(), pytest.raises(REFUSALS):
-        Artifacts().show("key", "text", "description")
+    with listening() as (address, connections):
+        settings = {PREFECT_API_URL: f"http://{address}/api", PREFECT_CLIENT_CSRF_SUPPORT_ENABLED: False}
+        with temporary_settings(settings), retry_once(), pytest.raises(REFUSALS):
+            Artifacts().show("key", "text", "description")
+        assert connections
     assert 0.5 <= time.monotonic() - began < 50.0
-    server.shutdown()
-    server.server_close()

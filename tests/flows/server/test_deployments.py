@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
-from flow_cases import SMALL, small_flow_config
+from flow_cases import small_flow_config
 from folder_digest import digest
 from operation_cases import record_of, sleeping
 from prefect.client.orchestration import SyncPrefectClient
@@ -120,41 +120,30 @@ def test_flow_runs_of_another_deployment_of_the_same_name_set_nothing_off(
     assert trigger.covers_resources(resource, [related]) is ours
 
 
-def test_the_automations_are_set_right_and_never_doubled(client: SyncPrefectClient) -> None:
-    deployment = deployments.find_deployment(client).id
-    makers = {
-        deployments.ZOMBIE_NAME: deployments.zombie_automation,
-        deployments.RESUME_NAME: deployments.resume_automation,
-    }
-    for name, make in makers.items():
-        changed = make(deployment).model_copy(update={"enabled": False})
-        client.update_automation(client.read_automations_by_name(name)[0].id, changed)
-        client.create_automation(make(deployment))
-    others = client.create_automation(deployments.resume_automation(uuid4()))
-    for _ in range(2):
-        deployments.replace_automations(client, deployment)
-        found = [automation for automation in client.read_automations() if automation.id != others]
-        assert sorted(automation.name for automation in found) == sorted(makers)
-        assert all(automation.enabled for automation in found)
-    assert others in [automation.id for automation in client.read_automations_by_name(deployments.RESUME_NAME)]
-    client.delete_automation(others)
-
-
 @pytest.mark.thorough
-def test_a_second_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
+def test_another_deploy_brings_what_is_missing_changes_no_switch_and_doubles_nothing(
     client: SyncPrefectClient, deployed: str
 ) -> None:
     deployments.set_resuming(client, True)
     cleanup = client.read_deployment_by_name(deployments.CLEANUP)
     client.update_deployment_schedule(cleanup.id, cleanup.schedules[0].id, active=False)
-    before = {automation.name for automation in client.read_automations()}
+    zombie = deployments.zombie_automation(deployments.find_deployment(client).id)
+    client.create_automation(zombie)
+    (doubled, _) = client.read_automations_by_name(zombie.name)
+    client.update_automation(doubled.id, zombie.model_copy(update={"enabled": False}))
     client.delete_automation(client.read_automations_by_name(deployments.RESUME_NAME)[0].id)
+    others = client.create_automation(deployments.resume_automation(uuid4()))
     assert not deployments.is_up_to_date(client)
     deployments.deploy(deployed)
     assert deployments.is_up_to_date(client)
     assert_resuming(client)
     assert [found.active for found in client.read_deployment_by_name(deployments.CLEANUP).schedules] == [False]
-    assert sorted(automation.name for automation in client.read_automations()) == sorted(before)
+    automations = {automation.id: automation for automation in client.read_automations()}
+    # It is of another deployment.
+    assert automations.pop(others).name == deployments.RESUME_NAME
+    found = sorted((automation.name, automation.enabled) for automation in automations.values())
+    assert found == sorted((name, True) for name in (deployments.RESUME_NAME, deployments.ZOMBIE_NAME))
+    client.delete_automation(others)
 
 
 def test_switched_off_and_on_the_schedule_still_resumes(client: SyncPrefectClient) -> None:
@@ -185,18 +174,6 @@ def test_a_deploy_that_fails_half_way_changes_no_switch(
     monkeypatch.setattr(deployments, "_run_prefect_deploy", half)
     with pytest.raises(Stopped, match="half-way"):
         deployments.deploy(deployed)
-    assert_resuming(client)
-
-
-def test_a_launched_run_has_its_settings_and_is_resumed(client: SyncPrefectClient, deployed: str) -> None:
-    deployments.set_resuming(client, False)
-    values = {**SMALL, "generations": 2}
-    page = launch(deployed, values, "mine", print)
-    pages, _, number = page.rpartition("/")
-    found = client.read_flow_run(UUID(number))
-    assert found.parameters == {"config": values, "run": "mine", "resume": False}
-    assert found.name == trained_run(found) == "mine"
-    assert pages == f"{deployed.removesuffix('/api')}/runs/flow-run"
     assert_resuming(client)
 
 

@@ -95,8 +95,7 @@ def test_a_parameter_that_gives_a_setting_of_the_worker_is_refused(key: str) -> 
 
 
 @pytest.mark.parametrize("key", MACHINE_SETTINGS)
-def test_the_server_is_told_of_no_such_parameter(key: str) -> None:
-    schema = parameter_schema(train_flow.fn).model_dump()
+def test_the_server_is_told_of_no_such_parameter(schema: dict[str, Any], key: str) -> None:
     with pytest.raises(jsonschema.ValidationError, match="Additional properties are not allowed"):
         jsonschema.validate({"config": nested(key, HOSTILE[key])}, schema)
     jsonschema.validate({"config": {"seed": 3, "reporting": {"plot_every": 3}}}, schema)

@@ -25,6 +25,7 @@ from eigen_core import generation as phases
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.checkpoint.session import RunSession
 from eigen_core.common.errors import InputError
+from eigen_core.common.records import GenerationRecord
 from eigen_core.config import Config
 from eigen_core.config.model import CheckpointConfig
 from eigen_core.training.journals import ATTEMPTS, MOST_ATTEMPTS, BlockedError, count_attempt, has_failed_too_often
@@ -127,24 +128,11 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fails
 
 
-@pytest.mark.thorough
-def test_it_is_on_while_a_run_trains_and_off_when_that_is_finished(
-    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    meanwhile = []
-    evolve = phases.evolve
-
-    def looking(state: phases.TrainingState) -> Any:
-        meanwhile.append(deployed.is_on)
-        return evolve(state)
-
-    monkeypatch.setattr(phases, "evolve", looking)
-    config = small_flow_config(tmp_path, generations=1)
-    assert asked(config, "mine", return_state=True).is_completed()
-    assert (meanwhile, deployed.is_on) == ([True], False)
-    deployed.switch_on()
-    assert asked(config, "mine", return_state=True).name == FINISHED_NAME
-    assert not deployed.is_on
+def fail(config: Config, run: str, monkeypatch: pytest.MonkeyPatch, **parameters: Any) -> None:
+    """Begin a run, or go on with it, whose first generation fails."""
+    with monkeypatch.context() as patch:
+        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
+        assert asked(config, run, return_state=True, **parameters).is_failed()
 
 
 def test_without_any_unfinished_run_it_goes_off(deployed: Deployed, tmp_path: Path) -> None:
@@ -172,70 +160,59 @@ def test_a_resume_that_is_refused_is_tried_again(
     assert deployed.is_on
 
 
-class TestStopped:
-    """A process that is asked to stop, or to wait until it is resumed."""
+# Made anew each time: one that was raised holds all that its traceback does.
+@pytest.mark.parametrize("telling", [partial(TerminationSignal, signal.SIGTERM), partial(Pause, state=Suspended())])
+@pytest.mark.usefixtures("sigterm_ignored")
+@pytest.mark.thorough
+def test_a_generation_that_was_complete_when_a_training_was_stopped_is_kept_and_no_attempt_was_in_vain(
+    deployed: Deployed,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    expected: tuple[GenerationRecord, ...],
+    telling: Callable[[], BaseException],
+) -> None:
+    told = telling()
+    config = small_flow_config(tmp_path, generations=3)
+    location = RunLocation.of(config.checkpoint, "mine")
+    ends: list[dict[str, Any]] = []
+    monkeypatch.setattr(flow_runs, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
 
-    @pytest.fixture(autouse=True)
-    def _survive(self) -> Iterator[None]:
-        """Prefect passes the signal on to whoever has heard it before."""
-        former = signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        yield
-        signal.signal(signal.SIGTERM, former)
+    def resumed() -> State[Any]:
+        """What goes on: of itself after a signal; what was suspended because its user resumes it."""
+        if isinstance(told, Pause):
+            return cast("State[Any]", asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True))
+        return scheduled(tmp_path)
 
-    # Made anew each time: one that was raised holds all that its traceback does.
-    @pytest.mark.parametrize("telling", [partial(TerminationSignal, signal.SIGTERM), partial(Pause, state=Suspended())])
-    @pytest.mark.thorough
-    def test_a_complete_generation_is_kept_and_no_attempt_was_in_vain(
-        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, telling: Callable[[], BaseException]
-    ) -> None:
-        told = telling()
-        config = small_flow_config(tmp_path, generations=3)
-        location = RunLocation.of(config.checkpoint, "mine")
-        ends: list[dict[str, Any]] = []
-        monkeypatch.setattr(flow_runs, "emit_event", lambda event, **more: ends.append({"event": event, **more}))
-
-        def resumed() -> State[Any]:
-            """What goes on: of itself after a signal; what was suspended because its user resumes it."""
-            if isinstance(told, Pause):
-                return cast("State[Any]", asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True))
-            return scheduled(tmp_path)
-
-        begun: list[tuple[Any, str, Callable[[], object]]] = [
-            (phases, "train", lambda: asked(config, "mine", return_state=True)),
-            (RunSession, "save", resumed),
-        ]
-        for generation, (owner, name, begin) in enumerate(begun):
-            with monkeypatch.context() as patch:
-                patch.setattr(owner, name, raising(told))
-                with pytest.raises(type(told)):
-                    begin()
-            assert status_of(str(tmp_path), "mine").generation == generation
-            assert deployed.is_on
-        assert ATTEMPTS.read(location) == []
-        # A missing heartbeat of a suspended flow run must not look like a crash.
-        assert [end["event"] for end in ends] == [SUSPENDED_EVENT] * (2 if isinstance(told, Pause) else 0)
-        for end in ends:
-            assert end["resource"]["prefect.resource.id"].startswith("prefect.flow-run.")
-            (related,) = end["related"]
-            assert related["prefect.resource.id"] == f"prefect.deployment.{deployed.number}"
-        assert location.stored.verify() == []
-        assert resumed().is_completed()
-        whole = status_of(str(tmp_path), "mine")
-        assert asked(config, "undisturbed", return_state=True).is_completed()
-        undisturbed = status_of(str(tmp_path), "undisturbed")
-        assert [record.weights_sha256 for record in whole.history] == [
-            record.weights_sha256 for record in undisturbed.history
-        ]
-        assert [entry.generation for entry in whole.telemetry] == [1, 2, 3]
+    begun: list[tuple[Any, str, Callable[[], object]]] = [
+        (phases, "train", lambda: asked(config, "mine", return_state=True)),
+        (RunSession, "save", resumed),
+    ]
+    for generation, (owner, name, begin) in enumerate(begun):
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, raising(told))
+            with pytest.raises(type(told)):
+                begin()
+        assert status_of(str(tmp_path), "mine").generation == generation
+        assert deployed.is_on
+    assert ATTEMPTS.read(location) == []
+    # A missing heartbeat of a suspended flow run must not look like a crash.
+    assert [end["event"] for end in ends] == [SUSPENDED_EVENT] * (2 if isinstance(told, Pause) else 0)
+    for end in ends:
+        assert end["resource"]["prefect.resource.id"].startswith("prefect.flow-run.")
+        (related,) = end["related"]
+        assert related["prefect.resource.id"] == f"prefect.deployment.{deployed.number}"
+    assert location.stored.verify() == []
+    assert resumed().is_completed()
+    whole = status_of(str(tmp_path), "mine")
+    assert whole.history == expected
+    assert [entry.generation for entry in whole.telemetry] == [1, 2, 3]
 
 
 @pytest.mark.thorough
 def test_what_is_suspended_is_left_alone_until_a_user_names_it(
     deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-        assert asked(small_flow_config(tmp_path, generations=1), "mine", return_state=True).is_failed()
+    fail(small_flow_config(tmp_path, generations=1), "mine", monkeypatch)
     number = deployed.asked(Running(), by_schedule=False)
     deployed.client.update_flow_run(number, name="mine gen 1-1", tags=[run_tag("mine")])
     deployed.client.set_flow_run_state(number, Suspended(timeout_seconds=3600), force=True)
@@ -253,118 +230,99 @@ def test_what_is_suspended_is_left_alone_until_a_user_names_it(
     assert asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True).is_completed()
 
 
-class TestRequests:
-    """What a user has asked for is trained, whatever becomes of its process; what a user has stopped is not."""
+def resumed_by_user(store: Path) -> State[Any]:
+    """What `eigen up --resume` starts."""
+    return cast("State[Any]", asked(small_flow_config(store), resume=True, return_state=True))
 
-    @staticmethod
-    def unfinished(config: Config, run: str, monkeypatch: pytest.MonkeyPatch) -> RunLocation:
-        with monkeypatch.context() as patch:
-            patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-            assert asked(config, run, return_state=True).is_failed()
-        return RunLocation.of(config.checkpoint, run)
 
-    @staticmethod
-    def by_user(store: Path) -> State[Any]:
-        """What `eigen up --resume` starts."""
-        return cast("State[Any]", asked(small_flow_config(store), resume=True, return_state=True))
+def launched(deployed: Deployed, state: State[Any], **parameters: Any) -> UUID:
+    config = parameters.pop("config", None)
+    values = {} if config is None else {"config": config.model_dump(mode="json", exclude={"checkpoint"})}
+    found = deployed.client.create_flow_run_from_deployment(deployed.number, parameters={**values, **parameters})
+    deployed.client.set_flow_run_state(found.id, Running(), force=True)
+    deployed.client.set_flow_run_state(found.id, state, force=True)
+    return found.id
 
-    def launched(self, deployed: Deployed, state: State[Any], **parameters: Any) -> UUID:
-        config = parameters.pop("config", None)
-        values = {} if config is None else {"config": config.model_dump(mode="json", exclude={"checkpoint"})}
-        found = deployed.client.create_flow_run_from_deployment(deployed.number, parameters={**values, **parameters})
-        deployed.client.set_flow_run_state(found.id, Running(), force=True)
-        deployed.client.set_flow_run_state(found.id, state, force=True)
-        return found.id
 
-    @pytest.mark.thorough
-    def test_one_whose_process_dies_before_its_first_files_is_trained_and_no_other(
-        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config = small_flow_config(tmp_path, generations=1, seed=5)
-        self.unfinished(config, "other", monkeypatch)
-        deployed.switch_on()
-        self.launched(deployed, Crashed(), config=config.model_copy(update={"seed": 7}), run="lost")
-        assert scheduled(tmp_path).is_completed()
-        status = status_of(str(tmp_path), "lost")
-        assert (status.state, status.config.seed) == ("finished", 7)
-        assert status_of(str(tmp_path), "other").generation == 0
+@pytest.mark.thorough
+def test_one_that_fails_each_time_is_tried_three_times_under_one_name(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    deployed.switch_on()
+    launched(deployed, Crashed(), config=config)
+    with monkeypatch.context() as patch:
+        patch.setattr(phases, "start_training", raising(FloatingPointError("no luck")))
+        ends = [scheduled(tmp_path) for _ in range(MOST_ATTEMPTS + 2)]
+    assert [end.name for end in ends] == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME, BLOCKED_NAME]
+    (name,) = (path.name for path in tmp_path.iterdir())
+    assert name.startswith("quickstart-")
+    assert f"eigen resume {name}" in str(ends[-1].message)
+    assert not deployed.is_on
+    # Whoever asks for this very run is not refused.
+    assert asked(config, name, return_state=True).is_completed()
 
-    @pytest.mark.thorough
-    def test_one_that_fails_each_time_is_tried_three_times_under_one_name(
-        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config = small_flow_config(tmp_path, generations=1)
-        deployed.switch_on()
-        self.launched(deployed, Crashed(), config=config)
-        with monkeypatch.context() as patch:
-            patch.setattr(phases, "start_training", raising(FloatingPointError("no luck")))
-            ends = [scheduled(tmp_path) for _ in range(MOST_ATTEMPTS + 2)]
-        assert [end.name for end in ends] == [*["Failed"] * MOST_ATTEMPTS, BLOCKED_NAME, BLOCKED_NAME]
-        (name,) = (path.name for path in tmp_path.iterdir())
-        assert name.startswith("quickstart-")
-        assert f"eigen resume {name}" in str(ends[-1].message)
-        assert not deployed.is_on
-        # Whoever asks for this very run is not refused.
-        assert asked(config, name, return_state=True).is_completed()
 
-    @pytest.mark.thorough
-    def test_more_generations_are_trained_though_the_process_died_before_they_were_in_the_store(
-        self, deployed: Deployed, tmp_path: Path
-    ) -> None:
-        config = small_flow_config(tmp_path, generations=1)
-        assert asked(config, "mine", return_state=True).is_completed()
-        self.launched(deployed, Crashed(), config=config.model_copy(update={"generations": 2}), run="mine")
-        assert scheduled(tmp_path).is_completed()
-        assert status_of(str(tmp_path), "mine").generation == 2
+@pytest.mark.thorough
+def test_more_generations_are_trained_though_the_process_died_before_they_were_in_the_store(
+    deployed: Deployed, tmp_path: Path
+) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    assert asked(config, "mine", return_state=True).is_completed()
+    launched(deployed, Crashed(), config=config.model_copy(update={"generations": 2}), run="mine")
+    assert scheduled(tmp_path).is_completed()
+    assert status_of(str(tmp_path), "mine").generation == 2
 
-    @pytest.mark.parametrize("message", ["Deployment concurrency limit reached.", None])
-    @pytest.mark.thorough
-    def test_a_cancellation_by_the_server_stops_nothing_and_that_by_a_user_all(
-        self, deployed: Deployed, tmp_path: Path, message: str | None
-    ) -> None:
-        config = small_flow_config(tmp_path, generations=1)
-        self.launched(deployed, Crashed(), config=config, run="first")
-        self.launched(deployed, Cancelled(message=message), config=config, run="second")
-        deployed.switch_on()
-        ended = scheduled(tmp_path)
-        assert ended.name == ("Completed" if message else NOTHING_NAME)
-        assert not deployed.is_on
-        assert [path.name for path in tmp_path.iterdir()] == (["first"] if message else [])
 
-    @pytest.mark.thorough
-    def test_a_cancelled_run_stays_so_on_another_server_until_it_is_named(
-        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config = small_flow_config(tmp_path, generations=1)
-        self.unfinished(config, "mine", monkeypatch)
-        number = self.launched(deployed, Cancelled(), config=config, run="mine")
-        stop_resuming(train_flow, deployed.client.read_flow_run(number), Cancelled())
-        for ended in (scheduled(tmp_path), self.by_user(tmp_path)):
-            assert (ended.name, "`eigen launch --run mine` continues it" in str(ended.message)) == (NOTHING_NAME, True)
-        deployed.client.delete_flow_run(number)
-        for ended in (scheduled(tmp_path), self.by_user(tmp_path)):
-            assert ended.name == NOTHING_NAME
-        with monkeypatch.context() as patch:
-            patch.setattr(phases, "evolve", raising(FloatingPointError("learning diverged")))
-            assert asked(config, "mine", resume=True, return_state=True).is_failed()
-        assert scheduled(tmp_path).is_completed()
+@pytest.mark.parametrize("message", ["Deployment concurrency limit reached.", None])
+@pytest.mark.thorough
+def test_a_cancellation_by_the_server_stops_nothing_and_that_by_a_user_all(
+    deployed: Deployed, tmp_path: Path, message: str | None
+) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    launched(deployed, Crashed(), config=config, run="first")
+    launched(deployed, Cancelled(message=message), config=config, run="second")
+    deployed.switch_on()
+    ended = scheduled(tmp_path)
+    assert ended.name == ("Completed" if message else NOTHING_NAME)
+    assert not deployed.is_on
+    assert [path.name for path in tmp_path.iterdir()] == (["first"] if message else [])
 
-    @pytest.mark.thorough
-    def test_a_resume_that_nobody_has_asked_for_leaves_what_nobody_has_asked_for(
-        self, deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        config = small_flow_config(tmp_path, generations=1)
-        self.unfinished(config, "by-hand", monkeypatch)
-        self.launched(deployed, Completed(), config=config, run="mine")
-        assert scheduled(tmp_path).name == NOTHING_NAME
-        assert self.by_user(tmp_path).name == "Completed"
-        assert status_of(str(tmp_path), "by-hand").generation == 1
 
-    def test_one_that_is_about_to_begin_is_left_to_its_own_flow_run(self, deployed: Deployed, tmp_path: Path) -> None:
-        set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
-        self.launched(deployed, Pending(), config=small_flow_config(tmp_path), run="mine")
-        ended = scheduled(tmp_path)
-        assert (ended.name, deployed.is_on) == (RUNNING_NAME, True)
+@pytest.mark.thorough
+def test_a_cancelled_run_stays_so_on_another_server_until_it_is_named(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    fail(config, "mine", monkeypatch)
+    number = launched(deployed, Cancelled(), config=config, run="mine")
+    stop_resuming(train_flow, deployed.client.read_flow_run(number), Cancelled())
+    for ended in (scheduled(tmp_path), resumed_by_user(tmp_path)):
+        assert (ended.name, "`eigen launch --run mine` continues it" in str(ended.message)) == (NOTHING_NAME, True)
+    deployed.client.delete_flow_run(number)
+    for ended in (scheduled(tmp_path), resumed_by_user(tmp_path)):
+        assert ended.name == NOTHING_NAME
+    fail(config, "mine", monkeypatch, resume=True)
+    assert scheduled(tmp_path).is_completed()
+
+
+@pytest.mark.thorough
+def test_a_resume_that_nobody_has_asked_for_leaves_what_nobody_has_asked_for(
+    deployed: Deployed, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = small_flow_config(tmp_path, generations=1)
+    fail(config, "by-hand", monkeypatch)
+    launched(deployed, Completed(), config=config, run="mine")
+    assert scheduled(tmp_path).name == NOTHING_NAME
+    assert resumed_by_user(tmp_path).name == "Completed"
+    assert status_of(str(tmp_path), "by-hand").generation == 1
+
+
+def test_one_that_is_about_to_begin_is_left_to_its_own_flow_run(deployed: Deployed, tmp_path: Path) -> None:
+    set_schedule(deployed.client, deployed.client.read_deployment(deployed.number), True)
+    launched(deployed, Pending(), config=small_flow_config(tmp_path), run="mine")
+    ended = scheduled(tmp_path)
+    assert (ended.name, deployed.is_on) == (RUNNING_NAME, True)
 
 
 @pytest.mark.thorough
@@ -398,10 +356,12 @@ def test_resumes_that_are_asked_for_in_vain_are_removed(
     assert deployed.known() >= {*kept, begun}
 
 
-def test_a_named_run_is_resumed_as_it_was_configured(deployed: Deployed, tmp_path: Path) -> None:  # noqa: ARG001 - in this environment
+def test_a_named_run_is_resumed_as_it_was_configured(deployed: Deployed, tmp_path: Path) -> None:
     config = small_flow_config(tmp_path, generations=1, seed=5)
     assert asked(config, "mine", return_state=True).is_completed()
+    deployed.switch_on()
     assert asked(small_flow_config(tmp_path), "mine", resume=True, return_state=True).name == FINISHED_NAME
+    assert not deployed.is_on
     with pytest.raises(InputError, match="seed"):
         asked(small_flow_config(tmp_path), "mine")
 

@@ -2,11 +2,11 @@
 
 import json
 import os
+import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 from unittest.mock import Mock
@@ -35,7 +35,7 @@ from eigen_core.common.runtime import set_umask
 from flows.server import servers
 from flows.server.deployments import enter
 from flows.server.prefect_internals import RELEASE, keep_training_without_slot
-from flows.server.prefect_settings import client_environment, own_origins, server_environment, worker_environment
+from flows.server.prefect_settings import own_origins, server_environment, worker_environment
 from flows.server.state_directory import Component, StateDirectory
 from flows.server.up import bring_up
 
@@ -70,13 +70,6 @@ def test_the_worker_and_its_flows_have_what_every_flow_needs(tmp_path: Path) -> 
     assert environment["PREFECT_UI_URL"] == "http://127.0.0.1:1"
     assert environment["EIGEN_FOLDER"] == str(tmp_path)
     assert environment["PREFECT_TASKS_DEFAULT_NO_CACHE"] == "true"
-
-
-def test_the_password_of_an_own_server_is_known_to_those_that_ask_it() -> None:
-    environment = client_environment({"PREFECT_SERVER_API_AUTH_STRING": "me:secret"}, NOWHERE)
-    assert environment["PREFECT_API_AUTH_STRING"] == "me:secret"
-    given = {"PREFECT_SERVER_API_AUTH_STRING": "me:secret", "PREFECT_API_AUTH_STRING": "you:other"}
-    assert client_environment(given, NOWHERE)["PREFECT_API_AUTH_STRING"] == "you:other"
 
 
 @pytest.mark.parametrize("names", [("EIGEN_FOLDER", "PWD"), ("PWD",)])
@@ -124,6 +117,8 @@ def test_a_training_in_the_folder_of_a_server_uses_it_unless_the_user_names_anot
         found = servers.server_for_training(home, environ)
         assert found["PREFECT_API_URL"] == api
         assert found["PREFECT_API_AUTH_STRING"] == "me:secret"
+        given = {**environ, "PREFECT_API_AUTH_STRING": "you:other"}
+        assert servers.server_for_training(home, given)["PREFECT_API_AUTH_STRING"] == "you:other"
         assert servers.server_for_training(home, {**environ, "PREFECT_API_URL": NOWHERE}) == {}
         (tmp_path / "prefect").mkdir()
         (tmp_path / "prefect" / "profiles.toml").write_text(f'[profiles.far]\nPREFECT_API_URL = "{NOWHERE}"\n')
@@ -175,23 +170,25 @@ def test_a_server_that_others_reach_needs_a_password_or_a_second_option(
 
 
 @pytest.mark.parametrize(
-    ("code", "body", "answers"),
-    [(200, b"true", True), (401, b"", True), (404, b"", False), (200, b"<html>", False), (0, b"SSH-2.0-x\r\n", False)],
+    ("answer", "answers"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\ntrue", True),
+        (b"HTTP/1.1 401 Unauthorized\r\n\r\n", True),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", False),
+        (b"HTTP/1.1 200 OK\r\n\r\n<html>", False),
+        (b"SSH-2.0-x\r\n", False),
+    ],
 )
-def test_what_answers_at_an_address_may_be_no_api(code: int, body: bytes, answers: bool) -> None:
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            if code:
-                self.send_response(code)
-                self.end_headers()
-            self.wfile.write(body)
+def test_what_answers_at_an_address_may_be_no_api(answer: bytes, answers: bool) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
-        def log_message(self, *arguments: object) -> None:
-            """Say nothing."""
+        def say() -> None:
+            with server.accept()[0] as connection:
+                connection.recv(4_096)
+                connection.sendall(answer)
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.handle_request, daemon=True).start()
-        assert servers.answers(f"http://127.0.0.1:{server.server_port}/api") is answers
+        threading.Thread(target=say, daemon=True).start()
+        assert servers.answers(f"http://127.0.0.1:{server.getsockname()[1]}/api") is answers
     assert not servers.answers(NOWHERE)
 
 
@@ -208,35 +205,35 @@ def test_a_port_that_is_taken_is_refused_and_leaves_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def text(path: Path) -> str:
-    path.write_text("dear diary, " * 1_000)
-    return "cannot be read"
+NO_DATABASES = {
+    "text": "cannot be read",
+    "folder": "it is a folder",
+    "of others": "its tables are not Prefect's",
+    "of a later version": "is the database of another version of Prefect",
+}
+"""Kinds of files that this release of Prefect cannot use as its database, and a part of the refusal."""
 
 
-def newer(path: Path) -> str:
-    """The database of a version of Prefect that does not exist yet."""
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("CREATE TABLE alembic_version (version_num TEXT)")
-        connection.execute("INSERT INTO alembic_version VALUES ('0123456789ab')")
-    return "is the database of another version of Prefect"
+def make_database(path: Path, kind: str) -> None:
+    if kind == "text":
+        path.write_text("dear diary, " * 1_000)
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        table = "diary" if kind == "of others" else "alembic_version"
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"CREATE TABLE {table} (version_num TEXT)")
+            connection.execute(f"INSERT INTO {table} VALUES ('0123456789ab')")
 
 
-def of_others(path: Path) -> str:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE diary (day TEXT)")
-    return "its tables are not Prefect's"
-
-
-def folder(path: Path) -> str:
-    path.mkdir()
-    return "it is a folder"
-
-
-@pytest.mark.parametrize("make", [of_others, folder])
-def test_what_is_no_database_of_prefect_is_refused(tmp_path: Path, make: Callable[[Path], str]) -> None:
-    part = make(tmp_path / "prefect.db")
+@pytest.mark.parametrize("kind", NO_DATABASES)
+def test_what_is_no_database_of_this_prefect_is_refused(tmp_path: Path, kind: str) -> None:
+    make_database(tmp_path / "prefect.db", kind)
     url = f"sqlite+aiosqlite:///{tmp_path / 'prefect.db'}"
-    with temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: url}), pytest.raises(InputError, match=part):
+    with (
+        temporary_settings({PREFECT_API_DATABASE_CONNECTION_URL: url}),
+        pytest.raises(InputError, match=NO_DATABASES[kind]),
+    ):
         servers.require_database()
 
 
@@ -246,12 +243,12 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return eigen_environment(tmp_path / "prefect", EIGEN_HOME=str(tmp_path / "state"))
 
 
-@pytest.mark.parametrize("make", [text, newer])
 @pytest.mark.thorough
-def test_a_database_that_is_none_is_refused_before_anything_starts_and_doctor_fails_on_it(
-    environment: dict[str, str], tmp_path: Path, make: Callable[[Path], str]
+def test_a_database_of_a_later_version_is_refused_before_anything_starts_and_doctor_fails_on_it(
+    environment: dict[str, str], tmp_path: Path
 ) -> None:
-    part = make(tmp_path / "prefect" / "prefect.db")
+    make_database(tmp_path / "prefect" / "prefect.db", "of a later version")
+    part = NO_DATABASES["of a later version"]
     content = (tmp_path / "prefect" / "prefect.db").read_bytes()
     ended = run_eigen(["up"], environment=environment, folder=tmp_path, code=2)
     assert part in ended.stderr

@@ -56,25 +56,20 @@ def test_a_number_alone_means_nothing() -> None:
         assert process.poll() is None
 
 
-def test_children_are_told_by_their_commands_and_killed_with_their_parent() -> None:
+def test_what_does_not_stop_is_killed_with_its_children() -> None:
     code = (
-        "import subprocess, sys",
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', 'prefect.engine'])",
-        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', 'prefect.engineer'])",
+        "import signal, subprocess, sys",
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)",
+        "for word in ('prefect.engine', 'prefect.engineer'):",
+        "    subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', word])",
     )
     with sleeping(*code) as process:
         parent = LocalProcess.of(process.pid)
         children = parent.children()
-        assert len(children) == 2
-        assert [child.runs("prefect.engine") for child in children].count(True) == 1
-        assert parent.kill()
-        assert not any(child.is_alive() for child in [parent, *children])
-
-
-def test_what_does_not_stop_is_killed() -> None:
-    with sleeping("import signal", "signal.signal(signal.SIGTERM, signal.SIG_IGN)") as process:
-        assert LocalProcess.of(process.pid).stop(0.2)
+        assert sorted(child.runs("prefect.engine") for child in children) == [False, True]
+        assert parent.stop(0.2)
         assert process.wait(20.0) == -signal.SIGKILL
+        assert not any(child.is_alive() for child in children)
 
 
 @pytest.mark.parametrize(

@@ -94,28 +94,6 @@ def test_what_is_killed_is_started_where_it_was(
     eigen("down")
 
 
-@pytest.mark.slow
-def test_for_a_server_elsewhere_only_the_worker_starts(
-    folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    port = free_port()
-    api = f"http://127.0.0.1:{port}/api"
-    elsewhere = {"EIGEN_HOME": str(tmp_path_factory.mktemp("elsewhere"))}
-    eigen("up", "--port", str(port), "--only", "server", **elsewhere)
-    try:
-        refused = eigen("up", code=2, PREFECT_API_URL="http://elsewhere.invalid/api")
-        assert "does not answer" in refused.stderr
-        up = eigen("up", PREFECT_API_URL=api)
-        assert "a server elsewhere" in up.stdout
-        assert StateDirectory(folder / ".eigen").running("server") is None
-        assert StateDirectory(folder / ".eigen").running("worker") is not None
-        assert "train/gpu" in eigen("deploy", PREFECT_API_URL=api).stdout
-        eigen("down")
-        eigen("status", code=1, PREFECT_API_URL=api)
-    finally:
-        eigen("down", **elsewhere)
-
-
 def test_a_training_that_a_worker_begins_while_it_ends_is_asked_to_stop_too(tmp_path: Path) -> None:
     home = StateDirectory(tmp_path)
     engine = "import pathlib, signal, sys; signal.sigwait([signal.SIGTERM]); pathlib.Path(sys.argv[2]).touch()"
