@@ -29,7 +29,7 @@ from flows.cli.console import (
     say,
     stopped_gently,
 )
-from flows.server.prefect_settings import HOST, api_at, own_environment, ui_of
+from flows.server.prefect_settings import HOST, api_at, client_environment, ui_of
 
 if TYPE_CHECKING:
     from eigen_core.training.runs import RunStatus
@@ -333,7 +333,7 @@ def launch(*, options: RunOptions) -> None:
             )
         goes_on = not any(given) and exists
         if goes_on:
-            run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launched(name))
+            run_here = Run.open(config.checkpoint.store, name, config.checkpoint.local, home.launch_settings(name))
             config = run_here.config_to_resume(config.market.data)
         deployments.require_same_run_here(config, name)
         with refused_with_its_plan(config, output_console()):
@@ -342,7 +342,7 @@ def launch(*, options: RunOptions) -> None:
     values = run_values(values if options.preset is None else {"preset": options.preset, **values})
 
     own_are_known = worker is None or (goes_on and not own)
-    with nullcontext() if own_are_known else home.launching(name, own):
+    with nullcontext() if own_are_known else home.new_launch_settings(name, own):
         page = deployments.launch(api, values, name, _Progress(), as_configured=goes_on)
     console = output_console()
     for line in lines:
@@ -435,7 +435,7 @@ def _known_server() -> str:
 def _environment() -> dict[str, str]:
     """Set the environment that Prefect needs before its import, and return the former one."""
     given = dict(os.environ)
-    os.environ.update(own_environment(given))
+    os.environ.update(client_environment(given))
     return given
 
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 KINDS = ("data", "memory", "plan", "report")
 """Kinds of a run's artifacts, besides the run's own page."""
 
-REFUSALS = (httpx.HTTPError, PrefectException, OSError)
+SERVER_ERRORS = (httpx.HTTPError, PrefectException, OSError)
 """Errors of requests to Prefect's server; they must not stop a training."""
 
 _CALL_SECONDS = 10.0
@@ -56,7 +56,7 @@ def artifact_key(run: str, kind: str = "") -> str:
 
 
 class Artifacts:
-    """Creates the artifacts of one flow run, one per key, and updates them in place; may raise one of `REFUSALS`."""
+    """Creates and updates the artifacts of one flow run, one per key; may raise one of `SERVER_ERRORS`."""
 
     def __init__(self) -> None:
         self._ids: dict[str, UUID] = {}
@@ -105,7 +105,7 @@ def client_or_warning(failure: str, logger: "Logger | LoggerAdapter[Logger]") ->
         # Inside a flow run this is the client with which Prefect reports the run's states: leaving does not close it.
         with get_client(sync_client=True) as client:
             yield client
-    except REFUSALS as error:
+    except SERVER_ERRORS as error:
         logger.warning("%s: %s: %s", failure, type(error).__name__, error)
 
 
@@ -143,7 +143,7 @@ class Reporter:
             self._raise()
 
     def report(self, kind: str, send: Callable[[], None]) -> None:
-        """Call `send`, which may raise `REFUSALS`, soon in the reporter's thread; it replaces one that waits."""
+        """Call `send`, which may raise `SERVER_ERRORS`, soon in the reporter's thread; it replaces one that waits."""
         self._raise()
         with self._changed:
             self._waiting.pop(kind, None)
@@ -173,7 +173,7 @@ class Reporter:
             try:
                 send()
                 self._unavailable = False
-            except REFUSALS as error:
+            except SERVER_ERRORS as error:
                 if not self._unavailable:
                     get_run_logger().warning(
                         "Run %s continues, but its pages are outdated: %s: %s", self._run, type(error).__name__, error

@@ -95,7 +95,10 @@ def deploy(api: str) -> None:
                     client.update_deployment_schedule(
                         deployment.id, schedule.id, active=active, parameters=schedule.parameters
                     )
-        replace_automations(client, client.read_deployment_by_name(DEPLOYMENT).id)
+        trains = client.read_deployment_by_name(DEPLOYMENT).id
+        for automation in (resume_automation(trains), zombie_automation(trains)):
+            _delete_automations(client, automation.name, trains)
+            client.create_automation(automation)
         for name in DEPLOYMENTS:
             deployment = client.read_deployment_by_name(name)
             client.update_deployment(deployment.id, DeploymentUpdate(version=code_version()))
@@ -234,13 +237,6 @@ def zombie_automation(deployment_id: UUID) -> AutomationCore:
         ),
         actions=[ChangeFlowRunState(state=StateType.CRASHED, message=f"No heartbeat for {SILENT_SECONDS:.0f} s.")],
     )
-
-
-def replace_automations(client: SyncPrefectClient, deployment_id: UUID) -> None:
-    """Create the automations of a deployment, and delete its former ones."""
-    for automation in (resume_automation(deployment_id), zombie_automation(deployment_id)):
-        _delete_automations(client, automation.name, deployment_id)
-        client.create_automation(automation)
 
 
 def set_alert(client: SyncPrefectClient, deployment_id: UUID, url: str) -> None:

@@ -219,17 +219,21 @@ class TrainingRequest:
         return self.flow_run.state_type == StateType.COMPLETED and self.flow_run.state_name != RUNNING_NAME
 
 
+def _own_flow_run() -> FlowRun | None:
+    context = FlowRunContext.get()
+    return None if context is None else context.flow_run
+
+
 def is_automatic() -> bool:
     """Return whether the schedule or an automation has created this flow run, not a user."""
-    context = FlowRunContext.get()
-    created_by = None if context is None or context.flow_run is None else context.flow_run.created_by
+    flow_run = _own_flow_run()
+    created_by = None if flow_run is None else flow_run.created_by
     return is_scheduled() or (created_by is not None and created_by.type == "AUTOMATION")
 
 
 def own_run_name(config: Config) -> str:
     """Return the name of a new run of this flow run: the same at each retry."""
-    context = FlowRunContext.get()
-    flow_run = None if context is None else context.flow_run
+    flow_run = _own_flow_run()
     return default_run_name(config.preset, None if flow_run is None else flow_run.created)
 
 
@@ -406,7 +410,7 @@ _REPORT_SECONDS = 120.0
 _LOOK_SECONDS = 5.0
 
 
-def first_name() -> str:
+def initial_name() -> str:
     """Return the first name of this flow run, made from its parameters.
 
     Schedules and automations cannot name their flow runs, and Prefect's own names are random words.
@@ -427,7 +431,7 @@ class CancellationError(Exception):
     """A user cancels this flow run."""
 
 
-class OwnFlowRun(Listener):
+class FlowRunListener(Listener):
     """Listener that names this flow run at the server, and corrects its state and the schedule that resumes it."""
 
     def __init__(self, config: Config, run: str, reporter: Reporter) -> None:

@@ -20,7 +20,7 @@ from eigen_core.config import PRESET_NAMES, VARIANTS, Config, preset_values
 from eigen_core.config.explain import flatten, settings
 from eigen_core.config.machine import MACHINE_SETTINGS
 from eigen_core.config.model import CheckpointConfig
-from flows.server.flow_runs import first_name, stop_resuming
+from flows.server.flow_runs import initial_name, stop_resuming
 from flows.server.prefect_internals import keep_training_without_slot
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ def _json(value: object) -> str:
 keep_training_without_slot()
 
 
-@flow(name="train", flow_run_name=first_name, persist_result=False, on_cancellation=[stop_resuming])
+@flow(name="train", flow_run_name=initial_name, persist_result=False, on_cancellation=[stop_resuming])
 def train_flow(config: FormConfig, run: str | None = None, resume: bool = False) -> State[None] | None:
     """Train a population until the run has all its generations, from its newest checkpoint if there is one.
 

@@ -28,7 +28,7 @@ EVENTS_IN_ORDER_OF_ARRIVAL = __name__
 """Module whose `CausalOrdering` the server uses for events, if PREFECT_SERVER_EVENTS_CAUSAL_ORDERING names it."""
 
 SERVER_IN_MEMORY = "prefect-in-memory"
-"""Host name by which the server calls itself, as when an automation resumes what has crashed. The guard against web
+"""Host name by which the server calls itself, as when an automation resumes a crashed run. The refusal of foreign web
 pages must let it pass."""
 
 LIMIT_REACHED = "Deployment concurrency limit reached"

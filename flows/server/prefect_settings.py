@@ -92,15 +92,13 @@ def server_environment(environ: Mapping[str, str], port: int) -> dict[str, str]:
     }
 
 
-def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of a process that calls an API, with the password of a server on this machine."""
+def client_environment(environ: Mapping[str, str], api: str | None = None) -> dict[str, str]:
+    """Return the environment of a process that calls an API (None: that of `environ`), with its server's password."""
     password = environ.get("PREFECT_SERVER_API_AUTH_STRING")
     given = {} if password is None else {"PREFECT_API_AUTH_STRING": password}
-    return {**given, **flow_environment(environ)}
-
-
-def client_environment(environ: Mapping[str, str], api: str) -> dict[str, str]:
-    return {"PREFECT_UI_URL": ui_of(api), **own_environment(environ), "PREFECT_API_URL": api}
+    if api is None:
+        return {**given, **flow_environment(environ)}
+    return {"PREFECT_UI_URL": ui_of(api), **given, **flow_environment(environ), "PREFECT_API_URL": api}
 
 
 def worker_environment(environ: Mapping[str, str], api: str, folder: Path) -> dict[str, str]:

@@ -272,7 +272,7 @@ def _is_same(one: str, other: str) -> bool:
     return one == other or (local and first.port == second.port)
 
 
-def guard(app: "FastAPI", host: str = "127.0.0.1") -> None:
+def refuse_foreign_pages(app: "FastAPI", host: str = "127.0.0.1") -> None:
     """Let Prefect's application refuse foreign pages; call this before it is served.
 
     Pages of PREFECT_SERVER_CORS_ALLOWED_ORIGINS are allowed. The server's names are this machine's, the `host` at
@@ -355,7 +355,7 @@ def main() -> None:
 
     host, port = sys.argv[1:]
     app = server_app()
-    guard(app, host)
+    refuse_foreign_pages(app, host)
     uvicorn.run(app, host=host, port=int(port), log_level=PREFECT_SERVER_LOGGING_LEVEL.value().lower())
 
 

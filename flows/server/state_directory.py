@@ -88,23 +88,18 @@ def wait_until(condition: Callable[[], bool], seconds: float, every: float = _PO
     return True
 
 
-def last_words(log: Path) -> str:
-    """Return sentences with the last line of a log and its path."""
-    return f"Its last line was: {' '.join(last_lines(log, 1)) or 'none'}. Its log is {log}."
-
-
-def last_lines(log: Path, count: int) -> list[str]:
-    """Return the last lines of a log that are not blank; none if it cannot be read."""
-    try:
-        with open(log, "rb") as file:
-            file.seek(max(os.fstat(file.fileno()).st_size - _MOST_TAIL_BYTES, 0))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
-    return [line.strip() for line in text.splitlines() if line.strip()][-count:]
+def end_of_log(log: Path) -> str:
+    """Return sentences with the last line of a log that is not blank, and its path."""
+    lines: list[str] = []
+    with suppress(OSError), open(log, "rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - _MOST_TAIL_BYTES, 0))
+        lines = [line.strip() for line in file.read().decode(errors="replace").splitlines() if line.strip()]
+    return f"Its last line was: {lines[-1] if lines else 'none'}. Its log is {log}."
 
 
 class ProcessRecord(BaseModel):
+    """A server or worker that `eigen up` has started."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     process: LocalProcess
@@ -118,7 +113,7 @@ class ProcessRecord(BaseModel):
 
 
 class StateDirectory:
-    """Records of the processes that run here, one file each; `path`: the folder, absolute, which need not exist."""
+    """Records of the processes that `eigen up` has started, one file each; `path`: absolute, need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -172,7 +167,7 @@ class StateDirectory:
             in_time = wait_until(lambda: child.poll() is not None or ready(), seconds, 0.2)
             if child.poll() is not None or not in_time:
                 how = f"ended with status {child.returncode}" if in_time else f"was not ready within {seconds:.0f} s"
-                raise Stopped(f"The {name} {how}. {last_words(log)}")
+                raise Stopped(f"The {name} {how}. {end_of_log(log)}")
         except BaseException:
             # Also after Ctrl-C: leave no process that is not ready, and no record of it.
             process.stop(_KILLED_SECONDS)
@@ -210,9 +205,9 @@ class StateDirectory:
     def remember_port(self, port: int) -> None:
         self._replace(self.path / "port", str(port))
 
-    def launched(self, run: str) -> dict[str, Any]:
+    def launch_settings(self, run: str) -> dict[str, Any]:
         """Return this machine's own settings with which a run was launched here, nested; empty if there are none."""
-        path = self._launched(run)
+        path = self._launch_file(run)
         if path is None:
             return {}
         try:
@@ -223,29 +218,29 @@ class StateDirectory:
             raise InputError(f"{path} cannot be read: remove it, and launch run '{run}' again.") from error
         return found if isinstance(found, dict) else {}
 
-    def remember_launched(self, run: str, own: Mapping[str, Any]) -> None:
+    def keep_launch_settings(self, run: str, own: Mapping[str, Any]) -> None:
         """Record this machine's own settings of a run: parameters of flow runs are untrusted, so they give none."""
-        path = self._launched(run)
-        if path is not None and own != self.launched(run):
+        path = self._launch_file(run)
+        if path is not None and own != self.launch_settings(run):
             self._replace(path, json.dumps(own))
 
     @contextmanager
-    def launching(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
+    def new_launch_settings(self, run: str, own: Mapping[str, Any]) -> Iterator[None]:
         """Record this machine's own settings of a run; an `InputError` of the block restores the former record."""
-        path, before = self._launched(run), self.launched(run)
+        path, before = self._launch_file(run), self.launch_settings(run)
         is_new = path is not None and not path.exists()
-        self.remember_launched(run, own)
+        self.keep_launch_settings(run, own)
         try:
             yield
         except InputError:
-            self.remember_launched(run, before)
+            self.keep_launch_settings(run, before)
             if path is not None and is_new:
                 path.unlink(missing_ok=True)
                 with suppress(OSError):  # files of other runs are in there
                     path.parent.rmdir()
             raise
 
-    def _launched(self, run: str) -> Path | None:
+    def _launch_file(self, run: str) -> Path | None:
         """Return the file of a run's settings; None if no run can have this name."""
         try:
             return self.path / "launched" / f"{check_run_name(run)}.json"
@@ -258,7 +253,7 @@ class StateDirectory:
             self._file(name).unlink(missing_ok=True)
 
     @contextmanager
-    def alone(self, timeout_seconds: float = 0.0) -> Iterator[None]:
+    def locked(self, timeout_seconds: float = 0.0) -> Iterator[None]:
         """Make the folder, and let no other `eigen up` or `eigen down` run meanwhile.
 
         Raise an `InputError` if another one does, and does not end within `timeout_seconds`.

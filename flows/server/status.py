@@ -186,7 +186,7 @@ def _flow_run(client: "SyncPrefectClient", api: str, home: StateDirectory) -> Fl
         id=str(found.id),
         name=found.name,
         run=run,
-        store=None if run is None else home.launched(run).get("checkpoint", {}).get("store"),
+        store=None if run is None else home.launch_settings(run).get("checkpoint", {}).get("store"),
         state=found.state.name or str(found.state.type.value),
         message=found.state.message or None,
         since=found.state.timestamp,

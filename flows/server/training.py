@@ -99,7 +99,7 @@ def choose_run(config: Config, run: str | None, *, resume: bool) -> ChosenRun | 
 def _named(config: Config, run: str, *, resume: bool, unnamed: bool = False) -> ChosenRun:
     """Return the run with its own configuration if it is resumed, and with this machine's own settings."""
     if resume:
-        own = merge(machine_values(config.model_dump()), _launched(run))
+        own = merge(machine_values(config.model_dump()), _launch_settings(run))
         found = Run.open(config.checkpoint.store, run, config.checkpoint.local, own)
         config = found.config_to_resume(config.market.data)
     return ChosenRun(run, config, unnamed)
@@ -166,7 +166,7 @@ def keep_stop(run: str, home: StateDirectory, worker: ProcessRecord | None = Non
     Its store is the one with which it was launched from `home`, else that of the ended worker of `home` (None: this
     process belongs to the worker). Parameters of a flow run are foreign, so they never name a store to write to.
     """
-    launched = home.launched(run)
+    launched = home.launch_settings(run)
     if worker is None:
         config = _of_this_machine(Config(), launched)
     else:
@@ -188,7 +188,7 @@ def with_own_settings(config: Config, run: str | None) -> Config:
     """
     if flow_runs.own_deployment() is None:
         return _with_store_of_environment(config)
-    launched = {} if run is None else _launched(run)
+    launched = {} if run is None else _launch_settings(run)
     _require_parameters_of_a_run(config)
     require_named(config.task, "This flow run plays", [launched.get("task"), os.environ.get(TASK_VARIABLE)])
     return _of_this_machine(config, launched)
@@ -206,8 +206,8 @@ def _require_parameters_of_a_run(config: Config) -> None:
         )
 
 
-def _launched(run: str) -> dict[str, Any]:
-    return StateDirectory.of(os.environ).launched(run) if flow_runs.own_deployment() is not None else {}
+def _launch_settings(run: str) -> dict[str, Any]:
+    return StateDirectory.of(os.environ).launch_settings(run) if flow_runs.own_deployment() is not None else {}
 
 
 def _of_this_machine(config: Config, launched: Mapping[str, Any]) -> Config:
@@ -269,7 +269,7 @@ def _train(run: ChosenRun) -> State[None] | None:
         retry_once(),
         stop_requests_unmasked(STOP_REQUESTS),
     ):
-        listeners = (flow_runs.OwnFlowRun(run.config, run.name, reporter), pages, tracking)
+        listeners = (flow_runs.FlowRunListener(run.config, run.name, reporter), pages, tracking)
         try:
             trained = train_run(
                 run.config, run.name, run_phase=_run_phase, listeners=listeners, stop_requests=STOP_REQUESTS

@@ -24,7 +24,7 @@ from flows.server.state_directory import (
     LocalProcess,
     ProcessRecord,
     StateDirectory,
-    last_words,
+    end_of_log,
     wait_until,
 )
 
@@ -70,7 +70,7 @@ def bring_up(
     port = _port_of_missing_server(home, environ, listening.port, only)
     if port is not None:
         servers.require_startable(environ, port, listening)
-    with home.alone(_LOCK_TIMEOUT_SECONDS):
+    with home.locked(_LOCK_TIMEOUT_SECONDS):
         began: tuple[Component, ...] = ()
         # Another `eigen up` may have started it meanwhile.
         port = _port_of_missing_server(home, environ, listening.port, only)
@@ -107,10 +107,10 @@ def watch(home: StateDirectory, components: tuple[Component, ...], stopping: Cal
         ended = next((component for component in components if home.running(component) is None), None)
         if ended is not None:
             # `eigen down` removes at its end the records of what it stopped.
-            with home.alone(_LOCK_TIMEOUT_SECONDS):
+            with home.locked(_LOCK_TIMEOUT_SECONDS):
                 if home.read(ended) is None:
                     return
-            raise Stopped(f"The {ended} has ended. {last_words(home.log(ended))}")
+            raise Stopped(f"The {ended} has ended. {end_of_log(home.log(ended))}")
         time.sleep(_POLL_SECONDS)
 
 
@@ -185,7 +185,7 @@ def bring_down(
     if not home.path.is_dir():
         before_server()
         return DownResult(None, None, 0, ())
-    with home.alone():
+    with home.locked():
         recorded = home.read("worker") if "worker" in components else None
         worker = recorded if recorded is not None and recorded.process.is_alive() else None
         server = home.running("server") if "server" in components else None

@@ -31,14 +31,10 @@ def pages(
         yield found
 
 
-@pytest.fixture(scope="module")
-def flow_run_page(operated: Operated, pages: Browser) -> str:  # noqa: ARG001 - the run must have been trained
-    """Address of the page of the flow run that has trained the run from its first generation."""
-    return f"{operated.pages}/runs/flow-run/{operated.flow_runs(_RUN)[0]['id']}"
-
-
-def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(pages: Browser, flow_run_page: str) -> None:
-    pages.open(flow_run_page, f"{_RUN} gen 1-{GENERATIONS} ({GENERATIONS} done)", f"run:{_RUN}", "Completed")
+def test_a_flow_run_shows_what_it_trains_and_its_tasks_by_name(operated: Operated, pages: Browser) -> None:
+    # The one that has trained the run from its first generation.
+    page = f"{operated.pages}/runs/flow-run/{operated.flow_runs(_RUN)[0]['id']}"
+    pages.open(page, f"{_RUN} gen 1-{GENERATIONS} ({GENERATIONS} done)", f"run:{_RUN}", "Completed")
     pages.wait_for("evaluate 1: 4 agents x 6 slices, mean fitness ")
     assert "Finished in state Completed()" not in pages.text().split("checkpoint 1:")[0]
     # The time line is a canvas: it is for the eye.

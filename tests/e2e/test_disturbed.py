@@ -8,7 +8,7 @@ from functools import partial
 
 import psutil
 import pytest
-from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, outcome
+from operated import BUSY_SECONDS, GENERATIONS, Operated, Undisturbed, outcome
 
 from eigen_core.housekeeping import verify_run
 from eigen_core.training.runs import Run
@@ -80,7 +80,7 @@ def test_a_training_that_is_disturbed_ends_like_one_that_is_not(
     drawn = random.Random(1)
     seconds: dict[str, list[float]] = {}
     operated.submit(_RUN, settings, _GENERATIONS)
-    operated.wait_for_generation(_RUN, 1, RESUMED_SECONDS)
+    operated.wait_for_generation(_RUN, 1, BUSY_SECONDS)
     for _ in range(_DISTURBANCES):
         time.sleep(drawn.uniform(0, _LONGEST_PAUSE_SECONDS))
         if operated.generation(_RUN) >= _GENERATIONS - 1:
@@ -88,10 +88,10 @@ def test_a_training_that_is_disturbed_ends_like_one_that_is_not(
         way = drawn.choice(list(_WAYS))
         begun = time.monotonic()
         _WAYS[way](operated)
-        operated.wait_for_generation(_RUN, min(operated.generation(_RUN) + 1, _GENERATIONS), RESUMED_SECONDS)
+        operated.wait_for_generation(_RUN, min(operated.generation(_RUN) + 1, _GENERATIONS), BUSY_SECONDS)
         seconds.setdefault(way, []).append(time.monotonic() - begun)
-    operated.wait_for_generation(_RUN, _GENERATIONS, RESUMED_SECONDS)
-    operated.wait(RESUMED_SECONDS, operated.is_idle, "the end of what was asked for")
+    operated.wait_for_generation(_RUN, _GENERATIONS, BUSY_SECONDS)
+    operated.wait(BUSY_SECONDS, operated.is_idle, "the end of what was asked for")
     assert outcome(operated.status(_RUN)) == undisturbed.outcome(_GENERATIONS)
     assert verify_run(str(operated.store), _RUN, deep=True).damages == ()
     assert not Run.open(str(operated.store), _RUN).is_running()
@@ -124,7 +124,7 @@ def test_a_killed_training_is_resumed_by_the_trigger_and_without_it_by_the_sched
     generation, killed = kill_engine(operated, "killed")
     assert operated.wait_for_end(number) == "Crashed"
     crashed = time.monotonic() - killed
-    operated.wait_for_generation("killed", generation + 1, RESUMED_SECONDS)
+    operated.wait_for_generation("killed", generation + 1, BUSY_SECONDS)
     resumed = time.monotonic() - killed
     measured(f"flow killed -9: known as crashed after {crashed:.1f} s, next generation after {resumed:.1f} s")
     cause = operated.flow_runs("killed")[-1]["created_by"]
@@ -135,7 +135,7 @@ def test_a_killed_training_is_resumed_by_the_trigger_and_without_it_by_the_sched
         generation, _ = kill_engine(operated, "killed")
         operated.wait(60, operated.is_idle, "the end of the flow run")
         number, asked = operated.ask_by_schedule(), time.monotonic()
-        operated.wait_for_generation("killed", generation + 1, RESUMED_SECONDS)
+        operated.wait_for_generation("killed", generation + 1, BUSY_SECONDS)
         measured(f"flow killed -9, no trigger: next generation {time.monotonic() - asked:.1f} s after its schedule")
         assert operated.finish("killed", resumes=2) == ["Crashed", "Crashed", "Completed"]
     assert operated.flow_runs("killed")[-1]["id"] == number
@@ -159,7 +159,7 @@ def test_a_training_killed_before_it_has_a_file_is_trained_and_one_that_was_canc
     operated.engine().kill()
     assert not (operated.store / "early").exists()
     assert operated.wait_for_end(number) == "Crashed"
-    operated.wait_for_generation("early", 2, RESUMED_SECONDS)
+    operated.wait_for_generation("early", 2, BUSY_SECONDS)
     operated.wait(BUSY_SECONDS, operated.is_idle, "the end of what was asked for")
     assert outcome(operated.status("early")) == undisturbed.outcome(2)
     assert operated.generation("unwanted") == left
@@ -185,7 +185,7 @@ def test_a_training_killed_with_its_worker_is_resumed_once_the_worker_is_back(
     back = time.monotonic() - killed
     # It did not take until its heartbeats were missed.
     assert operated.flow_run(number)["state"]["name"] == "Crashed"
-    operated.wait_for_generation("both", generation + 1, RESUMED_SECONDS)
+    operated.wait_for_generation("both", generation + 1, BUSY_SECONDS)
     resumed = time.monotonic() - killed
     assert operated.finish("both") == ["Crashed", "Completed"]
     assert outcome(operated.status("both")) == undisturbed.outcome(GENERATIONS)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from gcs_emulator import GcsEmulator
-from operated import BUSY_SECONDS, GENERATIONS, RESUMED_SECONDS, Operated, Undisturbed, is_told_to_stop, outcome
+from operated import BUSY_SECONDS, GENERATIONS, Operated, Undisturbed, is_told_to_stop, outcome
 
 from eigen_core.checkpoint.run_contents import RunLocation
 from eigen_core.config.model import CheckpointConfig
@@ -69,7 +69,7 @@ def test_a_killed_training_in_a_bucket_goes_on_to_the_same_bits(
     killed = time.monotonic()
     known = generation()
     assert known < GENERATIONS
-    elsewhere.wait(RESUMED_SECONDS, lambda: generation() > known, "the next generation in the bucket")
+    elsewhere.wait(BUSY_SECONDS, lambda: generation() > known, "the next generation in the bucket")
     resumed = time.monotonic() - killed
     for _ in range(stops):
         stop_in_checkpoint(elsewhere, settings_there, run)

@@ -121,13 +121,9 @@ def use(hostile: Hostile) -> list[str]:
     champion = str(page.with_name("champion.safetensors"))
     computing = (["backtest"], ["report", "--out", str(page)], ["act"], ["export", "--champion", champion], ["resume"])
     said = [said_by(hostile, *command) for command in (*computing, *_LOOKS)]
-    written = [path for path in hostile.store.parent.rglob("*") if path.is_file() and _is_new(path, hostile)]
-    return [*said, *(path.read_bytes().decode("latin-1") for path in written)]
-
-
-def _is_new(path: Path, hostile: Hostile) -> bool:
-    planted = path.parent.name in ("manifests", "modules") or path.name == "config.json"
-    return not planted and path.is_relative_to(hostile.store.parent)
+    written = [path for path in hostile.store.parent.rglob("*") if path.is_file() and path.name != "config.json"]
+    new = [path for path in written if path.parent.name not in ("manifests", "modules")]
+    return [*said, *(path.read_bytes().decode("latin-1") for path in new)]
 
 
 @pytest.mark.thorough

@@ -33,10 +33,8 @@ _COMMAND_SECONDS = 300.0
 # Of a machine on which much else computes.
 _GENERATION_SECONDS = 30.0
 GENERATIONS = 6
-RESUMED_SECONDS = 300.0
-"""From a kill to the next completed generation, at most: that of a machine with other things to do."""
 BUSY_SECONDS = 300.0
-"""Longest wait for something that takes seconds on an idle machine."""
+"""Longest wait for something that takes seconds on an idle machine, as from a kill to the next generation."""
 _ACTIVE = ["PENDING", "RUNNING", "CANCELLING"]
 _TAIL = 40
 _TAIL_BYTES = 4096
@@ -90,17 +88,13 @@ class Operated:
     def try_eigen(self, *arguments: str, seconds: float = _COMMAND_SECONDS) -> subprocess.CompletedProcess[str]:
         return run_eigen(arguments, environment=self.environment, folder=self.folder, timeout=seconds)
 
-    def prefect(self, *arguments: str, fails: bool = False) -> subprocess.CompletedProcess[str]:
-        environment = {**self.environment, "PREFECT_API_URL": self.api}
-        command = [sys.executable, "-m", "prefect", *arguments]
-        ended = subprocess.run(
-            command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert (ended.returncode != 0) == fails, (arguments, ended.stdout, ended.stderr, self.tails())
-        return ended
-
     def run_deployment(self, *arguments: str) -> str:
-        return number_of(self.prefect("deployment", "run", "train/gpu", *arguments).stdout)
+        """Ask for a flow run with Prefect's own command; return its number."""
+        command = [sys.executable, "-m", "prefect", "deployment", "run", "train/gpu", *arguments]
+        environment = {**self.environment, "PREFECT_API_URL": self.api}
+        ended = subprocess.run(command, env=environment, cwd=self.folder, capture_output=True, text=True, timeout=120)
+        assert ended.returncode == 0, (arguments, ended.stdout, ended.stderr, self.tails())
+        return number_of(ended.stdout)
 
     def up(self) -> subprocess.CompletedProcess[str]:
         port = [] if "PREFECT_API_URL" in self.environment else ["--port", str(self._port)]
@@ -218,7 +212,7 @@ class Operated:
 
     def finish(self, run: str, resumes: int = 1) -> list[str]:
         """Wait until a run that is resumed so often is finished, and return how its flow runs have ended."""
-        last = self.wait(RESUMED_SECONDS, lambda: self.flow_runs(run)[resumes:], f"{resumes} resumes")[-1]
+        last = self.wait(BUSY_SECONDS, lambda: self.flow_runs(run)[resumes:], f"{resumes} resumes")[-1]
         assert self.wait_for_end(last["id"]) == "Completed"
         return [row["state"]["name"] for row in self.flow_runs(run)]
 

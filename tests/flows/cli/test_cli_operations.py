@@ -106,7 +106,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     (_, values, _, _) = launches.pop()
     assert ("checkpoint" in values, values["reporting"]) == (False, {"plot_every": 0})
     launched = {"checkpoint": {"store": str(folder / "mine")}, "reporting": {"trackers": ["tensorboard"]}}
-    assert home.launched("kept") == launched
+    assert home.launch_settings("kept") == launched
     RunDirectory.create(folder / "runs", "mine", small_flow_config(Path("runs"), seed=5).model_dump(mode="json"))
     eigen("launch", "--run", "mine", code=0)
     assert launches.pop() == (api, {}, "mine", True)

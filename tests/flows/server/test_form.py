@@ -120,7 +120,9 @@ def test_the_worker_has_its_own_settings(by_worker: StateDirectory, monkeypatch:
     config = with_own_settings(Config(workers=4, seed=3), "run")
     assert (config.scheduler, config.workers, config.checkpoint.store, config.seed) == ("tcp://here:8786", 0, "kept", 3)
     # What `eigen launch` was given here is this machine's own as well, and nearer than the environment.
-    by_worker.remember_launched("run", {"scheduler": None, "task": "gym:module:Class", "checkpoint": {"store": "mine"}})
+    by_worker.keep_launch_settings(
+        "run", {"scheduler": None, "task": "gym:module:Class", "checkpoint": {"store": "mine"}}
+    )
     config = with_own_settings(Config(workers=4, task="gym:module:Class"), "run")
     assert (config.scheduler, config.workers, config.checkpoint.store) == (None, 4, "mine")
     with pytest.raises(InputError, match="imports a module"):
@@ -128,16 +130,16 @@ def test_the_worker_has_its_own_settings(by_worker: StateDirectory, monkeypatch:
 
 
 def test_what_was_launched_is_kept_by_name_alone(by_worker: StateDirectory, tmp_path: Path) -> None:
-    by_worker.remember_launched("../run", {"scheduler": "tcp://a:1"})
-    assert by_worker.launched("../run") == {}
+    by_worker.keep_launch_settings("../run", {"scheduler": "tcp://a:1"})
+    assert by_worker.launch_settings("../run") == {}
     assert list(tmp_path.iterdir()) == []
-    by_worker.remember_launched("run", {"scheduler": "tcp://a:1"})
-    by_worker.remember_launched("run", {})
-    assert by_worker.launched("run") == {}
+    by_worker.keep_launch_settings("run", {"scheduler": "tcp://a:1"})
+    by_worker.keep_launch_settings("run", {})
+    assert by_worker.launch_settings("run") == {}
     (file,) = (by_worker.path / "launched").iterdir()
     file.write_text("{")
     with pytest.raises(InputError, match="remove it, and launch run 'run' again"):
-        by_worker.launched("run")
+        by_worker.launch_settings("run")
 
 
 def test_no_parameter_names_the_store_that_is_cleaned() -> None:

@@ -286,7 +286,7 @@ def client() -> TestClient:
     """Prefect's own server as `eigen up` starts it; nothing that it would serve needs a database."""
     with temporary_settings({PREFECT_SERVER_CORS_ALLOWED_ORIGINS: own_origins({}, 4200)}):
         app = create_app(final=True, ignore_cache=True)
-        servers.guard(app)
+        servers.refuse_foreign_pages(app)
     return TestClient(app)
 
 
@@ -341,7 +341,7 @@ def test_a_server_with_a_password_is_called_by_any_name_but_not_from_any_page() 
     with temporary_settings(
         {PREFECT_SERVER_API_AUTH_STRING: "user:password", PREFECT_SERVER_CORS_ALLOWED_ORIGINS: "http://pages.example"}
     ):
-        servers.guard(app)
+        servers.refuse_foreign_pages(app)
     asked = TestClient(app)
     assert status(asked, {"Host": "anything.example"}) == 200
     assert status(asked, {"Host": "anything.example", "Origin": "http://pages.example"}) == 200

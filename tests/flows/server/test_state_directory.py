@@ -20,20 +20,20 @@ def test_what_cannot_be_read_or_written_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("")
     with (
         pytest.raises(InputError, match=r"Cannot write to .* or set EIGEN_HOME to another folder"),
-        StateDirectory(tmp_path / "home").alone(),
+        StateDirectory(tmp_path / "home").locked(),
     ):
         pass
 
 
 def test_only_one_is_at_work(tmp_path: Path) -> None:
     home = StateDirectory(tmp_path)
-    with home.alone():
-        with pytest.raises(InputError, match="at work in"), StateDirectory(tmp_path).alone():
+    with home.locked():
+        with pytest.raises(InputError, match="at work in"), StateDirectory(tmp_path).locked():
             pass
         waiting = threading.Event()
 
         def wait() -> None:
-            with StateDirectory(tmp_path).alone(30.0):
+            with StateDirectory(tmp_path).locked(30.0):
                 waiting.set()
 
         thread = threading.Thread(target=wait)

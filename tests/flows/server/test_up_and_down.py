@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from flow_cases import eigen_command, free_port, run_eigen
+from flow_cases import free_port, run_eigen, started
 from operation_cases import operator_environment, record_of, sleeping
 
 from flows.server.state_directory import COMPONENTS, StateDirectory
@@ -40,32 +40,18 @@ def eigen(folder: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
 def test_in_the_foreground_it_ends_with_what_it_started(
     folder: Path, eigen: Callable[..., subprocess.CompletedProcess[str]], way: str
 ) -> None:
-    port = free_port()
-    environment = operator_environment(folder / "prefect")
-    process = subprocess.Popen(
-        eigen_command(["up", "--port", str(port), "--foreground"]),
-        env=environment,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    home = StateDirectory(folder / ".eigen")
-    try:
+    home, command = StateDirectory(folder / ".eigen"), ["up", "--port", str(free_port()), "--foreground"]
+    with started(command, operator_environment(folder / "prefect"), folder) as process:
         assert process.stdout is not None
-        lines = iter(process.stdout.readline, "")
-        assert any("PREFECT_API_URL" in line for line in lines)
-        started = [home.running("server"), home.running("worker")]
+        assert any("PREFECT_API_URL" in line for line in iter(process.stdout.readline, ""))
+        components = [home.running("server"), home.running("worker")]
         if way == "SIGTERM":
             process.send_signal(signal.SIGTERM)
         else:
             eigen("down")
         # A loop in a shell that restarts it ends too.
         assert process.wait(60.0) == 0
-    finally:
-        process.kill()
-        process.communicate()
-    assert all(record is not None and not record.process.is_alive() for record in started)
+    assert all(record is not None and not record.process.is_alive() for record in components)
 
 
 @pytest.mark.slow
