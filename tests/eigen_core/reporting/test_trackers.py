@@ -1,11 +1,13 @@
-"""Trackers receive the metrics of each generation once; none of them stops a training."""
+"""Trackers hold each generation once, whatever happened to the process that wrote it; none of them stops a training."""
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from record_cases import record, telemetry
 
@@ -15,7 +17,7 @@ from eigen_core.common.errors import InputError
 from eigen_core.common.records import GenerationRecord, Telemetry
 from eigen_core.config import Config
 from eigen_core.config.registry import tracker_class
-from eigen_core.reporting.trackers import TrackerListener, metrics_since
+from eigen_core.reporting.trackers import DATABASE_NAME, EVENT_FILE_NAME, TrackerListener, metrics_since
 
 HISTORY = [record(generation) for generation in range(1, 6)]
 TELEMETRY = [telemetry(generation) for generation in range(1, 6)]
@@ -135,3 +137,190 @@ def test_a_package_that_is_missing_is_refused_with_its_extra(tracker: str, monke
         InputError, match=rf"{tracker} needs the package {tracker}.*pip install 'eigen-trader\[{tracker}\]'"
     ):
         tracker_class(tracker)
+
+
+class Held:
+    """What a tracker holds of a run."""
+
+    tracker_name: ClassVar[str]
+    precision: ClassVar[Callable[[float], Any]]
+
+    def __init__(self, store: Path, run: str) -> None:
+        self.store, self.run = store, run
+
+    def tracker(self, **settings: Any) -> Any:
+        config = Config(**({"checkpoint": {"store": str(self.store)}} | settings))
+        return tracker_class(self.tracker_name)(RunLocation.of(config.checkpoint, self.run), config)
+
+    def values(self) -> Counter[tuple[str, int, float]]:
+        raise NotImplementedError
+
+    def expected(self, generations: int) -> Counter[tuple[str, int, float]]:
+        found = metrics_since(0, HISTORY[:generations], TELEMETRY[:generations])
+        return Counter((tag, step, self.precision(value)) for step, metrics in found for tag, value in metrics.items())
+
+
+class InTensorBoard(Held):
+    tracker_name = "tensorboard"
+    precision = np.float32
+
+    @property
+    def path(self) -> Path:
+        return self.store / self.run / "tensorboard" / EVENT_FILE_NAME
+
+    def configurations(self) -> list[int]:
+        return [step for step, value in self._read() if value.tag == "configuration"]
+
+    def values(self) -> Counter[tuple[str, int, float]]:
+        found = [(step, value) for step, value in self._read() if value.tag != "configuration"]
+        return Counter((value.tag, step, value.tensor.float_val[0]) for step, value in found)
+
+    def _read(self) -> Iterator[tuple[int, Any]]:
+        from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+        events = EventFileLoader(str(self.path)).Load()
+        return ((event.step, value) for event in events for value in event.summary.value)
+
+
+class InMlflow(Held):
+    tracker_name = "mlflow"
+    precision = float
+
+    @property
+    def client(self) -> Any:
+        from mlflow import MlflowClient
+
+        return MlflowClient(f"sqlite:///{self.store / DATABASE_NAME}")
+
+    def runs(self) -> list[Any]:
+        """MLflow's runs of the name, the newest first."""
+        experiment = self.client.get_experiment_by_name("eigen").experiment_id
+        return list(self.client.search_runs([experiment], f"tags.`eigen.run` = '{self.run}'"))
+
+    def values(self, place: int = 0) -> Counter[tuple[str, int, float]]:
+        run = self.runs()[place]
+        histories = [(name, self.client.get_metric_history(run.info.run_id, name)) for name in run.data.metrics]
+        return Counter((name, one.step, one.value) for name, history in histories for one in history)
+
+
+@pytest.fixture
+def tensorboard(tmp_path: Path) -> InTensorBoard:
+    pytest.importorskip("tensorboard")
+    return InTensorBoard(tmp_path, "mine")
+
+
+@pytest.fixture(scope="module")
+def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with the database that the first tracker has made, after a process was killed while it made one."""
+    pytest.importorskip("mlflow")
+    store = tmp_path_factory.mktemp("mlflow")
+    (store / "first").mkdir()
+    (store / "first" / f"{DATABASE_NAME}.part").write_bytes(b"incomplete")
+    InMlflow(store, "first").tracker().write([], [])
+    assert sorted(path.name for path in store.iterdir()) == ["first", DATABASE_NAME]
+    assert list((store / "first").iterdir()) == []
+    return store
+
+
+@pytest.fixture
+def mlflow(database: Path, request: pytest.FixtureRequest) -> InMlflow:
+    return InMlflow(database, request.function.__name__)
+
+
+@pytest.fixture(params=["tensorboard", pytest.param("mlflow", marks=pytest.mark.thorough)])
+def held(request: pytest.FixtureRequest) -> Held:
+    found: Held = request.getfixturevalue(request.param)
+    return found
+
+
+def test_generations_are_added_by_one_process_and_by_the_next(held: Held) -> None:
+    for process, generations in ((held.tracker(), range(4)), (held.tracker(), range(3, 6))):
+        for generation in generations:
+            process.write(HISTORY[:generation], TELEMETRY[:generation])
+    assert held.values() == held.expected(5)
+
+
+def test_generations_that_are_computed_again_are_held_once(held: Held) -> None:
+    held.tracker().write(HISTORY, TELEMETRY)
+    again = held.tracker()
+    for generation in (2, 3, 5):
+        took = [entry.model_copy(update={"train_seconds": 9.0}) for entry in TELEMETRY[:generation]]
+        again.write(HISTORY[:generation], took)
+    assert Counter(value[:2] for value in held.values()) == Counter(value[:2] for value in held.expected(5))
+    assert max(held.values().values()) == 1
+
+
+def test_values_of_another_run_of_this_name_stay_apart(held: Held) -> None:
+    held.tracker().write([one.model_copy(update={"best_fitness": -7.0}) for one in HISTORY], TELEMETRY)
+    process = held.tracker()
+    for generations in (0, 1, 3):
+        process.write(HISTORY[:generations], TELEMETRY[:generations])
+    assert held.values() == held.expected(3)
+
+
+def test_a_file_of_tensorboard_that_was_cut_or_damaged_is_completed(tensorboard: InTensorBoard) -> None:
+    tensorboard.tracker().write(HISTORY, TELEMETRY)
+    whole = tensorboard.path.read_bytes()
+    cut = [whole[:length] for length in [*range(0, len(whole), 97), len(whole) - 1]]
+    for content in [*cut, *(whole + damage for damage in (bytes(200), b"\xff" * 5, b"\x01" * 300))]:
+        tensorboard.path.write_bytes(content)
+        tensorboard.tracker().write(HISTORY, TELEMETRY)
+        assert tensorboard.values() == tensorboard.expected(5), len(content)
+        assert tensorboard.configurations() == [0]
+
+
+def test_a_file_of_tensorboard_is_cut_to_the_history_and_written_again_if_it_is_gone(
+    tensorboard: InTensorBoard,
+) -> None:
+    tensorboard.tracker().write(HISTORY, TELEMETRY)
+    process = tensorboard.tracker()
+    process.write(HISTORY[:2], TELEMETRY[:2])
+    assert tensorboard.values() == tensorboard.expected(2)
+    tensorboard.path.unlink()
+    process.write(HISTORY, TELEMETRY)
+    assert tensorboard.values() == tensorboard.expected(5)
+
+
+def test_tensorboard_shows_a_changed_configuration_from_its_generation_on(tensorboard: InTensorBoard) -> None:
+    tensorboard.tracker().write([], [])
+    for generations, number in ((40, 3), (50, 3), (50, 5)):
+        before = tensorboard.path.read_bytes()
+        tensorboard.tracker(generations=generations).write(HISTORY[:number], TELEMETRY[:number])
+        # What TensorBoard has read stays where it was.
+        assert tensorboard.path.read_bytes().startswith(before)
+    assert tensorboard.configurations() == [0, 0, 3]
+    assert tensorboard.values() == tensorboard.expected(5)
+
+
+def test_a_folder_of_the_users_holds_a_folder_for_each_run(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    InTensorBoard(tmp_path / "runs", "mine").tracker(reporting={"tensorboard_folder": str(tmp_path / "logs")}).write(
+        HISTORY, TELEMETRY
+    )
+    (path,) = (path for path in tmp_path.rglob("*") if path.is_file())
+    assert path == tmp_path / "logs" / "mine" / EVENT_FILE_NAME
+
+
+@pytest.mark.thorough
+def test_what_a_killed_process_has_sent_mlflow_of_a_generation_is_completed(mlflow: InMlflow) -> None:
+    mlflow.tracker().write(HISTORY[:2], TELEMETRY[:2])
+    number = mlflow.runs()[0].info.run_id
+    mlflow.client.log_metric(number, "generation/best_fitness", HISTORY[2].best_fitness, step=3)
+    mlflow.tracker().write(HISTORY[:3], TELEMETRY[:3])
+    assert mlflow.values() == mlflow.expected(3)
+
+
+@pytest.mark.thorough
+def test_mlflow_has_a_run_for_each_store_and_the_settings_and_state_of_each(mlflow: InMlflow) -> None:
+    mlflow.tracker(generations=5).write(HISTORY[:1], TELEMETRY[:1])
+    (run,) = mlflow.runs()
+    assert run.info.status == "RUNNING"
+    mlflow.tracker(generations=4).write(HISTORY[:4], TELEMETRY[:4])
+    (run,) = mlflow.runs()
+    assert run.info.status == "FINISHED"
+    assert (run.data.params["generations"], run.data.tags["generations"]) == ("5", "4")
+    assert run.data.params["learner.batch_size"] == "64"
+    uri = mlflow.client.tracking_uri
+    mlflow.tracker(checkpoint={"store": "elsewhere"}, reporting={"mlflow_uri": uri}).write(HISTORY, TELEMETRY)
+    assert mlflow.values(1) == mlflow.expected(4)
+    assert mlflow.values() == mlflow.expected(5)
