@@ -85,9 +85,11 @@ def test_who_installs_the_wheel_gets_its_licence_and_those_of_the_bundled_prices
     assert any("BSD-3-Clause" in text and "Redistribution and use" in text for text in texts)
 
 
-def test_the_metadata_says_for_which_pythons(metadata: Message) -> None:
+def test_the_metadata_and_make_take_the_same_pythons(metadata: Message) -> None:
     assert metadata["Version"] == __version__
     classifiers = metadata.get_all("Classifier", [])
     minors = {int(found[1]) for entry in classifiers if (found := re.search(r"Python :: 3\.(\d+)$", entry))}
     first, end = map(int, re.findall(r"3\.(\d+)", project_table()["requires-python"]))
     assert minors == set(range(first, end))
+    tried = " ".join(f"3.{minor}" for minor in sorted(minors, reverse=True))
+    assert f"for version in {tried};" in (ROOT / "Makefile").read_text(encoding="utf-8")

@@ -5,7 +5,6 @@ import shutil
 import socket
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,6 @@ import pytest
 import torch
 from cli_cases import eigen
 from flow_cases import free_port
-from packaging.specifiers import SpecifierSet
 
 from eigen_core.workers import WorkerStatus
 from flows.cli import doctor as module
@@ -103,15 +101,6 @@ def test_a_gpu_that_is_not_there(monkeypatch: pytest.MonkeyPatch, folder: Path) 
     assert statuses(checks) == {"device": "warning"}
     assert "built for CUDA 12.8" in checks["torch"]["found"]
     assert "nvidia-smi" in checks["device"]["advice"]
-
-
-def test_doctor_and_make_take_the_pythons_that_the_package_takes() -> None:
-    project = Path(__file__).parents[3]
-    required = SpecifierSet(tomllib.loads((project / "pyproject.toml").read_text())["project"]["requires-python"])
-    taken = [(3, minor) for minor in range(9, 16) if required.contains(f"3.{minor}.0")]
-    assert (taken[0], taken[-1]) == (module._PYTHON_FIRST, module._PYTHON_LAST)
-    tried = " ".join(f"3.{minor}" for _, minor in reversed(taken))
-    assert f"for version in {tried};" in (project / "Makefile").read_text()
 
 
 def test_other_versions_than_those_tried_are_warnings(monkeypatch: pytest.MonkeyPatch) -> None:

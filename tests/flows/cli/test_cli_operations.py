@@ -55,6 +55,20 @@ def api(home: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
         yield api
 
 
+def begun(folder: Path, name: str, **sections: Any) -> RunDirectory:
+    """Make a run without a checkpoint in `runs` of a folder."""
+    config = small_flow_config(Path("runs"), **sections)
+    return RunDirectory.create(folder / "runs", name, config.model_dump(mode="json"))
+
+
+def printed(show: Any, *arguments: Any) -> str:
+    console = Console(file=StringIO(), width=120)
+    show(console, *arguments)
+    text = console.file.getvalue()  # type: ignore[attr-defined] # it is the buffer above
+    assert isinstance(text, str)
+    return text
+
+
 @pytest.mark.parametrize("command", ["launch", "deploy", "up", "train"])
 def test_a_server_that_does_not_answer_is_a_sentence(
     command: str, monkeypatch: pytest.MonkeyPatch, folder: Path
@@ -70,8 +84,8 @@ def test_a_server_that_does_not_answer_is_a_sentence(
 def test_launch_refuses_what_its_worker_here_could_not_train(
     home: StateDirectory, monkeypatch: pytest.MonkeyPatch, folder: Path
 ) -> None:
-    RunDirectory.create(folder / "runs", "other", small_flow_config(Path("runs"), seed=9).model_dump(mode="json"))
-    locked = RunDirectory.create(folder / "runs", "busy", small_flow_config(Path("runs")).model_dump(mode="json"))
+    begun(folder, "other", seed=9)
+    locked = begun(folder, "busy")
     (folder / "empty.csv").write_text("")
     monkeypatch.chdir(folder.parent)
     monkeypatch.setenv("EIGEN_HOME", str(home.path))
@@ -107,7 +121,7 @@ def test_a_launch_names_places_so_that_the_worker_means_the_same(
     assert ("checkpoint" in values, values["reporting"]) == (False, {"plot_every": 0})
     launched = {"checkpoint": {"store": str(folder / "mine")}, "reporting": {"trackers": ["tensorboard"]}}
     assert home.launch_settings("kept") == launched
-    RunDirectory.create(folder / "runs", "mine", small_flow_config(Path("runs"), seed=5).model_dump(mode="json"))
+    begun(folder, "mine", seed=5)
     eigen("launch", "--run", "mine", code=0)
     assert launches.pop() == (api, {}, "mine", True)
     assert "begun with other settings" in refused("launch", "--run", "mine", "--seed", "6")
@@ -153,22 +167,21 @@ def test_a_worker_that_has_ended_is_not_stopped_again(home: StateDirectory) -> N
     assert home.read("worker") is None
 
 
-@pytest.mark.usefixtures("api")
-def test_health_is_an_exit_code(home: StateDirectory) -> None:
-    eigen("status", "--healthy", code=0)
-    home.forget("worker")
-    assert eigen("status", "--healthy", code=1).output == ""
-
-
-def test_status_without_anything() -> None:
+def test_status_and_health_without_anything_and_with_both() -> None:
     assert "none: start one with `eigen up`" in eigen("status", code=1).stdout
     found = document("status", code=1)
     assert found["up"] is False
     assert found["server"] is found["flow_run"] is found["run"] is found["schedule"] is None
+    assert eigen("status", "--healthy", code=1).output == ""
+
+
+@pytest.mark.usefixtures("api")
+def test_what_runs_is_healthy() -> None:
+    assert eigen("status", "--healthy", code=0).output == ""
 
 
 def test_status_tells_of_the_last_run_though_nothing_runs(folder: Path) -> None:
-    RunDirectory.create(folder / "runs", "first", small_flow_config(Path("runs")).model_dump(mode="json"))
+    begun(folder, "first")
     ended = eigen("status")
     assert "first is unfinished: it has no checkpoint yet, of 3 generations" in ended.stdout
     (folder / "runs" / "first" / "config.json").write_text("{}")
@@ -195,17 +208,13 @@ def test_stores_mean_what_they_mean_to_the_worker(
     assert store_here(worker) == str(folder / "runs")
 
 
-def printed(show: Any, *arguments: Any) -> str:
-    console = Console(file=StringIO(), width=120)
-    show(console, *arguments)
-    text = console.file.getvalue()  # type: ignore[attr-defined] # it is the buffer above
-    assert isinstance(text, str)
-    return text
-
-
-def test_down_says_what_it_stopped_and_what_stays(home: StateDirectory) -> None:
+def test_up_and_down_say_what_they_started_or_stopped_and_what_stays(home: StateDirectory) -> None:
     with sleeping() as process:
-        far = record_of(home, process.pid, "http://far/api")
+        here, far = record_of(home, process.pid), record_of(home, process.pid, "http://far/api")
+    text = printed(print_up, home, UpResult(here.api, here, here, ("server",)), "http://page")
+    for said in ("(started, process", "runs already", "http://page", f"export PREFECT_API_URL={here.api}"):
+        assert said in text
+    assert "PREFECT_API_URL" not in printed(print_up, home, UpResult("http://far/api", None, here, ("worker",)))
     keeps = "http://far/api keeps deployments and schedules; eigen down --remove removes them"
     text = printed(print_down, home, DownResult(far, far, 1, ("worker",)), None)
     for said in ("killed: it did not stop in time", "server         stopped", keeps):
@@ -219,17 +228,17 @@ def test_down_says_what_it_stopped_and_what_stays(home: StateDirectory) -> None:
 def test_down_names_the_run_that_was_launched_and_no_older_one(
     home: StateDirectory, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    RunDirectory.create(folder / "runs", "older", small_flow_config(Path("runs")).model_dump(mode="json"))
+    begun(folder, "older")
     worker = home.read("worker")
     assert worker is not None
-    begun = FlowRun(flow_id=uuid4(), name="new", parameters={"run": "new"}, state=Running())
-    monkeypatch.setattr("flows.server.flow_runs.running_flow_run", lambda _: begun)
+    training = FlowRun(flow_id=uuid4(), name="new", parameters={"run": "new"}, state=Running())
+    monkeypatch.setattr("flows.server.flow_runs.running_flow_run", lambda _: training)
     monkeypatch.setattr("flows.server.up.bring_down", lambda *_, **__: DownResult(worker, None, 1, ()))
     said = eigen("down", code=0).stdout
     assert "run new was asked to stop before it began" in said
     assert "go on          eigen up" in said
     assert "older" not in said
-    RunDirectory.create(folder / "runs", "new", small_flow_config(Path("runs")).model_dump(mode="json"))
+    begun(folder, "new")
     assert "run new was asked to stop; it has no checkpoint yet" in eigen("down", code=0).stdout
 
 
@@ -238,7 +247,7 @@ def test_a_launch_begins_no_second_run_beside_that_of_its_folder(
     home: StateDirectory, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     elsewhere = folder / "elsewhere"
-    RunDirectory.create(elsewhere / "runs", "mine", small_flow_config(Path("runs")).model_dump(mode="json"))
+    begun(elsewhere, "mine")
     monkeypatch.chdir(elsewhere)
     monkeypatch.setenv("EIGEN_HOME", str(home.path))
     monkeypatch.setattr(deployments, "launch", lambda api, *_, **__: api)
@@ -247,22 +256,13 @@ def test_a_launch_begins_no_second_run_beside_that_of_its_folder(
     assert "mine, in " in eigen("launch", "--run", "mine", "--store", "runs", code=0).stdout
 
 
-def test_up_says_what_it_started(home: StateDirectory) -> None:
-    with sleeping() as process:
-        record = record_of(home, process.pid)
-    text = printed(print_up, home, UpResult(record.api, record, record, ("server",)), "http://page")
-    for said in ("(started, process", "runs already", "http://page", f"export PREFECT_API_URL={record.api}"):
-        assert said in text
-    assert "PREFECT_API_URL" not in printed(print_up, home, UpResult("http://far/api", None, record, ("worker",)))
-
-
 def flow_run_status(state: str, ago: timedelta, **more: Any) -> FlowRunStatus:
     given = {"name": "mine", "run": "mine", **more}
     return FlowRunStatus(id="42", state=state, since=datetime.now(UTC) - ago, page="http://page", **given)
 
 
 def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
-    RunDirectory.create(folder / "runs", "first", small_flow_config(Path("runs")).model_dump(mode="json"))
+    begun(folder, "first")
     with sleeping() as process:
         record = record_of(home, process.pid)
     now, pid = datetime.now(UTC), record.process.pid
@@ -290,23 +290,23 @@ def test_everything_is_shown(home: StateDirectory, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flow_run", "words"),
+    ("state", "flag", "words"),
     [
-        (("Running", timedelta(minutes=40), {"active": True}), "Running for 40 min\n"),
-        (("Failed", timedelta(days=3, seconds=2), {}), "last flow run  mine, Failed 3 days"),
-        (("Scheduled", timedelta(seconds=4), {"waiting": True}), "it waits for the worker"),
-        (("Scheduled", timedelta(seconds=4), {"waiting": True}), "mine has not begun\n"),
-        (("Suspended", timedelta(minutes=4), {"suspended": True}), "resume or cancel it in its page\n"),
+        ("Running", "active", "Running for 40 min\n"),
+        ("Failed", None, "last flow run  mine, Failed 40 min ago"),
+        ("Scheduled", "waiting", "mine has not begun\n"),
+        ("Suspended", "suspended", "resume or cancel it in its page\n"),
     ],
 )
-def test_status_says_what_a_flow_run_does_and_for_how_long(
-    flow_run: tuple[str, timedelta, dict[str, bool]], words: str
-) -> None:
-    state, ago, flags = flow_run
+def test_status_says_what_a_flow_run_does_and_for_how_long(state: str, flag: str | None, words: str) -> None:
     schedule = ScheduleStatus(active=True, next=datetime.now(UTC) - timedelta(hours=3))
-    worker, shown = WorkerStatus(name="machine-abc"), flow_run_status(state, ago, **flags)
+    worker, shown = (
+        WorkerStatus(name="machine-abc"),
+        flow_run_status(state, timedelta(minutes=40), **({flag: True} if flag else {})),
+    )
     text = printed(print_status, Status(server=None, worker=worker, flow_run=shown, schedule=schedule))
     assert words in text
+    assert ("it waits for the worker" in text) == (flag == "waiting")
     assert "the next one waits for the worker" in text
 
 

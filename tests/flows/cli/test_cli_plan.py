@@ -55,13 +55,9 @@ def test_the_json_has_these_keys_and_adds_up() -> None:
 
 
 def test_it_plans_what_is_given(folder: Path) -> None:
-    large, few = (
-        document("plan", "--preset", "eigen2", "--set", "population.group_size=16", *ENOUGH),
-        document("plan", "--generations", "2", *ENOUGH),
-    )
-    assert large["preset"] == "eigen2"
+    large = document("plan", "--preset", "eigen2", "--set", "population.group_size=16", *ENOUGH)
+    few = document("plan", "--generations", "2", *ENOUGH)
     assert large["peak_host_bytes"] > few["peak_host_bytes"]
-    assert few["generations"] == 2
     assert few["disk"]["run_bytes"] < document("plan", *ENOUGH)["disk"]["run_bytes"]
     # A store elsewhere is not asked: no credentials, no network, and the plan is there.
     away = document("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH)
@@ -80,24 +76,21 @@ def test_what_does_not_fit_is_exit_code_3_with_what_would_make_it_fit(folder: Pa
     assert list(folder.iterdir()) == []
 
 
-def test_the_tables_name_parts_phases_disk_uploads_limits_and_the_verdict(folder: Path) -> None:
-    text = eigen("plan", "--store", "gs://bucket-that-is-missing/prefix", *ENOUGH, code=0).stdout
-    for name in ("population", "replay", "upload queue", "process", "evaluate", "train", "checkpoint", "holdout"):
-        assert f"\n {name} " in text
-    for said in ("the newest 3 and every 5th", " in all", "4.00 GB (memory.limit_gb)", "(physical memory)"):
-        assert said in text
-    assert text.splitlines()[-1].startswith("The run fits: it takes ")
-    assert list(folder.iterdir()) == []
-
-
 def test_the_time_of_a_generation_is_estimated_of_what_fits_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("eigen_core.planning.run_plan.probe", _measured_here)
     small = [*small_settings(), "--generations", "3"]
     assert sum(document("plan", *small, *ENOUGH)["measured"]["seconds"].values()) > 0
     assert document("plan", *small, *TOO_LITTLE, code=3)["measured"] is None
-    shown = eigen("plan", *small, *ENOUGH).stdout
-    for said in (" a generation (evaluate ", " for 3 generations, ", "inferred from a piece"):
+    shown = eigen("plan", *small, *ENOUGH, "--store", "gs://bucket-that-is-missing/prefix", code=0).stdout
+    for said in (
+        "\n replay ",
+        "\n checkpoint ",
+        "the newest 3 and every 5th",
+        "4.00 GB (memory.limit_gb)",
+        " a generation ",
+    ):
         assert said in shown
+    assert shown.splitlines()[-1].startswith("The run fits: it takes ")
     assert "not estimated: the run does not fit" in eigen("plan", *small, *TOO_LITTLE).stdout
 
 
@@ -110,22 +103,6 @@ def test_a_shape_is_planned_without_data(folder: Path, monkeypatch: pytest.Monke
     classic = document("plan", "--columns", "30", "--days", "1000", "--set", "market.features=classic", *ENOUGH)
     assert classic["panel"] == {"days": 1_000, "columns": 30, "assets": 30, "features": 9}
     assert list(folder.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        (["--columns", "669"], "give both --days and --columns"),
-        (["--days", "3700", "--assets", "8"], "give both --days and --columns"),
-        (["--columns", "8", "--days", "3700", "--assets", "9"], "--assets 9 of --columns 8 cannot be tradable"),
-        (["--columns", "8", "--days", "3700", "--data", "prices.csv"], "give one of them"),
-        (["--columns", "8", "--days", "300"], "the panel has 300"),
-    ],
-)
-def test_a_shape_that_cannot_be_is_a_sentence(options: list[str], said: str) -> None:
-    ended = eigen("plan", *options, code=2)
-    assert said in ended.stderr
-    assert ended.stderr.count("\n") == 1
 
 
 def test_a_training_that_does_not_fit_is_refused_with_its_plan_and_leaves_nothing(folder: Path) -> None:

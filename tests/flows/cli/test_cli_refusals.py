@@ -1,23 +1,105 @@
-"""A refused command changes nothing: not the store, not what `eigen up` has recorded, not the folder of the user."""
+"""A refused command says why in a sentence and changes nothing: not the store, not what `eigen up` has recorded."""
 
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
-from cli_cases import eigen
+from cli_cases import document, eigen, refused
 from flow_cases import small_settings
 from folder_digest import digest
 from trained_run_cases import trained
 
-pytestmark = [pytest.mark.thorough, pytest.mark.usefixtures("without_api")]
+from eigen_core.checkpoint.run_directory import RunDirectory
+from eigen_core.config import PRESET_NAMES, Config
 
-DAYS = range(1, 29)
+pytestmark = pytest.mark.usefixtures("without_api")
+
+# Name: options of `eigen train` that the configuration alone refuses, and a part of the message.
+SETTINGS: dict[str, tuple[list[str], str]] = {
+    "unknown key": (["--set", "learner.batchsize=3"], "did you mean learner.batch_size?"),
+    "key without its section": (["--set", "gamma=0.5"], "did you mean learner.gamma?"),
+    "wrong type": (["--set", "learner.batch_size=many"], "give a whole number from 1 to 65,536"),
+    "no equals sign": (["--set", "learner.batch_size"], "write it as key=value"),
+    "a section": (["--set", "learner=3"], "is a section of settings"),
+    "not a number": (["--set", "trading.cost_bps=.nan"], "'.nan' cannot be used"),
+    "negative cost": (["--set", "trading.cost_bps=-1"], "give a number from 0 to 1,000,000,000"),
+    "octal": (["--set", "population.size=010"], "'010' cannot be used"),
+    "sexagesimal": (["--set", "learner.actor_learning_rate=1:30"], "'1:30' cannot be used"),
+    "nested deep": (["--set", f"network.scales={'[' * 100_000}"], "give a list of whole numbers"),
+    "aliases": (["--set", "network.scales=[&a 1, *a]"], "give a list of whole numbers"),
+    "more memory than numbers can hold": (["--set", "memory.limit_gb=1e308"], "give a number above 0"),
+    "infinite queue": (["--set", "checkpoint.queue_mb=inf"], "give a number above 0"),
+    "5,000 digits": (["--seed", "9" * 5_000], "give a whole number of at least 0"),
+    "too many generations": (["--generations", str(10**30)], "a whole number from 1 to 1,000,000"),
+    "capacity below minimum": (["--set", "replay.capacity=10"], "is below replay.minimum"),
+    "filter longer than the window": (["--set", "network.scales=[1,100]"], "may not reach further back"),
+    "validation shorter than an episode": (["--set", "market.validation_days=9"], "shorter than an episode"),
+    "negative seed": (["--seed", "-1"], "a whole number of at least 0"),
+    "a key twice": (["--seed", "1", "--set", "seed=2"], "seed is given twice"),
+    "unknown preset": (["--preset", "huge"], "there is no preset 'huge'"),
+    "unknown device": (["--device", "tpu"], "give one of auto, cpu, cuda"),
+}
+
+# Name: a command that data, store or a run refuse, and a part of the message.
+ON_BUSY_WORKERS = ["--runs-on", "tcp://127.0.0.1:1", "--set", "scheduler=tcp://127.0.0.1:1"]
+SURROUNDINGS: dict[str, tuple[list[str], str]] = {
+    "run name with a slash": (["train", "--run", "../x"], "cannot be named"),
+    "run name with a space": (["train", "--run", "a b"], "cannot be named"),
+    "empty run name": (["train", "--run", ""], "cannot be named"),
+    "run name like another option": (["train", "--run=--help"], "cannot be named"),
+    "resume a name like an option": (["resume", "--", "--help"], "cannot be named"),
+    "missing data": (["train", "--data", "nowhere.csv"], "nowhere.csv"),
+    "data in an unknown home": (["train", "--data", "~nosuchuser/x"], "~nosuchuser/x"),
+    "empty data": (["train", "--data", "empty.csv"], "empty.csv"),
+    "text in prices": (["train", "--data", "text.csv"], "text.csv"),
+    "window too long for the data": (
+        ["train", "--set", "market.window=5000", "--set", "market.validation_days=3000"],
+        "the panel has",
+    ),
+    "capacity below one generation": (
+        ["train", "--set", "replay.capacity=3000", "--set", "replay.minimum=3000"],
+        "transitions of one generation",
+    ),
+    "batch larger than training": (["train", "--set", "learner.batch_size=60000"], "lower it"),
+    "store in the place of a file": (["train", "--store", "file"], "file"),
+    "store below a file": (["train", "--store", "file/store"], "file"),
+    "store elsewhere": (["train", "--store", "s3://bucket/runs"], "folder"),
+    "other settings": (["train", "--store", "store", "--run", "known", "--seed", "9"], "seed differs"),
+    "not fresh": (["train", "--store", "store", "--run", "known", "--fresh"], "leave out --fresh"),
+    "broken configuration": (["train", "--store", "store", "--run", "broken"], "learner.gamma"),
+    "resume an unknown run": (["resume", "nope", "--store", "store"], "There is no run 'nope'"),
+    "resume in a store that is a file": (["resume", "nope", "--store", "file"], "file"),
+    "resume to no generation": (["resume", "known", "--store", "store", "--generations", "0"], "from 1 to"),
+    "show an unknown run": (["show", "nope"], "There is no run 'nope'"),
+    "show a broken configuration": (["show", "broken", "--store", "store"], "learner.gamma"),
+    "list a file": (["runs", "--store", "file"], "file"),
+    "explain an unknown preset": (["presets", "huge"], "there is no preset 'huge'"),
+    "plan without days": (["plan", "--columns", "669"], "give both --days and --columns"),
+    "plan without columns": (["plan", "--days", "3700", "--assets", "8"], "give both --days and --columns"),
+    "plan more assets than columns": (
+        ["plan", "--columns", "8", "--days", "3700", "--assets", "9"],
+        "--assets 9 of --columns 8 cannot be tradable",
+    ),
+    "plan a panel and none": (["plan", "--columns", "8", "--days", "370", "--data", "prices.csv"], "give one of them"),
+    "plan too few days": (["plan", "--columns", "8", "--days", "300"], "the panel has 300"),
+    "walk on workers that compute agents": (["walk", "mine", *ON_BUSY_WORKERS], "wait for a thread"),
+    "sweep on workers that compute agents": (
+        ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99", *ON_BUSY_WORKERS],
+        "wait for a thread",
+    ),
+}
+
+
 MISSING = "tcp://127.0.0.1:9"
 """A scheduler that nobody can reach."""
 SMALL = small_settings(market={"holdout_days": 60})
 TINY = ["--set", "memory.limit_gb=0.3"]
 
-# Name: the command, and a part of what it says.
+# Refused by what other commands meet, such as trained runs.
 REFUSED: dict[str, tuple[list[str], str]] = {
     "resume on other data": (["resume", "small", "--generations", "3", "--data", "other.csv"], "market.data"),
     "resume with another setting": (["resume", "small", "--generations", "3", "--set", "seed=9"], "seed"),
@@ -38,7 +120,6 @@ REFUSED: dict[str, tuple[list[str], str]] = {
     "alerts without a server": (["alerts", "https://hooks.example.org/x"], "No server runs here"),
     "deploy without a server": (["deploy"], "No server runs here"),
     "up for others without a password": (["up", "--host", "0.0.0.0", "--only", "server"], "PREFECT_SERVER_API"),
-    "plan": (["plan", *SMALL, *TINY], "does not fit"),
     "memory": (["memory", "nobody"], "no run 'nobody'"),
     "verify": (["verify", "nobody"], "no run 'nobody'"),
     "clean": (["clean", "nobody"], "no run 'nobody'"),
@@ -88,6 +169,26 @@ REFUSED: dict[str, tuple[list[str], str]] = {
 }
 
 
+def _cases() -> list[Any]:
+    quick = {name: (["train", *options], part) for name, (options, part) in SETTINGS.items()} | SURROUNDINGS
+    return [
+        *(pytest.param(*case, id=name) for name, case in quick.items()),
+        *(pytest.param(*case, id=name, marks=pytest.mark.thorough) for name, case in REFUSED.items()),
+    ]
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file that is no folder, unusable price files, and a store with one usable run."""
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "file").write_text("not a folder")
+    (folder / "empty.csv").write_text("")
+    (folder / "text.csv").write_text("date,AAA,BBB\n2001-01-01,one,two\n2001-01-02,three,four\n")
+    RunDirectory.create(folder / "store", "known", Config().model_dump(mode="json"))
+    RunDirectory.create(folder / "store", "broken", {"preset": "quickstart", "learner": {"gamma": 7}})
+    return folder
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a store of a finished and an unfinished run, data that are not theirs, and a file."""
@@ -96,30 +197,58 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(folder / "runs" / "small", folder / "runs" / "small2")
     trained(folder / "runs", "unfinished", of=2)
     trained(folder / "runs", "longer", of=1, market={"holdout_days": 61})
-    (folder / "file").write_text("no folder")
-    dates = [f"{year}-{month:02d}-{day:02d}" for year in range(1990, 2000) for month in range(1, 13) for day in DAYS]
+    (folder / "file").write_text("not a folder")
+    days = np.arange("1990-01-01", "2000-01-01", dtype="datetime64[D]")
+    price = 100.0 + np.arange(len(days)) % 17
+    prices = pd.DataFrame({"open": price, "high": price + 1, "low": price - 1, "close": price, "volume": 1_000})
     for name, symbol in (("other", "AAA"), ("columns", "CCC")):
-        prices = [100 + number % 17 for number, _ in enumerate(dates)]
-        rows = [f"{date},{symbol},{x},{x + 1},{x - 1},{x},1000" for date, x in zip(dates, prices, strict=True)]
-        (folder / f"{name}.csv").write_text("\n".join(["date,symbol,open,high,low,close,volume", *rows]) + "\n")
+        prices.assign(date=days, symbol=symbol).to_csv(folder / f"{name}.csv", index=False)
     return folder
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in ("EIGEN_STORE", "CLOUD_BUCKET"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("EIGEN_HOME", str(made / "state"))
+def folder(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    name = "made" if request.node.get_closest_marker("thorough") else "bare"
+    folder: Path = request.getfixturevalue(name)
+    for variable in ("EIGEN_STORE", "CLOUD_BUCKET"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("EIGEN_HOME", str(folder / "state"))
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
     monkeypatch.setattr("eigen_core.workers.connection._CONNECTING_SECONDS", 1.0)
-    monkeypatch.chdir(made)
-    return made
+    monkeypatch.chdir(folder)
+    return folder
 
 
-@pytest.mark.parametrize(("arguments", "part"), REFUSED.values(), ids=REFUSED.keys())
-def test_a_refused_command_changes_nothing(folder: Path, arguments: list[str], part: str) -> None:
+@pytest.mark.parametrize(("arguments", "part"), _cases())
+def test_a_refused_command_says_why_in_a_sentence_and_changes_nothing(
+    folder: Path, arguments: list[str], part: str
+) -> None:
     before = digest(folder)
     ended = eigen(*arguments)
-    assert ended.exit_code in (2, 3), (ended.stdout, ended.stderr, ended.exception)
-    assert part in ended.output, ended.output
+    said = ended.stderr
+    assert ended.exit_code == (3 if "does not fit" in part else 2), (ended.stdout, said, ended.exception)
+    assert said.startswith("eigen: ")
+    assert part in said
+    assert said.count("\n") == 1, said
+    assert len(re.findall(r"[.?!](?:\s|$)", said)) <= 3, said
     assert digest(folder) == before
+
+
+def test_presets_explain_every_setting() -> None:
+    rows = document("presets", "eigen2")
+    assert {"key", "value", "default", "source", "accepts", "unit", "meaning"} == set(rows[0])
+    assert next(row for row in rows if row["key"] == "market.window")["value"] == 504
+    assert [row["preset"] for row in document("presets")] == list(PRESET_NAMES)
+    assert "eigen train --preset quickstart" in eigen("train", "--help", code=0).stdout
+
+
+_URL = "http://user:hunter2@127.0.0.1:1/prices.csv"
+
+
+@pytest.mark.parametrize(
+    "command", [("train", "--data", _URL), ("audit", "--data", _URL), ("plan", "--data", _URL), ("workers", _URL)]
+)
+def test_a_password_is_refused_and_not_repeated(command: tuple[str, ...]) -> None:
+    said = refused(*command)
+    assert "has a user or a password in it" in said
+    assert "hunter2" not in said

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cli_cases import eigen
 from flow_cases import eigen_environment
 
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
@@ -48,17 +47,6 @@ def test_a_run_that_is_refused_ends_with_its_sentence(
     assert "learner.tau" in end.sentence
     assert "learner.tau" in (tmp_path / "run.log").read_text()
     assert not (tmp_path / "runs").exists()
-
-
-@pytest.mark.parametrize("command", [["walk", "mine"], ["sweep", "mine", "--vary", "learner.gamma=0.9:0.99"]])
-def test_runs_of_workers_whose_agents_workers_compute_are_refused(
-    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    address = "tcp://127.0.0.1:1"
-    ended = eigen(*command, "--runs-on", address, "--set", f"scheduler={address}", code=2)
-    assert "with both a run would wait for a thread that it takes itself" in " ".join(ended.output.split())
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_that_is_stopped_leaves_no_process(
