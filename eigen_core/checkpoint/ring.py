@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import BinaryIO, Protocol
@@ -150,15 +151,12 @@ def write_ring(ring: Ring | None, base: RingEntry | None, run: Path) -> tuple[Ri
 
     def write(rows: RowRange) -> ShardEntry:
         first, count = rows
-        raw_bytes = 0
-
-        def fill(path: Path) -> None:
-            nonlocal raw_bytes
-            raw_bytes = write_shard(path, ring, columns, first, count)
-
-        sha256, size = write_blob(run, fill)
+        head = _Header(first, count, max(1, min(count, _BLOCK_BYTES // max(1, row_bytes))), columns)
+        sha256, size = write_blob(run, partial(_write_shard, ring=ring, head=head))
         progress.add(count * row_bytes)
-        return ShardEntry(first=first, count=count, bytes=size, sha256=sha256, raw_bytes=raw_bytes, compression="zstd")
+        return ShardEntry(
+            first=first, count=count, bytes=size, sha256=sha256, raw_bytes=head.raw_bytes, compression="zstd"
+        )
 
     with ThreadPoolExecutor(_WORKERS) as threads:
         written = list(threads.map(write, ranges))
@@ -196,31 +194,27 @@ class _Header:
         header = canonical_json({"first": self.first, "count": self.count, "block": self.block, "columns": columns})
         return _MAGIC + len(header).to_bytes(_LENGTH_BYTES, "little") + header
 
+    @property
+    def raw_bytes(self) -> int:
+        """Size of the shard before compression (bytes)."""
+        return len(self.encoded()) + self.count * sum(column.nbytes for column in self.columns)
 
-def write_shard(path: Path, ring: Ring, columns: tuple[TensorFacts, ...], first: int, count: int) -> int:
-    """Write rows of a ring to a file as a shard; return the shard's size before compression (bytes)."""
-    row_bytes = sum(column.nbytes for column in columns)
-    head = _Header(first, count, max(1, min(count, _BLOCK_BYTES // max(1, row_bytes))), columns)
-    start = head.encoded()
-    raw_bytes = len(start) + count * row_bytes
-    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=raw_bytes)
+
+def _write_shard(path: Path, ring: Ring, head: _Header) -> None:
+    compressor = zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compressobj(size=head.raw_bytes)
     with open(path, "wb") as file:
-        file.write(compressor.compress(start))
+        file.write(compressor.compress(head.encoded()))
         for planes in _planes(ring, head):
             file.write(compressor.compress(planes))
         file.write(compressor.flush())
-    return raw_bytes
 
 
 def _planes(ring: Ring, head: _Header) -> Iterator[memoryview]:
-    """Yield the blocks of a shard, column after column; the next one may overwrite the memory of the one before."""
-    buffers = {column.name: np.empty((column.nbytes, head.block), dtype=np.uint8) for column in head.columns}
+    """Yield the blocks of a shard, column after column."""
     for start in range(head.first, head.first + head.count, head.block):
         stop = min(start + head.block, head.first + head.count)
         for column in head.columns:
-            planes = buffers[column.name]
-            if stop - start != planes.shape[1]:
-                planes = np.empty((column.nbytes, stop - start), dtype=np.uint8)
+            planes = np.empty((column.nbytes, stop - start), dtype=np.uint8)
             for row, slots in slot_ranges(ring.capacity, start, stop):
                 rows = rows_as_bytes(ring.columns[column.name][slots])
                 planes[:, row - start : row - start + len(rows)] = rows.T
@@ -277,7 +271,7 @@ def _read_header(stream: "_Reader", entry: RingEntry, shard: ShardEntry) -> _Hea
         raise DamagedFileError("has an unexpected header")
     if block > 1 and block * entry.row_bytes > _LARGEST_BLOCK_BYTES:
         raise DamagedFileError("has blocks that are too large")
-    if len(start) + length + shard.count * entry.row_bytes != shard.raw_bytes:
+    if head.raw_bytes != shard.raw_bytes:
         raise DamagedFileError("has another size than its rows")
     return head
 

@@ -6,11 +6,11 @@ import re
 import stat
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
 from eigen_core.checkpoint.integrity import opened
@@ -267,9 +267,15 @@ class LocalStore(Store):
             return True
 
     def read(self, name: str, limit: int) -> bytes:
-        with self._errors(f"read {name} in"), self._opened(name) as file:
-            # Python allocates as many bytes as it is asked to read, however short the file is.
-            content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+        with self._errors(f"read {name} in"):
+            try:
+                with opened(self.path(name)) as file:
+                    # Python allocates as many bytes as it is asked to read, however short the file is.
+                    content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
+            except OSError as error:
+                if error.errno not in _NO_FILE and not isinstance(error, IsADirectoryError):
+                    raise
+                raise MissingObjectError(f"{self.folder} has no {name}") from error
         if len(content) > limit:
             raise StoreUnavailableError(f"{name} in {self.folder} is longer than {limit:,} bytes")
         return content
@@ -330,17 +336,6 @@ class LocalStore(Store):
         if not removed:
             with suppress(FileNotFoundError):
                 sync_folder(folder)
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[BinaryIO]:
-        with ExitStack() as closing:
-            try:
-                file = closing.enter_context(opened(self.path(name)))
-            except OSError as error:
-                if error.errno not in _NO_FILE and not isinstance(error, IsADirectoryError):
-                    raise
-                raise MissingObjectError(f"{self.folder} has no {name}") from error
-            yield file
 
     def _errors(self, action: str) -> AbstractContextManager[None]:
         return store_errors(action, self.folder)
