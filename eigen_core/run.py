@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from pydantic import JsonValue
 
 from eigen_core import generation as phases
-from eigen_core.checkpoint.run_directory import Saved
+from eigen_core.checkpoint.run_directory import SavedGeneration
 from eigen_core.checkpoint.session import RunSession, open_session
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.checkpoint.store import StoreUnavailableError, open_store
@@ -465,5 +465,5 @@ def _parts(state: TrainingState) -> tuple[Snapshot, dict[str, JsonValue]]:
     return snapshot(state), stored_values(state.config)
 
 
-def _saved_sentence(saved: Saved) -> str:
+def _saved_sentence(saved: SavedGeneration) -> str:
     return f"{size(saved.written_bytes)} written, {size(saved.ring_bytes)} of them new transitions"

@@ -16,7 +16,14 @@ import torch
 from pydantic import JsonValue
 from safetensors import SafetensorError, safe_open
 
-from eigen_core.checkpoint.integrity import Damage, DamagedFileError, DamagedGenerationError, blob_name, canonical_json
+from eigen_core.checkpoint.integrity import (
+    Damage,
+    DamagedFileError,
+    DamagedGenerationError,
+    blob_name,
+    canonical_json,
+    in_words,
+)
 from eigen_core.checkpoint.manifest import Manifest, reading_part
 from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.tensors import read_tensors
@@ -59,7 +66,11 @@ def write_champion(contents: RunContents, path: Path) -> Manifest:
         else:
             return found
     if damages:
-        raise DamagedGenerationError(f"Run '{contents.name}' has no undamaged champion: {damages[0]}.", damages)
+        raise DamagedGenerationError(
+            f"Run '{contents.name}' in {contents.store.url} has no undamaged champion ({in_words(damages)}): restore "
+            "one of these files from a copy of the run.",
+            damages,
+        )
     raise InputError(f"Run '{contents.name}' has no champion yet: it has not completed a generation.")
 
 

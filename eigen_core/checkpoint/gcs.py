@@ -36,12 +36,12 @@ from eigen_core.checkpoint.store import (
     RemoteStore,
     StoredObject,
     StoreUnavailableError,
+    call_with_timeout,
     checked_name,
     checked_prefix,
     has_content,
     is_hidden,
     store_errors,
-    within,
 )
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import HIDDEN, crc32c, file_checksum, replacing, stream_checksum
@@ -290,7 +290,7 @@ class GcsStore(RemoteStore):
             f"The store {self.url} did not answer within {_CHECK_SECONDS:.0f} seconds. Check the network of this "
             "machine; the store may also be down for a while."
         )
-        within(_CHECK_SECONDS, GcsStore(self._location, _CHECK_RETRY_SECONDS)._check, late)
+        call_with_timeout(_CHECK_SECONDS, GcsStore(self._location, _CHECK_RETRY_SECONDS)._check, late)
 
     def _check(self) -> None:
         name = f"{HIDDEN}check-{uuid.uuid4().hex}"

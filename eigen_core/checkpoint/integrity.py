@@ -188,7 +188,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
         fill(temporary)
         # The writer of safetensors leaves a file that only its owner may read.
         temporary.chmod(mode)
-        with opened(temporary) as file:
+        with open_regular_file(temporary) as file:
             sha256, size = _sha256(file), os.fstat(file.fileno()).st_size
             os.fsync(file.fileno())
         path = blob_path(run, sha256)
@@ -202,7 +202,7 @@ def write_blob(run: Path, fill: Callable[[Path], object]) -> tuple[str, int]:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[BinaryIO]:
+def open_regular_file(path: Path) -> Iterator[BinaryIO]:
     """Open a file to read; `IsADirectoryError` if it is no regular file."""
     # O_NONBLOCK: opening a pipe would wait until a process writes to it.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -218,7 +218,7 @@ def check_blob(path: Path, size: int, read: Callable[[int], None] | None = None)
     `read` is called with the number of bytes just read.
     """
     try:
-        with opened(path) as file:
+        with open_regular_file(path) as file:
             found = os.fstat(file.fileno()).st_size
             if found != size:
                 raise DamagedFileError(f"has {found:,} bytes instead of {size:,}")

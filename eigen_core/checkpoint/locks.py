@@ -42,7 +42,7 @@ _ENDED = ("Z", "X", "x")
 
 # Assumed duration of a lease whose record cannot be read.
 _DEFAULT_SECONDS = 90.0
-_BEATS_PER_LEASE = 4
+_HEARTBEATS_PER_LEASE = 4
 _KEPT_EPOCHS = 8
 _RELEASE_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
@@ -141,7 +141,7 @@ class FileLock:
         `is_taken` in another process briefly holds a shared lock. `InputError` if the path is no regular file.
         """
         with ExitStack() as closing:
-            descriptor = self._opened(os.O_RDWR | os.O_CREAT, closing)
+            descriptor = self._open(os.O_RDWR | os.O_CREAT, closing)
             end = time.monotonic() + seconds
             while not _flock(descriptor, fcntl.LOCK_EX):
                 if time.monotonic() >= end:
@@ -172,7 +172,7 @@ class FileLock:
         """Whether any process, this one included, holds the lock."""
         with explained("check the lock", self._path, ANOTHER_STORE), ExitStack() as closing:
             try:
-                descriptor = self._opened(os.O_RDONLY, closing)
+                descriptor = self._open(os.O_RDONLY, closing)
             except FileNotFoundError:
                 return False
             return not _flock(descriptor, fcntl.LOCK_SH)
@@ -180,12 +180,12 @@ class FileLock:
     def holder(self) -> ProcessIdentity | None:
         try:
             with ExitStack() as closing:
-                content = os.pread(self._opened(os.O_RDONLY, closing), _MOST_BYTES, 0)
+                content = os.pread(self._open(os.O_RDONLY, closing), _MOST_BYTES, 0)
             return ProcessIdentity.model_validate_json(content)
         except (OSError, InputError, ValidationError):
             return None
 
-    def _opened(self, flags: int, closing: ExitStack) -> int:
+    def _open(self, flags: int, closing: ExitStack) -> int:
         # O_NONBLOCK: opening a pipe would wait for its other end.
         descriptor = os.open(self._path, flags | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         closing.callback(os.close, descriptor)
@@ -251,7 +251,7 @@ class _LeaseRecord(BaseModel):
     lease_seconds: float = Field(gt=0, le=1e6)
 
 
-class _Beat(BaseModel):
+class _Heartbeat(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     token: str
@@ -301,7 +301,7 @@ class Lease:
         self._writing = threading.Lock()
         self._ended = threading.Event()
         self._lost: str | None = None
-        self._keeper: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self.epoch = epoch
 
     @classmethod
@@ -360,7 +360,7 @@ class Lease:
             self.raise_if_lost()
             if not self._ended.is_set():
                 started = self._clock()
-                self._put_beat(released=False)
+                self._put_heartbeat(released=False)
                 self._renewed = started
 
     def release(self) -> None:
@@ -375,15 +375,15 @@ class Lease:
             logger.warning("Run '%s': %s does not answer; %s", self._run, self._store.url, self._expires())
             return
         try:
-            self._put_beat(released=True)
+            self._put_heartbeat(released=True)
         except (StoreUnavailableError, InputError) as error:
             logger.warning("Run '%s': the lease cannot be released (%s); %s", self._run, error, self._expires())
         finally:
             self._writing.release()
 
     def __enter__(self) -> Self:
-        self._keeper = threading.Thread(target=self._keep, name=f"eigen-lease-{self._run}", daemon=True)
-        self._keeper.start()
+        self._thread = threading.Thread(target=self._renew_regularly, name=f"eigen-lease-{self._run}", daemon=True)
+        self._thread.start()
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -402,7 +402,7 @@ class Lease:
         announcements = self._prevent_announced(found)
         _held_here.add(self._record.token)
         old = [epoch for epoch in epochs if epoch <= self.epoch - _KEPT_EPOCHS]
-        names = [name for epoch in old for name in (_record_name(self._run, epoch), _beat_name(self._run, epoch))]
+        names = [name for epoch in old for name in (_record_name(self._run, epoch), _heartbeat_name(self._run, epoch))]
         self._prune(names + announcements)
         return True
 
@@ -423,10 +423,10 @@ class Lease:
         except (StoreUnavailableError, InputError) as error:
             logger.warning("Run '%s': old records of the lease stay in the store (harmless): %s", self._run, error)
 
-    def _put_beat(self, *, released: bool) -> None:
+    def _put_heartbeat(self, *, released: bool) -> None:
         self._beats += 1
-        beat = _Beat(token=self._record.token, beats=self._beats, released=released)
-        self._store.put(_beat_name(self._run, self.epoch), beat.model_dump_json().encode())
+        heartbeat = _Heartbeat(token=self._record.token, beats=self._beats, released=released)
+        self._store.put(_heartbeat_name(self._run, self.epoch), heartbeat.model_dump_json().encode())
 
     def _look_for_another(self) -> None:
         if self._lost is None:
@@ -439,8 +439,8 @@ class Lease:
             )
         raise LeaseLostError(self._lost)
 
-    def _keep(self) -> None:
-        while not self._ended.wait(self._record.lease_seconds / _BEATS_PER_LEASE):
+    def _renew_regularly(self) -> None:
+        while not self._ended.wait(self._record.lease_seconds / _HEARTBEATS_PER_LEASE):
             try:
                 self.renew()
                 self._look_for_another()
@@ -465,7 +465,8 @@ def lease_state(store: Store, run: str, *, holder_has_ended: bool = False) -> Le
     lease_seconds = _DEFAULT_SECONDS if record is None else record.lease_seconds
     if holder_has_ended or (record is not None and _is_free(store, run, epoch, record)):
         return LeaseState(epoch, owner, math.inf, lease_seconds)
-    heard = max(thing.modified for thing in found if thing.name in (_record_name(run, epoch), _beat_name(run, epoch)))
+    signs = (_record_name(run, epoch), _heartbeat_name(run, epoch))
+    heard = max(thing.modified for thing in found if thing.name in signs)
     age = max(0.0, (store.time() - heard).total_seconds())
     return LeaseState(epoch, owner, age, lease_seconds)
 
@@ -480,8 +481,8 @@ def _is_free(store: Store, run: str, epoch: int, record: _LeaseRecord) -> bool:
         return True
     if record.owner.started is not None and record.owner == this_process() and record.token not in _held_here:
         return True
-    beat = _parsed(_Beat, store, _beat_name(run, epoch))
-    return beat is not None and beat.token == record.token and beat.released
+    heartbeat = _parsed(_Heartbeat, store, _heartbeat_name(run, epoch))
+    return heartbeat is not None and heartbeat.token == record.token and heartbeat.released
 
 
 def _parsed(kind: type[_Document], store: Store, name: str) -> _Document | None:
@@ -496,7 +497,7 @@ def _record_name(run: str, epoch: int) -> str:
     return f"{run}/{LEASES}{epoch:06d}"
 
 
-def _beat_name(run: str, epoch: int) -> str:
+def _heartbeat_name(run: str, epoch: int) -> str:
     return f"{_record_name(run, epoch)}.beat"
 
 

@@ -243,7 +243,8 @@ def parse_manifest(content: bytes) -> Manifest:
 
 def damaged_generation(manifest: Manifest, damages: list[Damage]) -> DamagedGenerationError:
     return DamagedGenerationError(
-        f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): load another one.",
+        f"Run '{manifest.run}' has a damaged generation {manifest.generation} ({in_words(damages)}): restore the file "
+        "from a copy of the run, or resume the run, which continues from its newest undamaged generation.",
         damages,
     )
 

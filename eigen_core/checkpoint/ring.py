@@ -37,7 +37,7 @@ from eigen_core.checkpoint.integrity import (
     blob_name,
     blob_path,
     canonical_json,
-    opened,
+    open_regular_file,
     write_blob,
 )
 from eigen_core.checkpoint.manifest import STEM, Manifest, RingEntry, ShardEntry, TensorFacts, reading_part
@@ -307,7 +307,7 @@ def read_ring(manifest: Manifest, entry: RingEntry, run: Path) -> Ring:
 
     def read(shard: ShardEntry) -> None:
         path = blob_path(run, shard.sha256)
-        with reading_part(manifest, shard.title, blob_name(shard.sha256)), opened(path) as file:
+        with reading_part(manifest, shard.title, blob_name(shard.sha256)), open_regular_file(path) as file:
             read_shard(file, entry, shard, memory)
 
     with ThreadPoolExecutor(_WORKERS) as threads:

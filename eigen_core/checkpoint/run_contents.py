@@ -137,7 +137,10 @@ class RunContents:
             return config
         newest = self.newest_manifest()
         if newest is None:
-            raise InputError(f"Run '{self.name}' in {self.store.url} cannot be used: {config}. Restore that file.")
+            raise InputError(
+                f"Run '{self.name}' in {self.store.url} cannot be used: {config}. Restore that file from a copy of "
+                "the run."
+            )
         logger.warning(
             "Run '%s': %s; the configuration of generation %d is used.", self.name, config, newest.generation
         )

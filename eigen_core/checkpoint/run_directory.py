@@ -44,7 +44,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Saved:
+class SavedGeneration:
     """A committed generation and the size of its new files, of which `ring_bytes` are new rows of the ring."""
 
     manifest: Manifest
@@ -117,7 +117,7 @@ class RunDirectory:
         snapshot: Snapshot,
         config: Mapping[str, JsonValue] | None = None,
         epoch: int = 0,
-    ) -> Saved:
+    ) -> SavedGeneration:
         """Commit a generation durably, completely or not at all; the run is locked meanwhile.
 
         Of the ring only the rows are written that are new since the generation that this object last saved or loaded:
@@ -148,7 +148,7 @@ class RunDirectory:
             self._base = stored or manifest
             # All its blobs were just written anew.
             self.contents.unfit.discard(self._base.name)
-            return Saved(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
+            return SavedGeneration(self._base, sum(entry.bytes for entry in entries) + ring_bytes, ring_bytes)
 
     def _stored_like(self, manifest: Manifest) -> Manifest | None:
         """Return the stored manifest that differs only in its time."""
@@ -205,7 +205,8 @@ class RunDirectory:
         if damages:
             raise DamagedGenerationError(
                 f"All saved generations of run '{self.name}' in {(stored or self.contents).store.url} are damaged "
-                f"({in_words(damages)}): restore the run from a backup, or start one under another name.",
+                f"({in_words(damages)}): restore these files from a copy of the run, or train a new run with "
+                "another name.",
                 damages,
             )
         return None
@@ -231,14 +232,16 @@ class RunDirectory:
 
     def _skip(self, contents: RunContents, found: list[Damage], damages: list[Damage]) -> None:
         for damage in found:
-            logger.warning("Run '%s' in %s is damaged: %s. Older are tried.", self.name, contents.store.url, damage)
+            logger.warning(
+                "Run '%s' in %s is damaged: %s. An older generation is tried.", self.name, contents.store.url, damage
+            )
         damages += [damage for damage in found if damage not in damages]
 
     def _log_unreferenced(self, newest: int) -> None:
         if unreferenced := self.contents.unreferenced():
             logger.warning(
-                "Run '%s' has %d files (%s) that generations up to %d do not use: a later one was not completed, or "
-                "its manifest is missing. The next checkpoint removes them.",
+                "Run '%s' has %d files (%s) that generations up to %d do not use: a later generation was not "
+                "completed, or its manifest is missing. The next checkpoint removes them.",
                 self.name,
                 len(unreferenced),
                 size(sum(stored.bytes for stored in unreferenced)),

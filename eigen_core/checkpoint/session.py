@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from eigen_core.checkpoint.integrity import CONFIG_NAME, HOLDOUT, LIST_NAME, LISTS, PLOTS, holdout_name
 from eigen_core.checkpoint.locks import Lease
 from eigen_core.checkpoint.run_contents import RunLocation
-from eigen_core.checkpoint.run_directory import RunDirectory, Saved, config_content
+from eigen_core.checkpoint.run_directory import RunDirectory, SavedGeneration, config_content
 from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.checkpoint.uploads import Uploader, UploadStatus
@@ -40,7 +40,7 @@ class RunSession:
     ) -> LoadedGeneration | None:
         return self.directory.load_newest(form, restore, self.location.stored if self.location.remote else None)
 
-    def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
+    def save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> SavedGeneration:
         """Commit a generation on this machine and queue it for upload; wait only while the queue is full.
 
         `LeaseLostError` if another process has taken the run over; then nothing is written.
@@ -51,7 +51,7 @@ class RunSession:
             self.uploader.wait_for_queue()
         return self._save(snapshot, config)
 
-    def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved | None:
+    def save_before_end(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> SavedGeneration | None:
         """Commit `snapshot` without waiting for uploads; None if this session has already committed the generation."""
         self.lease.check()
         newest = self.location.local.newest_manifest()
@@ -59,7 +59,7 @@ class RunSession:
             return None
         return self._save(snapshot, config)
 
-    def _save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> Saved:
+    def _save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> SavedGeneration:
         saved = self.directory.save(snapshot, config, self.lease.epoch)
         if self.uploader is None:
             self.directory.clean(self.settings.keep_last, self.settings.keep_every)

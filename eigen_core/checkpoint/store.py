@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 from urllib.parse import unquote
 
-from eigen_core.checkpoint.integrity import opened
+from eigen_core.checkpoint.integrity import open_regular_file
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import (
     HIDDEN,
@@ -153,7 +153,7 @@ def store_errors(action: str, path: Path) -> Iterator[None]:
         raise StoreUnavailableError(f"Cannot {action} {path}: {error.strerror or error}") from error
 
 
-def within(seconds: float, action: Callable[[], object], late: str) -> None:
+def call_with_timeout(seconds: float, action: Callable[[], object], late: str) -> None:
     """Run `action` in a thread for at most `seconds`: `StoreUnavailableError(late)` if it does not end by then.
 
     The thread is abandoned then: a call into a dead network file system cannot be interrupted.
@@ -235,7 +235,7 @@ class LocalStore(Store):
 
     def check(self) -> None:
         late = f"The store {self.folder} did not answer within {_CHECK_SECONDS:.0f} seconds: is its disk attached?"
-        within(_CHECK_SECONDS, self._check, late)
+        call_with_timeout(_CHECK_SECONDS, self._check, late)
 
     def _check(self) -> None:
         with self._errors("keep runs in"):
@@ -269,7 +269,7 @@ class LocalStore(Store):
     def read(self, name: str, limit: int) -> bytes:
         with self._errors(f"read {name} in"):
             try:
-                with opened(self.path(name)) as file:
+                with open_regular_file(self.path(name)) as file:
                     # Python allocates as many bytes as it is asked to read, however short the file is.
                     content = file.read(min(os.fstat(file.fileno()).st_size, limit) + 1)
             except OSError as error:

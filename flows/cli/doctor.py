@@ -22,10 +22,10 @@ from eigen_core.checkpoint.store import (
     ANOTHER_STORE,
     LocalStore,
     StoreUnavailableError,
+    call_with_timeout,
     is_remote,
     open_store,
     run_root,
-    within,
 )
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, nearest_there
@@ -211,7 +211,7 @@ class Doctor:
         url = configured_api(os.environ)
         if url is not None:
             silent = f"Prefect's API did not answer within {_API_SECONDS:.0f} seconds."
-            within(_API_SECONDS, partial(require_answer, url), silent)
+            call_with_timeout(_API_SECONDS, partial(require_answer, url), silent)
             return "ok", f"{url} answers", ""
         require_database()
         return "ok", "none is configured: trainings are no flow runs; `eigen up` starts one", ""

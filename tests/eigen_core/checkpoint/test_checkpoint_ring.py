@@ -21,7 +21,7 @@ from eigen_core.checkpoint import ring as ring_module
 from eigen_core.checkpoint.integrity import DamagedFileError, blob_path, checksummed
 from eigen_core.checkpoint.manifest import Manifest, RingEntry, ShardEntry, TensorFacts
 from eigen_core.checkpoint.ring import Ring, empty_ring, read_shard, ring_columns, rows_as_bytes
-from eigen_core.checkpoint.run_directory import RunDirectory, Saved
+from eigen_core.checkpoint.run_directory import RunDirectory, SavedGeneration
 from eigen_core.checkpoint.snapshot import Snapshot
 from eigen_core.machine import lazy_zeros
 from eigen_core.machine.usage import own_resident_bytes
@@ -30,11 +30,11 @@ OTHER_WRITERS: dict[str, Callable[[bytes], bytes]] = {"none": bytes, "gzip": gzi
 """How earlier versions could store a shard, too."""
 
 
-def save(run: RunDirectory, generation: int, ring: Ring) -> Saved:
+def save(run: RunDirectory, generation: int, ring: Ring) -> SavedGeneration:
     return run.save(Snapshot(generation, {}, {}, 0, ring))
 
 
-def ring_entry(saved: Saved) -> RingEntry:
+def ring_entry(saved: SavedGeneration) -> RingEntry:
     assert saved.manifest.ring is not None
     return saved.manifest.ring
 

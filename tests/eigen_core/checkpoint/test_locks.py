@@ -235,17 +235,17 @@ def test_background_renewal_goes_on_while_the_store_is_away_and_ends_with_the_le
     assert "could not be renewed" in caplog.text
     assert lease_state(store, "run") is not None
     assert not is_live(store, "run")
-    assert lease._keeper is not None
-    lease._keeper.join(30)
-    assert not lease._keeper.is_alive()
+    assert lease._thread is not None
+    lease._thread.join(30)
+    assert not lease._thread.is_alive()
 
 
 def test_background_renewal_notices_that_the_lease_is_lost(store: MemoryStore) -> None:
     with Lease.acquire(store, "run", 0.02) as lease:
         store.create("run/lease/000002", b"?")
-        assert lease._keeper is not None
-        lease._keeper.join(30)
-        assert not lease._keeper.is_alive()
+        assert lease._thread is not None
+        lease._thread.join(30)
+        assert not lease._thread.is_alive()
         store.away = True
         with pytest.raises(LeaseLostError):
             lease.check()
