@@ -157,7 +157,7 @@ def _save(run: RunDirectory, state: TrainingState, reached: Sequence[Reached]) -
     with replacing(run.path / "reached.csv") as file:
         pd.DataFrame(reached).to_csv(file, index=False)
     run.save(snapshot(state))
-    run.clean(keep_last=1, keep_every=0)
+    run.contents.clean(keep_last=1, keep_every=0)
 
 
 def interquartile_mean(values: NDArray[np.float64]) -> float:

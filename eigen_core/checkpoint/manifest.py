@@ -213,10 +213,6 @@ class Manifest(_Entry):
         files = {entry.name: blob_name(entry.sha256) for entry in self.files}
         return files | {shard.title: blob_name(shard.sha256) for shard in self.shards}
 
-    @property
-    def bytes(self) -> int:
-        return sum(self.blobs.values())
-
     def entry(self, name: str) -> FileEntry:
         return {entry.name: entry for entry in self.files}[name]
 

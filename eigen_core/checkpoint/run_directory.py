@@ -2,8 +2,8 @@
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from eigen_core.checkpoint.integrity import (
 from eigen_core.checkpoint.locks import FileLock
 from eigen_core.checkpoint.manifest import FORMAT_VERSION, Manifest, damaged_generation, manifest_bytes
 from eigen_core.checkpoint.ring import ring_columns, write_ring
-from eigen_core.checkpoint.run_contents import CleanReport, RunContents, newest_of, no_such_run
+from eigen_core.checkpoint.run_contents import RunContents, newest_of, no_such_run
 from eigen_core.checkpoint.snapshot import (
     LoadedGeneration,
     Snapshot,
@@ -109,9 +109,6 @@ class RunDirectory:
         finally:
             self._lock.release()
 
-    def _writing(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._lock.held else self.lock()
-
     def save(
         self,
         snapshot: Snapshot,
@@ -130,7 +127,7 @@ class RunDirectory:
             ValueError: a tensor's type or a document cannot be stored.
         """
         saving = f"save generation {snapshot.generation} in"
-        with self._writing(), explained(saving, self.path, ANOTHER_STORE):
+        with nullcontext() if self._lock.held else self.lock(), explained(saving, self.path, ANOTHER_STORE):
             base = self._base
             if snapshot.ring is not None:
                 ring_columns(snapshot.ring)
@@ -247,16 +244,6 @@ class RunDirectory:
                 size(sum(stored.bytes for stored in unreferenced)),
                 newest,
             )
-
-    def clean(
-        self,
-        keep_last: int,
-        keep_every: int,
-        champion_generation: int | None = None,
-        protected: Collection[int] = frozenset(),
-    ) -> CleanReport:
-        with self._writing():
-            return self.contents.clean(keep_last, keep_every, champion_generation, protected)
 
 
 def config_content(name: str, config: Mapping[str, JsonValue]) -> bytes:

@@ -62,7 +62,7 @@ class RunSession:
     def _save(self, snapshot: Snapshot, config: Mapping[str, JsonValue]) -> SavedGeneration:
         saved = self.directory.save(snapshot, config, self.lease.epoch)
         if self.uploader is None:
-            self.directory.clean(self.settings.keep_last, self.settings.keep_every)
+            self.directory.contents.clean(self.settings.keep_last, self.settings.keep_every)
         else:
             self.uploader.add(saved.manifest)
         return saved

@@ -25,7 +25,7 @@ from eigen_core.config import CheckpointConfig
 
 
 def removed(run: RunDirectory, keep_last: int, keep_every: int, champion_generation: int | None) -> list[int]:
-    return list(run.clean(keep_last, keep_every, champion_generation).generations)
+    return list(run.contents.clean(keep_last, keep_every, champion_generation).generations)
 
 
 def whole_files(run: RunDirectory) -> set[str]:
@@ -50,7 +50,7 @@ def test_the_last_every_fifth_and_the_champions_stay(tmp_path: Path) -> None:
     assert files_of(run) == whole_files(run)
     assert run.contents.verify() == []
     with pytest.raises(ValueError, match="keep_last is 0"):
-        run.clean(0, 0, 0)
+        run.contents.clean(0, 0, 0)
 
 
 @pytest.mark.parametrize("part", ["manifest", "population.safetensors", "0"])
@@ -85,10 +85,10 @@ def test_protected_generations_stay_with_all_their_manifests(tmp_path: Path) -> 
     for seconds in (1.0, 2.0):
         run.save(sample(2, seconds=seconds))
     run.save(sample(3))
-    report = run.clean(1, 0, 0, protected={2})
+    report = run.contents.clean(1, 0, 0, protected={2})
     assert report.generations == (1,)
     assert len(run.contents.manifests()) == 3
-    report = run.clean(2, 0, 0)
+    report = run.contents.clean(2, 0, 0)
     assert (report.generations, len(report.manifests), len(report.blobs)) == ((), 1, 1)
     newest = run.contents.manifests()
     assert [manifest.generation for manifest in newest] == [3, 2]

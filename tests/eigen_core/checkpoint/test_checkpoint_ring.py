@@ -99,9 +99,9 @@ def test_any_history_of_a_ring_ends_in_the_ring_itself(capacity: int, events: li
                 generation += 1
                 save(run, generation, ring_of(written, capacity))
                 saved = {generation: written}
-                run.clean(1, 0)
+                run.contents.clean(1, 0)
             elif event == "clean":
-                run.clean(2, 0)
+                run.contents.clean(2, 0)
                 saved = {number: saved[number] for number in sorted(saved)[-2:]}
             if saved:
                 ring = newest_of(RunDirectory.open(Path(folder), "run"))
