@@ -36,18 +36,15 @@ def snapshot_of(generation: int) -> Snapshot:
     )
 
 
-def save_generations(config: Config, name: str, *generations: int, keep_all: bool = True) -> RunLocation:
-    """Save generations of a run, which is made if missing; `keep_all`: also those that `config` would not keep."""
-    settings = config.checkpoint
-    if keep_all:
-        settings = settings.model_copy(update={"keep_last": 100, "keep_local": 100})
+def save_generations(config: Config, name: str, *generations: int) -> RunLocation:
+    """Save generations of a run, which is made if missing, and keep also those that `config` would not keep."""
+    settings = config.checkpoint.model_copy(update={"keep_last": 100, "keep_local": 100})
     location = RunLocation.of(settings, name)
     if not location.exists():
         remember_own_settings(config, name)
         create_run(location, config.model_dump(mode="json"))
     with open_session(settings, name) as session:
-        if session.load_newest() is None:
-            assert generations[:1] in ((), (1,))
+        session.load_newest()
         for generation in generations:
             session.save(snapshot_of(generation), config.model_dump(mode="json"))
         session.finish()

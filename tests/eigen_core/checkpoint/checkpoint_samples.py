@@ -101,8 +101,8 @@ def saved_run(store: Path, *generations: int) -> RunDirectory:
     return run
 
 
-def newest_of(run: RunDirectory) -> LoadedGeneration:
-    loaded = run.load_newest()
+def newest_of(run: RunDirectory, stored: RunContents | None = None) -> LoadedGeneration:
+    loaded = run.load_newest(stored=stored)
     assert loaded is not None
     return loaded
 

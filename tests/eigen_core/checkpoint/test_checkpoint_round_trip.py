@@ -115,8 +115,6 @@ def test_the_manifest_describes_the_generation(tmp_path: Path) -> None:
     for digest, size in listed_blobs:
         content = blob_path(run.path, digest).read_bytes()
         assert (digest, size) == (sha256(content).hexdigest(), len(content))
-    listed = {facts.name: (facts.dtype, facts.shape) for facts in second.entry("population.safetensors").tensors or ()}
-    assert listed == {"weights": ("F32", (4, 50)), "step": ("I64", ())}
     assert files_of(run) == {"config.json", "lock", *first.blobs, *second.blobs, first.name, second.name}
 
     fields = json.loads((run.path / second.name).read_text())
@@ -271,19 +269,14 @@ def test_files_of_others_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="There is no file"):
         read_champion(path)
     good = {"format": "eigen champion", "format_version": "1", "config": "{}", "facts": "{}"}
-    for metadata in (
-        {},
-        {**good, "format": "x"},
-        {**good, "config": "[]"},
-        {**good, "config": "{"},
-        {**good, "facts": "1"},
-    ):
-        safetensors.torch.save_file({"weights": torch.zeros(1)}, path, metadata)
-        with pytest.raises(InputError, match="no champion that Eigen exported"):
+    changes = [("format", "x"), ("config", "[]"), ("config", "{"), ("facts", "1")]
+    refused = "no champion that Eigen exported"
+    files = [
+        *(("weights", metadata, refused) for metadata in ({}, *({**good, key: text} for key, text in changes))),
+        ("other", good, refused),
+        ("weights", {**good, "format_version": "2"}, "newer version"),
+    ]
+    for tensor, metadata, sentence in files:
+        safetensors.torch.save_file({tensor: torch.zeros(1)}, path, metadata)
+        with pytest.raises(InputError, match=sentence):
             read_champion(path)
-    safetensors.torch.save_file({"other": torch.zeros(1)}, path, good)
-    with pytest.raises(InputError, match="no champion that Eigen exported"):
-        read_champion(path)
-    safetensors.torch.save_file({"weights": torch.zeros(1)}, path, {**good, "format_version": "2"})
-    with pytest.raises(InputError, match="newer version"):
-        read_champion(path)

@@ -8,16 +8,15 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import assert_same
+from checkpoint_samples import assert_same, newest_of
 from memory_store import MemoryStore
 from upload_cases import RUN, Machine, commit, new_directory, snapshot_of
 
-from eigen_core.checkpoint.integrity import CONFIG_NAME, DELETED_MARK, MANIFESTS, Damage
+from eigen_core.checkpoint.integrity import CONFIG_NAME, DELETED_MARK, MANIFESTS
 from eigen_core.checkpoint.locks import Lease, LeaseLostError
 from eigen_core.checkpoint.store import StoreUnavailableError
 
 LAST = 5
-MISSING_CONFIG = Damage(None, CONFIG_NAME, "is missing", CONFIG_NAME)
 
 
 class KilledError(BaseException):
@@ -74,8 +73,7 @@ class LateHolder:
     def take_over(self) -> None:
         self.memory.pass_time(1_000)
         self.second = Machine(self._folder / "second", self.memory, keep_last=2, keep_every=4)
-        loaded = self.second.directory.load_newest(stored=self.second.target)
-        assert loaded is not None
+        loaded = newest_of(self.second.directory, self.second.target)
         for generation in range(loaded.manifest.generation + 1, LAST + 1):
             self.second.train(generation)
             self.second.drain()
@@ -87,9 +85,7 @@ class LateHolder:
         newest = target.newest_manifest()
         assert newest is not None
         assert (newest.generation, newest.epoch) == (LAST, self.second.lease.epoch)
-        third = new_directory(self._folder / "third")
-        loaded = third.load_newest(stored=target)
-        assert loaded is not None
+        loaded = newest_of(new_directory(self._folder / "third"), target)
         assert loaded.damages == []
         assert_same(loaded.snapshot, snapshot_of(LAST))
 

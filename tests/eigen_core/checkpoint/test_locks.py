@@ -51,10 +51,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[[], Lease]:
-    def take() -> Lease:
+def held_elsewhere(store: MemoryStore, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Lease]:
+    def take(holder: ProcessIdentity = ELSEWHERE) -> Lease:
         with monkeypatch.context() as patch:
-            patch.setattr(locks, "this_process", lambda: ELSEWHERE)
+            patch.setattr(locks, "this_process", lambda: holder)
             return Lease.acquire(store, "run", 90.0, clock=clock)
 
     return take
@@ -91,15 +91,17 @@ def test_beats_keep_the_lease_by_the_stores_clock_however_wrong_ours_are(
     beating.check()
 
 
-@pytest.mark.parametrize("is_released", [True, False])
-def test_a_lease_that_was_given_back_or_whose_run_is_locked_here_is_free_at_once(
-    store: MemoryStore, clock: Clock, held_elsewhere: Callable[[], Lease], is_released: bool
+@pytest.mark.parametrize("ending", ["released", "ended here", "the run is locked here"])
+def test_a_lease_whose_holder_has_certainly_ended_is_free_at_once(
+    store: MemoryStore, clock: Clock, held_elsewhere: Callable[..., Lease], ending: str
 ) -> None:
-    holder = held_elsewhere()
-    assert is_live(store, "run")
-    if is_released:
+    me, is_locked_here = this_process(), ending == "the run is locked here"
+    ended = me.model_copy(update={"started": (me.started or 0) - 1})
+    holder = held_elsewhere(ended if ending == "ended here" else ELSEWHERE)
+    if ending == "released":
         holder.release()
-    assert Lease.acquire(store, "run", 90.0, clock=clock, holder_has_ended=not is_released).epoch == 2
+    assert is_live(store, "run") == is_locked_here
+    assert Lease.acquire(store, "run", 90.0, clock=clock, holder_has_ended=is_locked_here).epoch == 2
 
 
 def test_a_lease_that_this_process_could_not_give_back_is_free_for_it_at_once(
@@ -270,16 +272,6 @@ def test_only_what_is_proved_counts_as_ended() -> None:
         assert not process.model_copy(update=unknown).has_ended(), unknown
     for pid in (0, -1, 1 << 70):
         assert not process.model_copy(update={"pid": pid}).has_ended(), pid
-
-
-def test_a_holder_that_has_ended_is_replaced_at_once(store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = ProcessIdentity.of(os.getpid())
-    ended = ended.model_copy(update={"started": (ended.started or 0) - 1})
-    with monkeypatch.context() as patch:
-        patch.setattr(locks, "this_process", lambda: ended)
-        Lease.acquire(store, "run", 90.0)
-    assert not is_live(store, "run")
-    assert Lease.acquire(store, "run", 90.0).epoch == 2
 
 
 def is_locked(run: RunDirectory) -> bool:

@@ -172,15 +172,6 @@ def test_a_fault_in_a_block_of_a_file(
     assert fault_proxy.count("PUT") > 3
 
 
-def test_a_session_that_does_not_begin(store: GcsStore, fault_proxy: FaultProxy, tmp_path: Path) -> None:
-    fault_proxy.add(
-        Fault("flip_request", path="uploadType=resumable"), Fault("lost_reply", path="uploadType=resumable")
-    )
-    content = bytes(BLOCK + 5)
-    put_file(store, tmp_path, "blob", content)
-    assert fetch(store, tmp_path, "blob") == content
-
-
 @pytest.mark.parametrize("size", [500, BLOCK + 500])
 def test_an_upload_that_is_always_damaged_is_given_up(
     store: GcsStore, fault_proxy: FaultProxy, quick_retries: list[float], tmp_path: Path, size: int

@@ -11,7 +11,7 @@ from upload_cases import ROWS, RUN, Machine, new_directory, snapshot_of, whole_g
 
 from eigen_core.checkpoint.integrity import BLOBS, MANIFESTS, UnfitSnapshotError, blob_name
 from eigen_core.checkpoint.run_directory import RunDirectory
-from eigen_core.checkpoint.snapshot import LoadedGeneration, Snapshot, SnapshotForm
+from eigen_core.checkpoint.snapshot import Snapshot, SnapshotForm
 from eigen_core.checkpoint.store import StoreUnavailableError
 from eigen_core.common.errors import InputError
 
@@ -34,14 +34,8 @@ def _fetched(memory: MemoryStore) -> list[str]:
     return [name.removeprefix(f"{RUN}/") for name in memory.written("read") if f"/{BLOBS}" in name]
 
 
-def fetch_newest(there: Machine, here: RunDirectory) -> LoadedGeneration:
-    loaded = here.load_newest(stored=there.target)
-    assert loaded is not None
-    return loaded
-
-
 def test_the_newest_generation_arrives_bit_for_bit_and_nothing_else(there: Machine, here: RunDirectory) -> None:
-    fetched = fetch_newest(there, here)
+    fetched = newest_of(here, there.target)
     assert (fetched.manifest.generation, fetched.damages) == (3, [])
     assert sorted(_fetched(there.memory)) == sorted(fetched.manifest.blobs)
     assert whole_generations(here.contents) == [3]
@@ -50,7 +44,7 @@ def test_the_newest_generation_arrives_bit_for_bit_and_nothing_else(there: Machi
 
 def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
     there.lease.release()
-    fetch_newest(there, here)
+    newest_of(here, there.target)
     other = Machine(tmp_path / "here", there.memory, again=True, keep_local=100)
     other.directory.load_newest()
     other.train(4, 5)
@@ -59,16 +53,16 @@ def test_a_run_can_go_on_from_what_was_fetched_and_back(there: Machine, here: Ru
     assert len(sent) == 2 * 3, "nothing of the generation that was fetched is sent back"
     known = {blob for manifest in there.directory.contents.manifests() for blob in manifest.blobs}
     there.memory.done.clear()
-    fetched = fetch_newest(there, there.directory)
+    fetched = newest_of(there.directory, there.target)
     assert set(_fetched(there.memory)) == fetched.manifest.blobs.keys() - known
     assert_same(newest_of(there.directory).snapshot, snapshot_of(5))
 
 
 def test_what_is_here_already_is_not_fetched(there: Machine, here: RunDirectory) -> None:
-    fetch_newest(there, here)
+    newest_of(here, there.target)
     for directory in (here, there.directory):
         there.memory.done.clear()
-        again = fetch_newest(there, directory)
+        again = newest_of(directory, there.target)
         assert (again.manifest.generation, _fetched(there.memory)) == (3, [])
 
 
@@ -101,34 +95,26 @@ def test_what_is_unfit_is_left_out_here_and_in_the_store(there: Machine, here: R
     assert whole_generations(here.contents) == [2, 3, 4]
 
 
-def test_a_newer_generation_here_is_left_alone(there: Machine) -> None:
-    there.memory.away = True
-    there.train(4)
-    there.memory.away = False
-    fetched = fetch_newest(there, there.directory)
-    assert (fetched.manifest.generation, _fetched(there.memory)) == (4, [])
-
-
 def test_of_one_generation_the_higher_epoch_is_newer(there: Machine, here: RunDirectory, tmp_path: Path) -> None:
     there.lease.release()
     other = Machine(tmp_path / "other", there.memory, keep_local=100)
     other.train(3)
     other.drain()
-    fetched = fetch_newest(there, here)
+    fetched = newest_of(here, there.target)
     assert (fetched.manifest.generation, fetched.manifest.epoch) == (3, 2)
-    fetched = fetch_newest(there, there.directory)
+    fetched = newest_of(there.directory, there.target)
     assert fetched.manifest.epoch == 2
 
 
 @pytest.mark.parametrize("part", ["manifest", "population.safetensors"])
 def test_damage_here_is_made_good(there: Machine, here: RunDirectory, part: str) -> None:
-    manifest = fetch_newest(there, here).manifest
+    manifest = newest_of(here, there.target).manifest
     blob = "" if part == "manifest" else blob_name(manifest.entry(part).sha256)
     path = here.path / (blob or manifest.name)
     content = path.read_bytes()
     path.write_bytes(_flip(content))
     there.memory.done.clear()
-    fetch_newest(there, here)
+    newest_of(here, there.target)
     assert _fetched(there.memory) == ([blob] if blob else [])
     assert path.read_bytes() == content
 
@@ -159,7 +145,7 @@ def test_damage_of_any_part_in_the_store_is_reported_and_the_next_older_one_is_u
         there.memory.content, there.memory.modified = dict(content), dict(modified)
         _damage(there.memory, f"{RUN}/{name}", how)
         here = new_directory(tmp_path / f"{number}")
-        fetched = fetch_newest(there, here)
+        fetched = newest_of(here, there.target)
         assert fetched.manifest.generation == 2
         removed_manifest = name == newest.name and how(b"???") is None
         assert {damage.path for damage in fetched.damages} == (set() if removed_manifest else {name})
@@ -173,8 +159,8 @@ def test_without_any_whole_generation_a_sentence_and_no_new_beginning(there: Mac
     for name in [name for name in there.memory.content if MANIFESTS in name]:
         _damage(there.memory, name, _flip)
     with pytest.raises(InputError, match=r"All saved generations of run .* are damaged \(generation 3: manifest"):
-        fetch_newest(there, here)
-    assert fetch_newest(there, there.directory).manifest.generation == 3, "but this machine has them"
+        newest_of(here, there.target)
+    assert newest_of(there.directory, there.target).manifest.generation == 3, "but this machine has them"
 
 
 def test_a_store_that_goes_away_at_any_request_leaves_this_machine_as_it_was_or_whole(
@@ -190,14 +176,14 @@ def test_a_store_that_goes_away_at_any_request_leaves_this_machine_as_it_was_or_
 
         there.memory.before = leave
         try:
-            fetch_newest(there, here)
+            newest_of(here, there.target)
         except StoreUnavailableError:
             assert whole_generations(here.contents) == []
         else:
             break
         finally:
             there.memory.before, there.memory.away = None, False
-        fetch_newest(there, here)
+        newest_of(here, there.target)
         assert whole_generations(here.contents) == [3]
         requests += 1
     assert requests > 5

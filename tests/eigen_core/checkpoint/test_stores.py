@@ -1,7 +1,12 @@
-"""Every promise of the interface of stores, kept by each of them."""
+"""Every promise of the interface of stores, kept by each of them, and those of the store in a folder."""
 
+import errno
+import os
 import random
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
@@ -9,9 +14,19 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from checkpoint_samples import act_at_random, exit_code, in_fork
+from checkpoint_samples import act_at_random, exit_code, in_fork, record_syncs
 
-from eigen_core.checkpoint.store import MissingObjectError, RemoteStore, Store, StoreUnavailableError, open_store
+from eigen_core.checkpoint import store as store_module
+from eigen_core.checkpoint.store import (
+    LocalStore,
+    MissingObjectError,
+    RemoteStore,
+    Store,
+    StoreUnavailableError,
+    open_store,
+)
+from eigen_core.common.errors import InputError
+from eigen_core.common.files import leftovers
 
 BLOCK = 8 << 20
 BOUNDARY = b"\r\n--==0==\r\n\r\n--==0==--"
@@ -29,6 +44,11 @@ def remote(gcs_bucket: str) -> RemoteStore:
     store = open_store(f"{gcs_bucket}/some/prefix")
     assert isinstance(store, RemoteStore)
     return store
+
+
+@pytest.fixture
+def local(tmp_path: Path) -> LocalStore:
+    return LocalStore(tmp_path / "runs")
 
 
 @pytest.fixture
@@ -240,3 +260,157 @@ def test_a_store_is_a_dictionary(store: Store, file: Path, seed: int) -> None:
     assert {found.name: found.bytes for found in store.objects("")} == {name: len(known[name]) for name in known}
     assert names(store, "a/") == sorted(name for name in known if name.startswith("a/"))
     assert store.folders("") == sorted({name.split("/")[0] for name in known if "/" in name})
+
+
+def test_a_name_is_given_after_the_content_lasts_and_lasts_itself(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.put("a", b"1")
+    steps, runs = record_syncs(monkeypatch), str(local.folder)
+    writes: dict[str, Callable[[], object]] = {
+        "replace": lambda: local.put("a", b"2"),
+        "link": lambda: local.create("c", b"1"),
+    }
+    for naming, write in writes.items():
+        steps.clear()
+        write()
+        (named,) = [number for number, (call, _) in enumerate(steps) if call == naming]
+        assert "fsync" in [call for call, _ in steps[:named]]
+        assert ("fsync", runs) in steps[named:]
+    local.put("new/folder/d", b"1")
+    assert {("fsync", f"{runs}{folder}") for folder in ("", "/new", "/new/folder")} <= set(steps)
+    steps.clear()
+    local.delete(["a"])
+    assert steps == [("fsync", runs)]
+
+
+def test_what_begins_with_a_dot_is_not_seen(local: LocalStore) -> None:
+    local.put("a/b", b"1")
+    for hidden in (".remote/gs/bucket/x", "a/.hidden/x", "a/.x", ".x"):
+        path = local.folder / hidden
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    assert [found.name for found in local.objects("")] == ["a/b"]
+    assert local.folders("") == ["a"]
+    assert local.folders("a/") == []
+
+
+def test_links_are_followed_to_files_and_to_other_disks(local: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    local.put("a/file", b"1")
+    (local.folder / "a" / "link").symlink_to(local.folder / "a" / "file")
+    (local.folder / "big").symlink_to(tmp_path / "disk")
+    local.put("big/a", b"1")
+    assert [found.name for found in local.objects("a/")] == ["a/file", "a/link"]
+    assert local.read("a/link", 1) == b"1"
+    assert local.folders("") == ["a", "big"]
+    assert [found.name for found in local.objects("big/")] == ["big/a"]
+    for name in ("a", "big"):
+        with pytest.raises(MissingObjectError):
+            local.read(name, 10)
+
+
+@pytest.mark.parametrize("in_the_way", ["file", "folder"])
+def test_something_in_the_way(local: LocalStore, in_the_way: str) -> None:
+    if in_the_way == "file":
+        local.put("a", b"1")
+        with pytest.raises(InputError, match="a file is in the place of a folder"):
+            local.put("a/b", b"1")
+        with pytest.raises(InputError, match="a file is in the place of a folder"):
+            local.create("a/b", b"1")
+    else:
+        local.put("a/b", b"1")
+        with pytest.raises(InputError, match="a folder is in the place of a file"):
+            local.put("a", b"1")
+        assert not local.create("a", b"1")
+        with pytest.raises(InputError, match="a folder is in the place of a file"):
+            local.delete(["a"])
+    assert leftovers(local.folder) == []
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "sentence"),
+    [
+        (errno.ENOSPC, InputError, "no space left"),
+        (errno.EDQUOT, InputError, "no space left"),
+        (errno.EROFS, InputError, "read-only"),
+        (errno.EACCES, InputError, "not allowed"),
+        (errno.EIO, StoreUnavailableError, "Input/output error"),
+        (errno.ESTALE, StoreUnavailableError, "Stale file handle"),
+    ],
+)
+def test_errors_of_the_file_system(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception], sentence: str
+) -> None:
+    local.put("a", b"before")
+
+    def fail(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    def write_after_a_removal() -> None:
+        local.delete(["missing"])
+        local.put("c/d/e", b"")
+
+    writes: list[Callable[[], object]] = [
+        lambda: local.put("a", b"1"),
+        lambda: local.create("b", b"1"),
+        write_after_a_removal,
+        local.check,
+    ]
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        for write in writes:
+            with pytest.raises(error, match=sentence):
+                write()
+    assert [found.name for found in local.objects("")] == ["a"]
+    assert local.read("a", 10) == b"before"
+    assert leftovers(local.folder) == []
+
+
+def test_a_file_system_without_hard_links(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(InputError, match="no hard links"):
+        local.check()
+    with pytest.raises(InputError, match="no hard links"):
+        local.create("a", b"1")
+    assert leftovers(local.folder) == []
+
+
+def test_a_link_whose_reply_was_lost_is_ours(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    link = os.link
+
+    def lose_the_reply(source: Path, target: Path) -> None:
+        link(source, target)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", lose_the_reply)
+    assert local.create("a", b"1")
+    assert local.read("a", 1) == b"1"
+
+
+def test_a_disk_that_does_not_answer(local: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_module, "_CHECK_SECONDS", 0.1)
+    monkeypatch.setattr(store_module, "make_folder", lambda _: time.sleep(3))
+    with pytest.raises(StoreUnavailableError, match="did not answer within"):
+        local.check()
+
+
+def test_folders_may_be_cleared_away_while_others_write(local: LocalStore) -> None:
+    writer = """
+import sys
+from pathlib import Path
+from eigen_core.checkpoint.store import LocalStore
+store = LocalStore(Path(sys.argv[1]))
+for turn in range(150):
+    store.put(f"first/blobs/{sys.argv[2]}/{turn % 3}", b"x")
+    store.delete([f"first/blobs/{sys.argv[2]}/{turn % 3}"])
+"""
+    writers = [
+        subprocess.Popen([sys.executable, "-c", writer, str(local.folder), str(number % 2)]) for number in range(4)
+    ]
+    assert [process.wait() for process in writers] == [0, 0, 0, 0]
+    assert local.objects("") == []
+    assert local.folders("") == []
