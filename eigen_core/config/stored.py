@@ -43,13 +43,6 @@ def _without(*keys: str) -> Migration:
     return migrate
 
 
-def _policy_delay_of_version_2(values: dict[str, Any]) -> None:
-    """Set an algorithm's default delay to None, which then meant the default."""
-    section, name = _section_of(values, "learner.policy_delay")
-    if section.get(name) == (2 if section.get("algorithm") == "td3" else 1):
-        section[name] = None
-
-
 def _own_prices_of_version_7(values: dict[str, Any]) -> None:
     """Detect the layout of the user's own prices by their headings, and keep suspicious rows."""
     section, _ = _section_of(values, "market.data")
@@ -86,7 +79,7 @@ def _flat_evolution_of_version_12(values: dict[str, Any]) -> None:
 
 
 def _drop_settings_of_others(section: dict[str, Any], variants: Variants) -> None:
-    model = variants.named(section)
+    model = variants.model_for(section)
     known = {name for one in variants.models.values() for name in one.model_fields}
     for name in [name for name in section if model is not None and name in known - model.model_fields.keys()]:
         del section[name]
@@ -94,7 +87,8 @@ def _drop_settings_of_others(section: dict[str, Any], variants: Variants) -> Non
 
 MIGRATIONS: tuple[Migration, ...] = (
     _with_missing({"trading.bookkeeping": "exact"}),
-    _policy_delay_of_version_2,
+    # Version 3 stored a default delay as None; the migration of version 10 turns it back into a number.
+    _without(),
     # Fitness came from episodes with noise, and validation alone chose the champion.
     _with_missing(
         {
