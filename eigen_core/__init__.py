@@ -1,9 +1,9 @@
 """The science and the state of Eigen: market, trading, population, learning, evolution, checkpoints."""
 
-from eigen_core.common.runtime import compute_strictly, wait_passively
+from eigen_core.common.runtime import make_products_reproducible, wait_passively
 
 __version__ = "0.1.0"
 
 # Here, because every process that trains imports this first.
-compute_strictly()
+make_products_reproducible()
 wait_passively()

@@ -265,7 +265,7 @@ class _Training:
                 f"random agents' {result.random_reward:.2f}",
             ]
 
-        if self.config.holds_out:
+        if self.config.has_holdout:
             self.log_evaluation(training)
             self.phase(training, "holdout", state.generation, compute)
         plots.keep()

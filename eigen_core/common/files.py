@@ -63,7 +63,7 @@ def explained(action: str, path: Path, instead: str = "choose another path") -> 
 
 def require_place(path: Path) -> None:
     """Raise `InputError` if `path` cannot be written; creates nothing. Call it before computing the content."""
-    nearest = nearest_there(path.absolute().parent)
+    nearest = nearest_existing(path.absolute().parent)
     with explained("write", path):
         if not nearest.is_dir():
             raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
@@ -74,7 +74,7 @@ def require_place(path: Path) -> None:
                 raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
 
 
-def nearest_there(path: Path) -> Path:
+def nearest_existing(path: Path) -> Path:
     """Return `path` if it exists, otherwise its nearest existing parent."""
     return next(found for found in (path, *path.parents) if os.path.lexists(found))
 

@@ -37,7 +37,7 @@ _FIXED_WORKSPACE = ":4096:8"
 _before: dict[str, str | None] = {}
 
 
-def compute_strictly() -> None:
+def make_products_reproducible() -> None:
     """Make matrix products reproducible, unless the user has set the libraries' modes.
 
     MKL's products then do not depend on the size of the batch. cuBLAS needs workspaces of a fixed size for
@@ -54,7 +54,7 @@ def wait_passively() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def compute_with(instructions: Instructions) -> None:
+def use_instructions(instructions: Instructions) -> None:
     """Make MKL and torch use these CPU instructions, unless the user has set others."""
     if instructions == "avx2":
         if os.environ[MKL_MODE] == STRICT:

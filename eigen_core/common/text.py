@@ -3,6 +3,7 @@
 import json
 import re
 import reprlib
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from pydantic import JsonValue
@@ -100,6 +101,11 @@ def count(amount: int, noun: str) -> str:
     return f"{amount:,} {noun}" if amount == 1 else f"{amount:,} {noun}s"
 
 
+def listed(items: Sequence[str], most: int) -> str:
+    """Join the first `most` items and count the others: "a, b and 3 more"."""
+    return ", ".join(items[:most]) + (f" and {len(items) - most:,} more" if len(items) > most else "")
+
+
 def reward(value: float) -> str:
     return f"{value:,.2f}"
 
@@ -121,7 +127,7 @@ _SHOWN_CHARACTERS = 40
 _SHOWN_BITS = 1_000
 
 
-def plain_value(text: str) -> JsonValue:
+def json_or_text(text: str) -> JsonValue:
     """Parse `text` as JSON; None if it is empty, the text itself if it is not JSON."""
     if not text:
         return None

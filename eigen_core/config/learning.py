@@ -433,7 +433,7 @@ class Variants(NamedTuple):
         """Return the variants in a union; the default of a model's `key` is its name."""
         return cls(key, common, {kind.model_fields[key].default: kind for kind in get_args(union)})
 
-    def named(self, values: Mapping[str, Any]) -> type[Section] | None:
+    def model_for(self, values: Mapping[str, Any]) -> type[Section] | None:
         """Return the model that a section's values choose; None if `key` is missing or unknown."""
         name = values.get(self.key)
         return self.models.get(name) if isinstance(name, str) else None

@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from eigen_core.common.errors import InputError
-from eigen_core.common.text import plain_value, quoted
+from eigen_core.common.text import json_or_text, listed, quoted
 from eigen_core.config.explain import Setting, flatten, section_names, settings
 from eigen_core.config.learning import VARIANTS
 from eigen_core.config.machine import MACHINE_SETTINGS
@@ -133,7 +133,7 @@ def _parse_value(setting: Setting, text: str) -> object:
         return _names(text)
     if setting.kind == "integers" and not text.startswith("["):
         text = f"[{text}]"
-    return plain_value(text)
+    return json_or_text(text)
 
 
 def _names(text: str) -> list[str] | str:
@@ -156,8 +156,7 @@ def _sentence(error: ValidationError) -> str:
     first = details[0]
     message = _sentence_of(first["loc"], first["type"], first["msg"], first["input"])
     elsewhere = [_named(key) for key in sorted({_key(detail["loc"]) for detail in details} - {_key(first["loc"]), ""})]
-    more = f" and {len(elsewhere) - _SHOWN_KEYS} more" if len(elsewhere) > _SHOWN_KEYS else ""
-    return f"{message} Also wrong: {', '.join(elsewhere[:_SHOWN_KEYS])}{more}." if elsewhere else message
+    return f"{message} Also wrong: {listed(elsewhere, _SHOWN_KEYS)}." if elsewhere else message
 
 
 def _key(location: tuple[int | str, ...]) -> str:

@@ -64,8 +64,8 @@ class MarketConfig(Section):
     context: Annotated[tuple[Text, ...], Field(max_length=100_000, fail_fast=True, strict=False)] = ()
     """Symbols that agents observe but cannot trade (an index, a rate)."""
     features: Literal["returns", "classic", "columns"] = "returns"
-    """Feature set: `returns` does not depend on the price level; `classic` is the nine features of the replaced system;
-    `columns` is only the numeric columns that the data has besides prices."""
+    """Feature set: `returns` does not depend on the price level; `classic` is the nine features of the system that
+    Eigen replaces; `columns` is only the numeric columns that the data has besides prices."""
     own_features: Annotated[tuple[Text, ...], Field(max_length=1_000, fail_fast=True, strict=False)] = ()
     """Further features: `columns`, and names of functions registered as entry points of `eigen.features`."""
     look_ahead: Literal["refuse", "allow"] = "refuse"
@@ -85,9 +85,9 @@ class MarketConfig(Section):
     purge_days: CountOrZero = 0
     """Days left out between training and validation, and between validation and a holdout (days)."""
     first_date: Date | None = None
-    """Prices before this date are ignored; empty: none."""
+    """First date of the prices that are used. Empty: all earlier dates, too."""
     last_date: Date | None = None
-    """Prices after this date are ignored; empty: none."""
+    """Last date of the prices that are used. Empty: all later dates, too."""
     columns: ColumnsConfig = ColumnsConfig()
     """Headings of the columns, if they differ from the long layout and from known vendors."""
 
@@ -158,9 +158,9 @@ class TradingConfig(Section):
     position to market."""
     bookkeeping: Literal["exact", "classic"] = "exact"
     """`exact`: agents choose among assets with a price, a sale waits for a price, a gain of zero is no win, a day that
-    ends without a position is idle. `classic`, as in the replaced system: choosing an asset without a price buys
-    nothing, a position closes at its entry price on the first day without any price or on its last day without a close,
-    a gain of zero is a win, a day on which a position closes is not idle."""
+    ends without a position is idle. `classic`, as in the system that Eigen replaces: choosing an asset without a price
+    buys nothing, a position closes at its entry price on the first day without any price or on its last day without a
+    close, a gain of zero is a win, a day on which a position closes is not idle."""
     cost_bps: NonNegative = 5.0
     """Transaction cost of each side of a trade (basis points of its value)."""
     slippage_bps: NonNegative = 2.0
@@ -192,13 +192,13 @@ class TradingConfig(Section):
             )
         if self.bookkeeping == "classic" and self.rank == "separate":
             raise ValueError(
-                "trading.rank separate is not a rule of the replaced system, which trading.bookkeeping classic keeps "
-                "to and which ranks by coefficient: use rank coefficient, or bookkeeping exact"
+                "trading.rank is separate, but trading.bookkeeping classic ranks by coefficient: use rank coefficient, "
+                "or bookkeeping exact"
             )
         if self.bookkeeping == "classic" and self.purchases_per_day > 1:
             raise ValueError(
-                f"trading.purchases_per_day {self.purchases_per_day} is not a rule of the replaced system, which "
-                "trading.bookkeeping classic keeps to and which buys one asset a day: use 1, or bookkeeping exact"
+                f"trading.purchases_per_day is {self.purchases_per_day}, but trading.bookkeeping classic buys one "
+                "asset a day: use 1, or bookkeeping exact"
             )
         if self.settlement_days < self.holding_days:
             raise ValueError(

@@ -175,7 +175,7 @@ def merge(base: Mapping[str, Any], override: Mapping[str, Any]) -> dict[str, Any
 
 
 def _shared_settings(base: Mapping[str, Any], override: Mapping[str, Any], variants: Variants) -> Mapping[str, Any]:
-    model = variants.named(override)
+    model = variants.model_for(override)
     if model is None or override[variants.key] == base.get(variants.key):
         return base
     return {name: value for name, value in base.items() if name in model.model_fields}
@@ -297,7 +297,7 @@ class Config(Section):
         return self
 
     @property
-    def holds_out(self) -> bool:
+    def has_holdout(self) -> bool:
         """Whether the champion is evaluated on holdout episodes at the end."""
         return not has_prices(self.task) or self.market.holdout_days > 0
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from eigen_core.common.records import Arithmetic
-from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, compute_with
+from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, Instructions, use_instructions
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ def compute_reproducibly(instructions: Instructions, device: torch.device) -> No
     This affects the whole process and must come before its first computation. On a GPU operators without deterministic
     form raise an error, and products are neither rounded to TensorFloat-32 nor summed in bfloat16.
     """
-    compute_with(instructions)
+    use_instructions(instructions)
     if device.type != "cuda":
         return
     torch.use_deterministic_algorithms(True)

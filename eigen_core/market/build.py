@@ -19,7 +19,7 @@ from eigen_core.market.features import PanelFeatures, Series, feature_functions,
 from eigen_core.market.formats import BAR
 from eigen_core.market.panel import Panel, Splits, load_panel, normalise, panel_fingerprint, store_panel
 from eigen_core.market.reading import Source, find_source, read_source, require_memory_to_read
-from eigen_core.market.report import DataReport, distorting, sentences
+from eigen_core.market.report import DataReport, describe_rows, distorting_rows
 from eigen_core.market.trading_days import PriceRows, rows_of_days
 
 logger = logging.getLogger(__name__)
@@ -80,6 +80,7 @@ def read_market(config: Config) -> CleanPrices:
 
 
 def read_prices(config: Config) -> CleanPrices:
+    """Return the cleaned prices of `config.market`."""
     return _read_features(find_source(config.market), config)[0].prices
 
 
@@ -103,12 +104,12 @@ def read_rows(source: Source, config: Config) -> PriceRows:
             )
     while market.suspicious == "drop":
         _, report = clean_prices(rows, str(source.path), ())
-        if not (found := distorting(report.suspicious)):
+        if not (found := distorting_rows(report.suspicious)):
             break
         if len(found) > _MOST_DROPPED * len(days):
             raise InputError(
                 f"{source.path} has {len(found):,} suspicious rows of {len(days):,}, so they are probably not "
-                f"prices. {sentences(found)[0]} Set market.columns, or do not set market.suspicious=drop."
+                f"prices. {describe_rows(found)[0]} Set market.columns, or do not set market.suspicious=drop."
             )
         rows = rows.without(found)
     return rows
@@ -129,9 +130,9 @@ def _release_free_memory() -> None:
 
 
 def _refuse_suspicious(report: DataReport, market: MarketConfig) -> None:
-    if market.suspicious == "refuse" and (found := distorting(report.suspicious)):
+    if market.suspicious == "refuse" and (found := distorting_rows(report.suspicious)):
         raise InputError(
-            f"{' '.join(sentences(found))} Such rows distort all metrics: correct them, drop them with "
+            f"{' '.join(describe_rows(found))} Such rows distort all metrics: correct them, drop them with "
             "`--set market.suspicious=drop`, or keep them with `--set market.suspicious=keep`."
         )
 

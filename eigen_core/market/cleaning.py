@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.market.formats import BAR, Days, Role
-from eigen_core.market.report import DataReport, Kind, SuspiciousRow, SymbolHistory, UniverseAudit
+from eigen_core.market.report import DataReport, SuspiciousKind, SuspiciousRow, SymbolHistory, UniverseAudit
 from eigen_core.market.trading_days import PriceRows, refuse_longer_bars
 
 Grid = NDArray[np.float64]
-_Finding = tuple[Kind, int, str]  # kind, position of the day, prices as text
+_Finding = tuple[SuspiciousKind, int, str]  # kind, position of the day, prices as text
 
 _WHOLE = (2, 3, 4, 5, 6, 7, 8, 10, 15, 20, 25, 50, 100)
 _SPLITS = (Fraction(3, 2), *map(Fraction, _WHOLE), *(Fraction(1, new) for new in _WHOLE))
@@ -239,7 +239,7 @@ def suspicious_prices(
         for role, values in ((role, raw[role][:, column]) for role in BAR if role in raw):
             wrong = (values < _SMALLEST_PRICE) | (values > _LARGEST_PRICE)
             for row in np.flatnonzero(wrong if role == "close" else wrong & traded):
-                kind: Kind = "not positive" if role == "close" else "unusable"
+                kind: SuspiciousKind = "not positive" if role == "close" else "unusable"
                 yield SuspiciousRow(kind, symbol, str(days[row]), f"{role} {values[row]:g}".removeprefix("close "))
         own = np.flatnonzero(~np.isnan(prices["close"][:, column]))
         found = _of_bars(*(prices[role][own, column] for role in BAR))

@@ -24,7 +24,7 @@ from eigen_core.market.cleaning import CleanPrices
 FeatureSet = Literal["returns", "classic", "columns"]
 Series = NDArray[np.float64]
 
-CARRIED_DAYS = 10
+FORWARD_FILL_DAYS = 10
 """Days without a price for which a symbol keeps its last features; then they are unknown."""
 
 _GROUP = "eigen.features"
@@ -133,9 +133,9 @@ def column_features(bars: Bars, feature_set: FeatureSet, has_range: bool, has_vo
     return values
 
 
-def carry_forward(values: Series) -> Series:
-    """Fill unknown values of `[days, features]` with the last known one, at most `CARRIED_DAYS` days old."""
-    return pd.DataFrame(values).ffill(limit=CARRIED_DAYS).to_numpy()
+def forward_fill(values: Series) -> Series:
+    """Fill unknown values of `[days, features]` with the last known one, at most `FORWARD_FILL_DAYS` days old."""
+    return pd.DataFrame(values).ffill(limit=FORWARD_FILL_DAYS).to_numpy()
 
 
 def _rolling_moments(values: Series, days: int) -> tuple[Series, Series]:

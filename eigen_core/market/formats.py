@@ -12,6 +12,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from eigen_core.common.errors import InputError
+from eigen_core.common.text import listed
 from eigen_core.config import MarketConfig
 
 Role = Literal["date", "time", "symbol", "open", "high", "low", "close", "adjusted_close", "volume"]
@@ -71,18 +72,18 @@ class LayoutError(InputError):
     """A file cannot be read; the message continues a sentence that begins with the file's name."""
 
 
-def visible(text: str) -> str:
+def clean_text(text: str) -> str:
     """Return text without invisible characters and surrounding spaces, and with single spaces."""
     return " ".join(_INVISIBLE.sub("", text).split())
 
 
 def heading_key(heading: str) -> str:
     """Return a heading in lower case without spaces and punctuation."""
-    return re.sub(r"[\s_\-./*<>]", "", unicodedata.normalize("NFKC", visible(heading)).casefold())
+    return re.sub(r"[\s_\-./*<>]", "", unicodedata.normalize("NFKC", clean_text(heading)).casefold())
 
 
 def is_unnamed(heading: str) -> bool:
-    return not visible(heading) or heading.startswith(("Unnamed:", "__index_level_"))
+    return not clean_text(heading) or heading.startswith(("Unnamed:", "__index_level_"))
 
 
 @dataclass(frozen=True)
@@ -155,15 +156,15 @@ class Columns:
 
 def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
     """Return the columns of a file's headings, None if unknown; raise `LayoutError` if a configured one is missing."""
-    seen = [visible(name) for name in names]
+    seen = [clean_text(name) for name in names]
     named: dict[Role, int] = {}
     for role in ALIASES:
         if (heading := getattr(market.columns, role)) is not None:
-            if visible(heading) not in seen:
+            if clean_text(heading) not in seen:
                 raise LayoutError(
-                    f": market.columns.{role} names '{heading}', which is no heading; there are {listed(names)}."
+                    f": market.columns.{role} names '{heading}', which is no heading; there are {list_headings(names)}."
                 )
-            named[role] = seen.index(visible(heading))
+            named[role] = seen.index(clean_text(heading))
     headed = [place for place, name in enumerate(names) if not is_unnamed(name)]
     keys = {heading_key(names[place]): place for place in reversed(headed) if place not in named.values()}
     vendor = None if named else next((each for each in VENDORS.values() if each.fits(set(keys))), None)
@@ -189,7 +190,7 @@ def columns_of(names: Sequence[str], market: MarketConfig) -> Columns | None:
     return Columns(used, tuple(place for place in headed if place not in used.values()))
 
 
-def headings_of(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
+def parse_headings(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tuple[str, ...], int]:
     """Return headings, tickers (a second line of headings) and the number of heading lines, or raise `LayoutError`."""
     names, second, third = lines
     tickers: tuple[str, ...] = ()
@@ -209,10 +210,9 @@ def headings_of(lines: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], tupl
     return names, tickers, (3 if has_dates else 2) if tickers else 1
 
 
-def listed(names: Sequence[str]) -> str:
-    """Quote the first names and count the others."""
-    more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
-    return ", ".join(f"'{name}'" for name in names[:_SHOWN_NAMES]) + more
+def list_headings(names: Sequence[str]) -> str:
+    """Quote the first headings and count the others."""
+    return listed([f"'{name}'" for name in names], _SHOWN_NAMES)
 
 
 def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
@@ -225,7 +225,7 @@ def _field_level(upper: Sequence[str], lower: Sequence[str]) -> int | None:
     return levels[0] if len(levels) == 1 and not lower[0] and "close" in keys[levels[0]] else None
 
 
-def advice(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
+def suggest_settings(cells: Cells, market: MarketConfig, date: str | None = None, file_name: str = "") -> str:
     """Return suggested settings for a file, as the end of a sentence.
 
     `date` is the heading of the dates, None if the columns are unknown; `file_name` is set if the symbol is unknown.
@@ -253,6 +253,7 @@ def settings_to_add(found: Mapping[str, str]) -> str:
 
 
 def likely_time_zone(utc: pd.DatetimeIndex) -> str:
+    """Return the exchange's time zone to suggest for timestamps, by the local times of its days."""
     if all((utc.day_of_week == day).mean() > 0.05 for day in (SATURDAY, SATURDAY + 1)):
         return "UTC"
 
@@ -318,7 +319,7 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
         named = {role: text for role, text in {**roles, **prices, "date": date}.items() if known.get(role) != text}
         if not {"close", "symbol"} & named.keys():
             named["close"] = prices["close"]
-        return date, {f"columns.{role}": visible(text) for role, text in named.items() if visible(text)}
+        return date, {f"columns.{role}": clean_text(text) for role, text in named.items() if clean_text(text)}
     # A second column of dates means that symbols have their own dates.
     if not numbers or (of_one and not closes) or any(_are_dates(cells[heading]) for heading in texts):
         return date, {}
@@ -327,7 +328,7 @@ def _layout(cells: Cells, market: MarketConfig) -> tuple[str, dict[str, str]]:
         settings["columns.date"] = date
     symbols = closes or _likely_symbols(numbers)
     if len(symbols) < len(numbers) + len(texts) and 0 < len(symbols) <= _MOST_SYMBOLS:
-        settings["symbols"] = f"[{','.join(map(visible, symbols))}]"
+        settings["symbols"] = f"[{','.join(map(clean_text, symbols))}]"
     return date, settings
 
 
@@ -337,7 +338,7 @@ def _price_columns(numbers: Numbers, roles: Mapping[Role, str]) -> dict[Role, st
     for role, words in _WORDS.items():
         for heading in numbers:
             free = role not in found and heading not in found.values()
-            if free and re.search(words, visible(heading).casefold()):
+            if free and re.search(words, clean_text(heading).casefold()):
                 found[role] = heading
     if set(BAR) <= found.keys():
         return found
@@ -367,9 +368,8 @@ def _likely_symbols(numbers: Numbers) -> list[str]:
         known = values.dropna()
         is_price = (known > 0.0).mean() > 0.9 and (known.diff().iloc[1:] == 0.0).mean() < _UNCHANGED
         is_price &= not (known.isin(range(_FEW)).all() or known.between(1.8e7, 2.2e7).all())
-        shorter = [
-            other for other in numbers if len(other) < len(heading) and visible(heading).startswith(visible(other))
-        ]
+        cleaned = clean_text(heading)
+        shorter = [other for other in numbers if len(other) < len(heading) and cleaned.startswith(clean_text(other))]
         is_derived = any(not heading[len(other)].isupper() for other in shorter) or (capitals and heading.islower())
         if is_price and not is_derived:
             found.append(heading)

@@ -20,14 +20,14 @@ from safetensors.numpy import save_file
 
 from eigen_core.common.errors import InputError
 from eigen_core.config import Config, MarketConfig
-from eigen_core.market.features import PanelFeatures, Series, carry_forward
+from eigen_core.market.features import PanelFeatures, Series, forward_fill
 from eigen_core.market.formats import BAR
 from eigen_core.market.reading import Source
 from eigen_core.market.report import DataReport
 
 logger = logging.getLogger(__name__)
 
-LIMIT = 10.0
+FEATURE_BOUND = 10.0
 """Bound of a normalised feature, in standard deviations."""
 
 _FEWEST_DAYS = 60
@@ -186,15 +186,15 @@ def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: ran
     """Normalise the features of `columns`, float64 `[days, features]` each, to float32 `[days, columns, features]`.
 
     Each feature of a column gets mean 0 and standard deviation 1 over its train days and is clipped at plus or minus
-    `LIMIT`. With fewer than 60 known train days, or a constant value, mean and deviation are those of all columns.
-    Short gaps are filled (`carry_forward`); unknown values become zero.
+    `FEATURE_BOUND`. With fewer than 60 known train days, or a constant value, mean and deviation are those of all
+    columns. Short gaps are filled (`forward_fill`); unknown values become zero.
     """
     result = np.zeros(shape, dtype=np.float32)
     lacking: list[tuple[int, Series, NDArray[np.bool_]]] = []
     # Count, mean and sum of squared deviations of all columns.
     pooled = np.zeros((3, shape[2]))
     for index, values in enumerate(columns):
-        trained, carried = values[train.start : train.stop], carry_forward(values)
+        trained, carried = values[train.start : train.stop], forward_fill(values)
         known = ~np.isnan(trained)
         count = known.sum(axis=0).astype(np.float64)
         mean = np.where(known, trained, 0.0).sum(axis=0) / np.maximum(count, 1.0)
@@ -216,7 +216,7 @@ def normalise(columns: Iterable[Series], shape: tuple[int, int, int], train: ran
 
 
 def _scaled(values: Series, mean: Series, deviation: Series) -> NDArray[np.float32]:
-    return np.nan_to_num(np.clip((values - mean) / deviation, -LIMIT, LIMIT)).astype(np.float32)
+    return np.nan_to_num(np.clip((values - mean) / deviation, -FEATURE_BOUND, FEATURE_BOUND)).astype(np.float32)
 
 
 def panel_fingerprint(source: Source, market: MarketConfig, features: PanelFeatures | None) -> str:

@@ -26,7 +26,7 @@ from eigen_core.config import Config, MarketConfig
 from eigen_core.config.market import path_of_data
 from eigen_core.machine import headroom_bytes
 from eigen_core.market import formats
-from eigen_core.market.formats import ALIASES, PRICE_ROLES, Columns, LayoutError, Role, columns_of, heading_key, visible
+from eigen_core.market.formats import ALIASES, PRICE_ROLES, LayoutError, Role, clean_text, heading_key
 
 MEMORY_PER_BYTE = 9
 """Peak of the resident memory per byte of text, until the panel is built. Measured: 6.3 to 8.7, in separate processes,
@@ -272,33 +272,33 @@ class _Table:
     cells: pd.DataFrame
     row_word: str = "row"
     first_row: int = 1
-    used: Columns = field(default_factory=lambda: Columns({}, ()))
+    used: formats.Columns = field(default_factory=lambda: formats.Columns({}, ()))
 
     def rows(self) -> FileRows:
         if not len(self.cells):
             raise LayoutError(" has headings but no rows: give a file with dates and prices.")
         unused = [key for key, value in self.file.partition if not self._add_partition(key, value)]
         names = (*dict.fromkeys(self.names), "Ticker") if self.tickers else self.names
-        used = columns_of(names, self.market)
+        used = formats.columns_of(names, self.market)
         if used is None:
             raise LayoutError(
-                f" has the columns {formats.listed(names)}, which are neither those of the long layout (date, symbol, "
-                f"open, high, low, close, volume) nor those of a known vendor{self._advice(guess=True)}"
+                f" has the columns {formats.list_headings(names)}, which are neither those of the long layout (date, "
+                f"symbol, open, high, low, close, volume) nor those of a known vendor{self._advice(guess=True)}"
             )
         self.used = used
         timestamps = self._timestamps()
         kept = timestamps["timestamp"].notna()
         own = [place for place in used.others if self._is_own(self.names.index(names[place]))]
         columns: dict[str, int] = {role: used.roles[role] for role in PRICE_ROLES if role in used.roles}
-        columns |= {OWN + visible(names[place]): place for place in own}
+        columns |= {OWN + clean_text(names[place]): place for place in own}
         blocks, codes = {"": columns}, None
         if "close" not in columns:
             wanted = {*self.market.symbols, *self.market.context}
-            own = [place for place in used.others if not self.market.symbols or visible(names[place]) in wanted]
-            blocks = {visible(names[place]): {"close": place} for place in own}
+            own = [place for place in used.others if not self.market.symbols or clean_text(names[place]) in wanted]
+            blocks = {clean_text(names[place]): {"close": place} for place in own}
             if not own:
                 raise LayoutError(
-                    f" has none of market.symbols; it has {formats.listed(names)}: correct market.symbols."
+                    f" has none of market.symbols; it has {formats.list_headings(names)}: correct market.symbols."
                 )
         elif self.tickers:
             pairs = list(zip(self.tickers, self.names[1:], strict=True))
@@ -327,8 +327,8 @@ class _Table:
             lost |= ~kept.to_numpy() & ~np.isnan(numbers["close"])
         if lost.sum() > max(_FEW_LOST, _MOST_LOST * len(lost)):
             raise LayoutError(f" has {lost.sum():,} rows with prices but no date or symbol: write both into each row.")
-        counts, alike = Counter(map(visible, names)), Counter(map(heading_key, names))
-        if repeated := [name for place in (*used.roles.values(), *own) if counts[name := visible(names[place])] > 1]:
+        counts, alike = Counter(map(clean_text, names)), Counter(map(heading_key, names))
+        if repeated := [name for place in (*used.roles.values(), *own) if counts[name := clean_text(names[place])] > 1]:
             raise LayoutError(f" has several columns named '{repeated[0]}': leave one of them.")
         for role, name in ((role, names[place]) for role, place in used.roles.items()):
             if alike[heading_key(name)] > 1 and heading_key(name) and not getattr(self.market.columns, role):
@@ -356,14 +356,14 @@ class _Table:
     def _symbols(self) -> "pd.Series[str]":
         if "symbol" in self.used.roles:
             texts = formats.to_text(self.cells[self.used.roles["symbol"]])
-            return texts.map({text: visible(text) for text in texts.unique()}).astype("str")
+            return texts.map({text: clean_text(text) for text in texts.unique()}).astype("str")
         symbol, vendor = self.file.symbol, self.used.vendor
         if vendor is not None and vendor.symbol_from is not None and not self.market.symbol_from:
             symbol = symbol_in(re.sub(r"\.[a-z.]*$", ".csv", self.file.path.name), vendor.symbol_from) or symbol
         if not symbol:
             given = self._advice(file_name=self.file.path.name)
             raise LayoutError(f" has no column of symbols, and its name may be more than a symbol{given}")
-        return pd.Series(visible(symbol), index=self.cells.index, dtype="str")
+        return pd.Series(clean_text(symbol), index=self.cells.index, dtype="str")
 
     def _timestamps(self) -> pd.DataFrame:
         place, vendor = self.used.roles["date"], self.used.vendor
@@ -419,7 +419,9 @@ class _Table:
 
     def _advice(self, guess: bool = False, file_name: str = "") -> str:
         columns = {name: self.cells[place] for place, name in enumerate(self.names)}
-        return formats.advice(columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name)
+        return formats.suggest_settings(
+            columns, self.market, None if guess else self.names[self.used.roles["date"]], file_name
+        )
 
 
 def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table:
@@ -440,8 +442,8 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
     lines = [stream.readline() for _ in range(3)]
     texts = [line.decode().rstrip("\r\n") for line in lines]
     separator = separator or max(_SEPARATORS, key=texts[0].count)
-    names, tickers, skipped = formats.headings_of(
-        [tuple(map(visible, next(csv.reader([text], delimiter=separator), []))) for text in texts]
+    names, tickers, skipped = formats.parse_headings(
+        [tuple(map(clean_text, next(csv.reader([text], delimiter=separator), []))) for text in texts]
     )
     as_text = _text_columns(names, market)
     start = begin + sum(map(len, lines[:skipped]))
@@ -478,7 +480,7 @@ def _csv_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Table
 
 
 def _text_columns(names: Sequence[str], market: MarketConfig) -> set[int]:
-    used = columns_of(names, market)
+    used = formats.columns_of(names, market)
     if used is None:
         aliases = {alias for role in _TEXT_ROLES for alias in ALIASES[role]}
         return {0} | {place for place, name in enumerate(names) if heading_key(name) in aliases}
@@ -539,7 +541,7 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         cells = stored.to_pandas(date_as_object=False)
     except KeyError as error:
         raise LayoutError(f" has an unknown time zone ({error}): write dates as YYYY-MM-DD.") from error
-    names, tickers, _ = formats.headings_of([tuple(map(str, cells.columns)), (), ()])
+    names, tickers, _ = formats.parse_headings([tuple(map(str, cells.columns)), (), ()])
     cells.columns = pd.RangeIndex(len(names))
     # Two levels of headings become names like ('Close', 'AAPL').
     pairs = [pair for name in names[1:] if (pair := _TWO_HEADINGS.fullmatch(name))]
@@ -547,6 +549,6 @@ def _arrow_table(content: bytes, file: SourceFile, market: MarketConfig) -> _Tab
         titles = [str(each.get("name") or "") for each in levels_noted if isinstance(each, dict)]
         first, second = titles if len(titles) == 2 else ("", "")
         levels = [(first, *(pair[1][1:-1] for pair in pairs)), (second, *(pair[2][1:-1] for pair in pairs)), ()]
-        if (found := formats.headings_of(levels))[1]:
+        if (found := formats.parse_headings(levels))[1]:
             names, tickers, _ = found
     return _Table(file, market, names, tickers, cells)

@@ -9,20 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import TypeAdapter
 
-from eigen_core.common.text import count
+from eigen_core.common.text import count, listed
 from eigen_core.config import TradingConfig
 from eigen_core.market.formats import SATURDAY, Days, weekdays_of
 
-Kind = Literal[
+SuspiciousKind = Literal[
     "spike", "jump", "move", "not positive", "unusable", "twice", "adjusted late", "last day", "stale", "unfinished"
 ]  # fmt: skip
 Dividends = Literal["adjusted", "unadjusted", "unknown"]
 
 _SMALLEST_SPLIT, _SMALLEST_DIVIDENDS = 1.2, 0.005
 _ENDED_DAYS, _YEAR_DAYS = 20, 252
-_SHOWN_SHARE, _SHOWN_NAMES = 0.001, 8
+_SHOWN_SHARE, _SHOWN_NAMES, _SHOWN_ROWS = 0.001, 8, 5
 
-_KINDS: dict[Kind, str] = {
+_KINDS: dict[SuspiciousKind, str] = {
     "spike": "A price that differs by a factor of three or more from those around it",
     "jump": "A permanent jump, like an unadjusted split or by a factor of five or more",
     "not positive": "A close of zero or below, or too large",
@@ -34,7 +34,7 @@ _KINDS: dict[Kind, str] = {
     "stale": "The same close on ten or more consecutive days, probably without trading",
     "unfinished": "Bars of the last day end before the usual time",
 }
-_HARMLESS: frozenset[Kind] = frozenset(("move", "unusable", "stale", "unfinished"))
+_HARMLESS: frozenset[SuspiciousKind] = frozenset(("move", "unusable", "stale", "unfinished"))
 
 # The report's sentences in order; each appears if its key's value is neither zero, empty nor false. `{rows:row}` is a
 # number with its noun, a tuple a list of names; a value without a template is a list of sentences.
@@ -88,7 +88,7 @@ class SuspiciousRow:
     """A suspicious row: symbol (empty: all), day (YYYY-MM-DD, the first of several), prices as text (`detail`), and
     whether it was dropped (`left_out`)."""
 
-    kind: Kind
+    kind: SuspiciousKind
     symbol: str
     day: str
     detail: str = ""
@@ -99,18 +99,15 @@ class SuspiciousRow:
         return f"{self.symbol} {self.day}".strip() + (f" ({notes})" if notes else "")
 
 
-def distorting(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
+def distorting_rows(rows: Sequence[SuspiciousRow]) -> tuple[SuspiciousRow, ...]:
     """Return the rows that distort metrics and were not dropped; `market.suspicious` says what to do with them."""
     return tuple(row for row in rows if row.kind not in _HARMLESS and not row.left_out)
 
 
-def sentences(rows: Sequence[SuspiciousRow], shown: int = 5) -> list[str]:
-    found = []
-    for kind, words in _KINDS.items():
-        if own := [str(row) for row in rows if row.kind == kind]:
-            more = f" and {len(own) - shown:,} more" if len(own) > shown else ""
-            found.append(f"{words}: {', '.join(own[:shown])}{more}.")
-    return found
+def describe_rows(rows: Sequence[SuspiciousRow]) -> list[str]:
+    """Return a sentence for each kind of suspicious row, with the first rows."""
+    of_kinds = {words: [str(row) for row in rows if row.kind == kind] for kind, words in _KINDS.items()}
+    return [f"{words}: {listed(found, _SHOWN_ROWS)}." for words, found in of_kinds.items() if found]
 
 
 @dataclass(frozen=True)
@@ -221,7 +218,7 @@ class DataReport:
             "context": tuple(one.symbol for one in self.symbols if not one.tradable),
             "late": tuple(f"{one.symbol} ({one.first_day})" for one in self.symbols if one.first_day > self.first_day),
             "early": tuple(f"{one.symbol} ({one.last_day})" for one in self.symbols if one.last_day < self.last_day),
-            "suspicious": sentences(self.suspicious),
+            "suspicious": describe_rows(self.suspicious),
             "clock": f"in {self.time_zone}" if self.time_zone else "in their own time zone",
             "gap_days": self.gap_days,
             "gap_symbols": sum(history.gap_days > 0 for history in self.symbols),
@@ -243,8 +240,7 @@ class DataReport:
 class _SentenceFormatter(Formatter):
     def format_field(self, value: object, format_spec: str) -> str:
         if isinstance(value, tuple):
-            more = f" and {len(value) - _SHOWN_NAMES:,} more" if len(value) > _SHOWN_NAMES else ""
-            return ", ".join(value[:_SHOWN_NAMES]) + more
+            return listed(value, _SHOWN_NAMES)
         if isinstance(value, int):
             return count(value, format_spec)
         return format(value, format_spec)

@@ -35,8 +35,10 @@ class PriceRows:
         codes: intp `[rows]`, index into `symbols`.
         days: datetime64[D] `[rows]`.
         prices, own: float64 `[rows]` of each role and of each other numeric column; NaN if missing.
+        files: names of the files of each symbol.
         counts: fields of `DataReport`.
         ignored: headings of unused columns, and keys of unused partitions.
+        found: suspicious rows, which were dropped.
     """
 
     layout: str
@@ -50,7 +52,7 @@ class PriceRows:
     ignored: tuple[str, ...] = ()
     found: tuple[SuspiciousRow, ...] = ()
 
-    def kept(self, rows: NDArray[np.bool_]) -> "PriceRows":
+    def filter(self, rows: NDArray[np.bool_]) -> "PriceRows":
         prices = {role: values[rows] for role, values in self.prices.items()}
         own = {name: values[rows] for name, values in self.own.items()}
         return replace(self, codes=self.codes[rows], days=self.days[rows], prices=prices, own=own)
@@ -63,11 +65,11 @@ class PriceRows:
             of_another_scale = row.kind in ("jump", "adjusted late")
             kept &= ~(own & (self.days < day if of_another_scale else self.days == day))
         left_out = tuple(replace(row, left_out=True) for row in suspicious)
-        return replace(self.kept(kept), found=(*self.found, *left_out))
+        return replace(self.filter(kept), found=(*self.found, *left_out))
 
     def between(self, first: str | None, last: str | None) -> "PriceRows":
         begin, end = np.datetime64(first or "0001-01-01"), np.datetime64(last or "9999-12-31")
-        return self.kept((self.days >= begin) & (self.days <= end))
+        return self.filter((self.days >= begin) & (self.days <= end))
 
 
 def rows_of_days(parts: Sequence[FileRows], market: MarketConfig, where: str) -> PriceRows:

@@ -127,7 +127,7 @@ def _computed(sizes: Sizes, measured: ProbeResult | None, *, elsewhere: bool) ->
         # The last group plays while the transitions of the others are held.
         others = recorded * (config.population.size - measured.playing) // config.population.size
         evaluation = Memory(*map(max, played.plus(sizes.tensors(others)), evaluation))
-        if config.holds_out:
+        if config.has_holdout:
             episodes = config.evaluation.slices + config.evaluation.fixed_episodes
             held = played.times(config.evaluation.holdout_episodes / episodes)
             # The initial population plays too.

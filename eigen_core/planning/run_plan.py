@@ -13,7 +13,7 @@ import torch
 
 from eigen_core.checkpoint.store import ANOTHER_STORE, run_root
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import FREE_SPACE, nearest_there
+from eigen_core.common.files import FREE_SPACE, nearest_existing
 from eigen_core.common.text import size
 from eigen_core.config import BatchLearnerConfig, BatchSamplingConfig, Config, merge
 from eigen_core.config.loading import config_from_values
@@ -295,7 +295,7 @@ def _disk_room(settings: CheckpointConfig, run: str | None) -> Limit:
     """Return the space that a run's files may take on this machine: what is free, and what they take already."""
     folder = run_root(settings.store, settings.local)
     held = 0 if run is None else sum(_size_of(path) for path in (folder / run).rglob("*"))
-    free = shutil.disk_usage(nearest_there(folder)).free
+    free = shutil.disk_usage(nearest_existing(folder)).free
     return Limit(free + held, f"{size(free)} free at {folder}" + f", {size(held)} in the run's files" * (held > 0))
 
 

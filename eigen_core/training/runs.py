@@ -25,7 +25,7 @@ from eigen_core.common.records import (
     history_in,
     telemetry_in,
 )
-from eigen_core.common.text import quoted
+from eigen_core.common.text import listed, quoted
 from eigen_core.config import Config, merge
 from eigen_core.config.explain import flatten
 from eigen_core.config.loading import config_from_values, differing_keys, values_of_environment
@@ -231,9 +231,8 @@ class Run:
             moved = {"market.data"}
         differing = [key for key in differing_keys(begun, config) if not is_changeable(key) and key not in moved]
         if differing:
-            keys = ", ".join(differing[:5]) + (f" and {len(differing) - 5} more" if len(differing) > 5 else "")
             raise InputError(
-                f"Run '{self.name}' exists and was begun with other settings: {keys} "
+                f"Run '{self.name}' exists and was begun with other settings: {listed(differing, 5)} "
                 f"differ{'s' * (len(differing) == 1)}. Continue it as it is with `eigen resume {self.name}`, or choose "
                 "another name."
             )
@@ -276,7 +275,7 @@ class Run:
         `generation` is the newest intact one; by default the newest one.
         """
         newest = self.generation if generation is None else generation
-        return newest >= config.generations and (not config.holds_out or self.holdout_of(newest) is not None)
+        return newest >= config.generations and (not config.has_holdout or self.holdout_of(newest) is not None)
 
     def is_running(self) -> bool:
         """Whether a process holds the run's lock on this machine, or its lease."""

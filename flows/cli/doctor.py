@@ -28,7 +28,7 @@ from eigen_core.checkpoint.store import (
     run_root,
 )
 from eigen_core.common.errors import InputError
-from eigen_core.common.files import explained, nearest_there
+from eigen_core.common.files import explained, nearest_existing
 from eigen_core.common.text import DISTRIBUTION, size
 from flows.cli.common import EXIT_OTHER, Json, RunOptions, run_options
 from flows.cli.console import output_console, print_json, print_line
@@ -231,7 +231,7 @@ class Doctor:
         return "ok", f"{self._folder} can be written to, with hard links, locks and fsync", ""
 
     def _disk(self) -> Found:
-        found = f"{size(shutil.disk_usage(nearest_there(self._folder)).free)} free at {self._folder}"
+        found = f"{size(shutil.disk_usage(nearest_existing(self._folder)).free)} free at {self._folder}"
         if self._run_plan is None:
             return "warning", f"{found}; what the run takes is not known", _SEE_DATA
         disk = self._run_plan.disk
@@ -311,7 +311,7 @@ def _require_usable(folder: Path) -> None:
     if folder.is_dir():
         LocalStore(folder).check()
         return
-    parent = nearest_there(folder)
+    parent = nearest_existing(folder)
     with explained("make a folder in", parent, ANOTHER_STORE):
         made = tempfile.TemporaryDirectory(prefix=".eigen-doctor-", dir=parent)
     with made as scratch:

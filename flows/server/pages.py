@@ -152,7 +152,7 @@ class RunPages(Listener):
             began=self._starts[-1].moment,
             seconds_each=fmean(entry.seconds for entry in recent) if recent else None,
             took=sum(entry.seconds for entry in looked_at),
-            holdout_is_left=self._config.holds_out and not is_complete,
+            holdout_is_left=self._config.has_holdout and not is_complete,
         )
 
     def _show_overview(self) -> None:

@@ -33,10 +33,10 @@ def product():
     return torch.bmm(torch.ones(2, 20, 20), torch.ones(2, 20, 20))
 """
 REPORT = """
-from eigen_core.common.runtime import compute_with
+from eigen_core.common.runtime import use_instructions
 from eigen_core.machine.arithmetic import arithmetic_of, is_batch_invariant, warn_of_arithmetic
 device = torch.device("cpu")
-compute_with(INSTRUCTIONS)
+use_instructions(INSTRUCTIONS)
 product()
 warn_of_arithmetic(device, INSTRUCTIONS)
 print(arithmetic_of(device).instructions, arithmetic_of(device).blas, is_batch_invariant(device), sep="; ")

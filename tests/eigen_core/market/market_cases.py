@@ -47,14 +47,15 @@ def random_bars(symbols: list[str], days: int, seed: int) -> pd.DataFrame:
 
 def bars_of(frame: pd.DataFrame) -> Bars:
     """Return the bars of one symbol from rows of `random_bars`."""
-    prices = (frame[name].to_numpy(dtype=np.float64) for name in ("open", "high", "low", "close", "volume"))
-    return Bars(*prices, frame["date"].to_numpy().astype("datetime64[D]"))
+    names = ("open", "high", "low", "close", "volume")
+    prices = {name: frame[name].to_numpy(dtype=np.float64) for name in names}
+    return Bars(**prices, dates=frame["date"].to_numpy().astype("datetime64[D]"))
 
 
 def scaled(raw: np.ndarray, train: np.ndarray) -> np.ndarray:
     """Return values scaled by mean and deviation of train days, NaN ignored, as features are normalised."""
     deviations = (raw - np.nanmean(train, axis=0)) / np.nanstd(train, axis=0)
-    return np.nan_to_num(np.clip(deviations, -10.0, 10.0))
+    return np.asarray(np.nan_to_num(np.clip(deviations, -10.0, 10.0)))
 
 
 def write_text(path: Path, text: str) -> Path:

@@ -24,7 +24,7 @@ from eigen_core.market.build import TrainingDays, inference_panel
 from eigen_core.market.cleaning import suspicious_prices
 from eigen_core.market.formats import Role
 from eigen_core.market.reading import MEMORY_PER_BYTE, WIDE_MEMORY_PER_BYTE
-from eigen_core.market.report import DataReport, UniverseAudit, distorting
+from eigen_core.market.report import DataReport, UniverseAudit, distorting_rows
 
 LONG = "Date,Ticker,Close\n2020-01-02,A,1\n2020-01-03,A,"
 GOOD = random_bars(["A"], 30, seed=1)
@@ -346,7 +346,7 @@ def walk(seed: int, deviation: float = 0.02, symbols: int = 1) -> np.ndarray:
 
 def test_bundled_prices() -> None:
     report = cleaned(path_of_data(None), layout="wide")[1]
-    assert not distorting(report.suspicious)
+    assert not distorting_rows(report.suspicious)
     assert {row.symbol for row in report.suspicious if row.kind == "stale"} == {"RRC"}
     assert [(row.kind, row.symbol, row.day) for row in report.suspicious[:1]] == [("move", "AAPL", "2000-09-29")]
     assert report.universe.dividends == "unknown"
@@ -358,10 +358,10 @@ def test_bundled_prices() -> None:
 def test_adjusted_closes_contain_dividends_and_plain_ones_show_the_splits(tmp_path: Path) -> None:
     adjusted = cleaned(BUNDLED["us5"])[1]
     assert adjusted.universe.dividends == "adjusted"
-    assert not distorting(adjusted.suspicious)
+    assert not distorting_rows(adjusted.suspicious)
     assert 0.25 < adjusted.universe.missing_share < 0.26
     plain = cleaned(write_csv(tmp_path / "p.csv", pd.read_csv(BUNDLED["us5"]).drop(columns="Adj Close")))[1]
-    assert [(row.kind, row.symbol, row.day) for row in distorting(plain.suspicious)] == [
+    assert [(row.kind, row.symbol, row.day) for row in distorting_rows(plain.suspicious)] == [
         ("jump", "AAPL", "2000-06-21"),
         ("jump", "AAPL", "2005-02-28"),
         ("jump", "MSFT", "2003-02-18"),

@@ -18,7 +18,7 @@ from eigen_core.config.stored import config_from_stored, stored_values
 from eigen_core.market import DataReport, build_panel
 from eigen_core.market.build import read_prices
 from eigen_core.market.cleaning import CleanPrices
-from eigen_core.market.report import distorting
+from eigen_core.market.report import distorting_rows
 
 
 @pytest.mark.parametrize("kind", layouts.LAYOUTS)
@@ -66,7 +66,7 @@ def flat(pattern: str) -> pd.DataFrame:
     """Return bars with a column for each field of each symbol."""
     frame = BARS.pivot(index="date", columns="symbol", values=list(layouts.FIELDS))
     return frame.set_axis(
-        [pattern.format(symbol, name.title()) for name, symbol in frame.columns], axis=1
+        [pattern.format(symbol, name.title()) for name, symbol in map(tuple, frame.columns)], axis=1
     ).reset_index()
 
 
@@ -223,7 +223,7 @@ def test_rows_that_make_figures_absurd_are_refused_left_out_or_kept(tmp_path: Pa
     # A panel in the cache is refused as well.
     _, report = build_panel(small_config(path, suspicious="keep"), tmp_path / "cache")
     kind = "not positive" if kind == "too large" else kind
-    assert [(row.kind, row.symbol, row.day) for row in distorting(report.suspicious)] == [(kind, "AAA", day)]
+    assert [(row.kind, row.symbol, row.day) for row in distorting_rows(report.suspicious)] == [(kind, "AAA", day)]
     assert DataReport.of_dict(asdict(report)).suspicious == report.suspicious
     with pytest.raises(InputError, match=f"AAA {day}"):
         build_panel(small_config(path), tmp_path / "cache")
@@ -246,7 +246,7 @@ def test_two_weeks_on_another_scale_are_two_jumps(tmp_path: Path) -> None:
     bars.loc[100:109, ["open", "high", "low", "close"]] *= 100.0
     report = cleaned(write_csv(tmp_path / "p.csv", bars))[1]
     days = [str(bars["date"][row].date()) for row in (100, 110)]
-    assert [(row.kind, row.day) for row in distorting(report.suspicious)] == [("jump", day) for day in days]
+    assert [(row.kind, row.day) for row in distorting_rows(report.suspicious)] == [("jump", day) for day in days]
 
 
 def test_a_negative_low_is_named_and_a_zero_without_trading_is_not(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_negative_low_is_named_and_a_zero_without_trading_is_not(tmp_path: Pat
     bars.loc[30, ["open", "volume"]] = 0
     report = cleaned(write_csv(tmp_path / "p.csv", bars))[1]
     assert [str(row) for row in report.suspicious] == [f"AAA {bars['date'][20]:%Y-%m-%d} (low -1)"]
-    assert not distorting(report.suspicious)
+    assert not distorting_rows(report.suspicious)
 
 
 @pytest.mark.parametrize("data", ["prices.csv", "us5", None])

@@ -1,5 +1,6 @@
 """Features equal plain definitions; columns and registered functions are features like all others."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from eigen_core.common.errors import InputError
 from eigen_core.market import Panel, build_panel
-from eigen_core.market.features import CARRIED_DAYS, Bars, FeatureSet, column_features, feature_names
+from eigen_core.market.features import FORWARD_FILL_DAYS, Bars, FeatureSet, column_features, feature_names
 from eigen_core.task.panel import PanelFacts
 
 Series = NDArray[np.float64]
@@ -22,20 +23,20 @@ def features_of(bars: Bars, feature_set: FeatureSet) -> dict[str, Series]:
     return dict(zip(names, column_features(bars, feature_set, True, True).T, strict=True))
 
 
-def smooth(values: "pd.Series[float]", **decay: float) -> "pd.Series[float]":
+def smooth(values: "pd.Series[float]", span: int) -> "pd.Series[float]":
     """Return an exponential mean, which forgets its first value within some hundred days."""
-    return values.ewm(**decay, adjust=False).mean()
+    return values.ewm(span=span, adjust=False).mean()
 
 
 def indicators(close: "pd.Series[float]") -> dict[str, "pd.Series[float]"]:
     """Return the indicators by their definitions."""
-    rise, fall = (smooth((sign * close.diff()).clip(lower=0.0), alpha=1 / 14) for sign in (1.0, -1.0))
-    macd = smooth(close, span=12) - smooth(close, span=26)
-    thrice = smooth(smooth(smooth(close, span=30), span=30), span=30)
+    rise, fall = (smooth((sign * close.diff()).clip(lower=0.0), 2 * 14 - 1) for sign in (1.0, -1.0))
+    macd = smooth(close, 12) - smooth(close, 26)
+    thrice = smooth(smooth(smooth(close, 30), 30), 30)
     return {
         "rsi": 100.0 * rise / (rise + fall),
         "macd": macd,
-        "macd_signal": smooth(macd, span=9),
+        "macd_signal": smooth(macd, 9),
         "trix": 100.0 * thrice.pct_change(),
     }
 
@@ -139,7 +140,7 @@ def test_columns_of_the_data_are_normalised_and_carried_as_ours(prices: Path, ba
     assert panel.feature_names == ("Mood", "news count")
     train = panel.splits.train.stop
     raw = bars["Mood"].to_numpy()[:DAYS]
-    carried = pd.Series(raw).ffill(limit=CARRIED_DAYS).to_numpy()
+    carried = pd.Series(raw).ffill(limit=FORWARD_FILL_DAYS).to_numpy()
     np.testing.assert_allclose(values_of(panel, "Mood"), scaled(carried, raw[:train]), atol=1e-6)
 
 
@@ -196,9 +197,8 @@ def test_columns_of_several_files(tmp_path: Path, bars: pd.DataFrame) -> None:
     ],
 )
 def test_columns_that_cannot_be_used_are_refused(
-    tmp_path: Path, bars: pd.DataFrame, change: object, words: str
+    tmp_path: Path, bars: pd.DataFrame, change: Callable[[pd.DataFrame], pd.DataFrame], words: str
 ) -> None:
-    assert callable(change)
     path = write_csv(tmp_path / "p.csv", change(bars))
     with pytest.raises(InputError, match=words):
         built(path, own_features=["columns"])

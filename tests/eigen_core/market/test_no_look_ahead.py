@@ -10,7 +10,7 @@ from eigen_core.config import MarketConfig
 from eigen_core.market.cleaning import CleanPrices, clean_prices
 from eigen_core.market.features import PanelFeatures, feature_names
 from eigen_core.market.formats import PRICE_ROLES, Role
-from eigen_core.market.panel import LIMIT, normalise
+from eigen_core.market.panel import FEATURE_BOUND, normalise
 from eigen_core.market.trading_days import PriceRows
 
 SYMBOLS = ("AAA", "BBB", "CCC", "DDD")
@@ -115,7 +115,7 @@ def test_features_are_finite_bounded_and_zero_where_unknown(seed: int) -> None:
     prices, _ = clean_prices(random_rows(np.random.default_rng(seed)), "prices", ())
     values = normalised_of(raw_of(prices, MarketConfig()))
     assert np.isfinite(values).all()
-    assert np.abs(values).max() <= LIMIT
+    assert np.abs(values).max() <= FEATURE_BOUND
     for column in range(len(prices.symbols)):
         known = np.flatnonzero(~np.isnan(prices.close[:, column]))
         assert not values[: known[0] + 1, column, 0].any()

@@ -2,6 +2,7 @@
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,7 +44,7 @@ def assert_same_prices(prices: CleanPrices, bars: pd.DataFrame) -> None:
         ("p.parquet.gz", None),
     ],
 )
-def test_kinds_of_file(tmp_path: Path, bars: pd.DataFrame, name: str, written: dict[str, str] | None) -> None:
+def test_kinds_of_file(tmp_path: Path, bars: pd.DataFrame, name: str, written: dict[str, Any] | None) -> None:
     path = tmp_path / name
     if written is None:
         path.write_bytes(gzip.compress(bars.to_parquet()) if name.endswith(".gz") else bars.to_parquet())

@@ -12,7 +12,7 @@ import pytest
 from flow_cases import eigen_environment
 
 from eigen_core.common.errors import InputError, Stopped, StoppedByMemory
-from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, compute_with
+from eigen_core.common.runtime import MKL_MODE, STRICT, TORCH_CAPABILITY, use_instructions
 from flows.cli.run_processes import (
     IsStopped,
     RunEnd,
@@ -106,7 +106,7 @@ def test_a_run_is_not_given_the_instructions_that_this_process_computes_with(
         return [line for line in printed if line.startswith((MKL_MODE, TORCH_CAPABILITY))]
 
     before = given()
-    compute_with("avx2")
+    use_instructions("avx2")
     assert given() == before == [f"{MKL_MODE}={STRICT}"]
 
 
