@@ -517,10 +517,8 @@ def _main_parent(history: Sequence[GenerationRecord], child: Member) -> Member |
 _Words = Annotated[str, Field(pattern=r"^[ -~]{1,200}$")]
 
 
-class Arithmetic(BaseModel):
+class Arithmetic(Record):
     """CPU, GPU and libraries of a generation that can change floating-point results."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     processor: _Words
     """Maker of the processor (GenuineIntel, AuthenticAMD), or name of the GPU."""

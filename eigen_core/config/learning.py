@@ -84,14 +84,7 @@ class ReplayConfig(Section):
     """Whether the task `market` also stores the days of settlement, on which agents decide nothing; if false, later
     rewards are added to an episode's last decision."""
 
-    @model_validator(mode="after")
-    def _capacity_holds_minimum(self) -> Self:
-        if self.capacity < self.minimum:
-            raise ValueError(
-                f"replay.capacity {self.capacity:,} is below replay.minimum {self.minimum:,}: "
-                "learning would never start"
-            )
-        return self
+    ordered = (("replay.minimum", "replay.capacity", "learning would never start"),)
 
 
 class LearnerConfig(Section):
@@ -274,6 +267,11 @@ class EvaluationConfig(Section):
     holdout_slices: Count | None = None
     """Holdout episodes of the champion and of each random agent; empty: as many as validation episodes."""
 
+    ordered = (
+        ("evaluation.lowest", "evaluation.slices", "there are not that many episodes"),
+        ("evaluation.validation_lowest", "evaluation.validation_slices", "there are not that many episodes"),
+    )
+
     @property
     def fixed_episodes(self) -> int:
         """Episodes of fitness and validation, which are the same in every generation."""
@@ -282,19 +280,6 @@ class EvaluationConfig(Section):
     @property
     def holdout_episodes(self) -> int:
         return self.holdout_slices or self.validation_slices
-
-    @model_validator(mode="after")
-    def _lowest_fits(self) -> Self:
-        for kind, lowest, slices in (
-            ("", self.lowest, self.slices),
-            ("validation_", self.validation_lowest, self.validation_slices),
-        ):
-            if lowest > slices:
-                raise ValueError(
-                    f"evaluation.{kind}lowest {lowest} is above evaluation.{kind}slices {slices}: "
-                    "there are not that many episodes to choose from"
-                )
-        return self
 
     @model_validator(mode="after")
     def _score_is_known(self) -> Self:
@@ -349,6 +334,12 @@ class BreedingConfig(EvolutionConfig):
     reinject_champion: bool = True
     """Whether the champion replaces the weakest elite, unless the champion is an elite itself."""
 
+    ordered = (
+        ("evolution.blend_low", "evolution.blend_high", "swap them"),
+        ("evolution.mutation_rate", "evolution.mutation_rate_limit", "lower it"),
+        ("evolution.mutation_std", "evolution.mutation_std_limit", "lower it"),
+    )
+
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:
         if self.elite_share + self.offspring_share > 1.0:
@@ -356,18 +347,6 @@ class BreedingConfig(EvolutionConfig):
                 f"evolution.elite_share {self.elite_share:g} and evolution.offspring_share {self.offspring_share:g} "
                 "add up to more than 1: lower one of them"
             )
-        if self.blend_low > self.blend_high:
-            raise ValueError(
-                f"evolution.blend_low {self.blend_low:g} is above evolution.blend_high {self.blend_high:g}: swap them"
-            )
-        for setting, start, limit in (
-            ("mutation_rate", self.mutation_rate, self.mutation_rate_limit),
-            ("mutation_std", self.mutation_std, self.mutation_std_limit),
-        ):
-            if start > limit:
-                raise ValueError(
-                    f"evolution.{setting} {start:g} is above evolution.{setting}_limit {limit:g}: lower it"
-                )
         return self
 
 

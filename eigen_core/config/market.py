@@ -175,6 +175,12 @@ class TradingConfig(Section):
     observe_portfolio: bool = True
     """Whether agents observe their portfolio (held, days held, unrealised gain, coefficient) and the episode's time."""
 
+    ordered = (
+        ("trading.min_target", "trading.max_target", "swap them"),
+        ("trading.holding_days", "trading.settlement_days", "the last positions could not close inside their episode"),
+        ("trading.buy_threshold", "trading.max_coefficient", "no agent could ever buy"),
+    )
+
     @property
     def episode_days(self) -> int:
         """Days of an episode: trading and settlement."""
@@ -185,11 +191,7 @@ class TradingConfig(Section):
         return (self.episode_days if self.bookkeeping == "classic" else self.trading_days) - 1
 
     @model_validator(mode="after")
-    def _targets_are_ordered(self) -> Self:
-        if self.min_target > self.max_target:
-            raise ValueError(
-                f"trading.min_target {self.min_target:g} is above trading.max_target {self.max_target:g}: swap them"
-            )
+    def _rules_agree(self) -> Self:
         if self.bookkeeping == "classic" and self.rank == "separate":
             raise ValueError(
                 "trading.rank is separate, but trading.bookkeeping classic ranks by coefficient: use rank coefficient, "
@@ -199,16 +201,6 @@ class TradingConfig(Section):
             raise ValueError(
                 f"trading.purchases_per_day is {self.purchases_per_day}, but trading.bookkeeping classic buys one "
                 "asset a day: use 1, or bookkeeping exact"
-            )
-        if self.settlement_days < self.holding_days:
-            raise ValueError(
-                f"trading.settlement_days {self.settlement_days} is shorter than trading.holding_days "
-                f"{self.holding_days}: the last positions could not close inside their episode"
-            )
-        if self.max_coefficient is not None and self.max_coefficient < self.buy_threshold:
-            raise ValueError(
-                f"trading.max_coefficient {self.max_coefficient:g} is below trading.buy_threshold "
-                f"{self.buy_threshold:g}: no agent could ever buy"
             )
         return self
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from datetime import date
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from eigen_core.common.errors import InputError
@@ -41,11 +41,23 @@ _STRICT = ConfigDict(strict=True)
 
 
 class Section(BaseModel):
-    """A frozen section of the configuration that rejects unknown keys and values of the wrong type."""
+    """A frozen section of the configuration that rejects unknown keys and values of the wrong type.
+
+    `ordered` lists pairs of its settings of which the first must not exceed the second, with the reason or advice.
+    """
 
     model_config = ConfigDict(
         frozen=True, extra="forbid", use_attribute_docstrings=True, hide_input_in_errors=True, **_STRICT
     )
+    ordered: ClassVar[tuple[tuple[str, str, str], ...]] = ()
+
+    @model_validator(mode="after")
+    def _is_ordered(self) -> Self:
+        for smaller, larger, reason in self.ordered:
+            least, most = (getattr(self, key.rpartition(".")[2]) for key in (smaller, larger))
+            if most is not None and least > most:
+                raise ValueError(f"{smaller} {least:,} is above {larger} {most:,}: {reason}")
+        return self
 
 
 TASKS: Mapping[str, str] = {

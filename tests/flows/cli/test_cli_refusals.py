@@ -35,7 +35,7 @@ SETTINGS: dict[str, tuple[list[str], str]] = {
     "infinite queue": (["--set", "checkpoint.queue_mb=inf"], "give a number above 0"),
     "5,000 digits": (["--seed", "9" * 5_000], "give a whole number of at least 0"),
     "too many generations": (["--generations", str(10**30)], "a whole number from 1 to 1,000,000"),
-    "capacity below minimum": (["--set", "replay.capacity=10"], "is below replay.minimum"),
+    "capacity below minimum": (["--set", "replay.capacity=10"], "is above replay.capacity"),
     "filter longer than the window": (["--set", "network.scales=[1,100]"], "may not reach further back"),
     "validation shorter than an episode": (["--set", "market.validation_days=9"], "shorter than an episode"),
     "negative seed": (["--seed", "-1"], "a whole number of at least 0"),
