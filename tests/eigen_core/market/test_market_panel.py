@@ -1,17 +1,16 @@
 """The panel: its days and their splits, normalisation, and the cache, which is built again when it is damaged."""
 
-import errno
 import hashlib
 import json
 import logging
 import multiprocessing
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -141,17 +140,13 @@ def test_what_happens_to_the_cache_does_not_reach_what_is_mapped(
     tmp_path: Path, prices_file: Path, monkeypatch: pytest.MonkeyPatch, writable: bool
 ) -> None:
     if not writable:
-        monkeypatch.setattr(tempfile, "TemporaryFile", forbidden)
+        monkeypatch.setattr(tempfile, "TemporaryFile", Mock(side_effect=PermissionError))
     panel, _ = build_panel(small_config(prices_file), tmp_path)
     fresh, _ = build_panel(small_config(prices_file), tmp_path / "other")
     path = cached_file(tmp_path)
     with path.open("r+b") as file:
         file.write(b"\x01" * path.stat().st_size)
     assert_equal_panels(panel, fresh)
-
-
-def forbidden(**_: object) -> None:
-    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
