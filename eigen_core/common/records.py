@@ -355,13 +355,13 @@ _HISTORY = TypeAdapter(list[GenerationRecord])
 _TELEMETRY = TypeAdapter(list[Telemetry])
 
 
-def history_in(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
+def parse_history(document: JsonValue | bytes, generation: int) -> list[GenerationRecord]:
     """Return the history of a run after `generation` generations from a document or its JSON text.
 
     Raises:
         UnfitRecordsError: a record is missing, or describes another number of agents than the first.
     """
-    history = parsed(_HISTORY, document)
+    history = parse(_HISTORY, document)
     numbers = len(history) == generation and all(
         record.generation == number for number, record in enumerate(history, start=1)
     )
@@ -388,20 +388,20 @@ def _unfit(record: GenerationRecord, agents: int) -> str | None:
     return None
 
 
-def telemetry_in(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
+def parse_telemetry(document: JsonValue | bytes, generation: int) -> list[Telemetry]:
     """Return the telemetry of a run after `generation` generations from a document or its JSON text.
 
     Raises:
         UnfitRecordsError: records are repeated, out of order, or later than `generation`. Missing ones are accepted.
     """
-    telemetry = parsed(_TELEMETRY, document)
+    telemetry = parse(_TELEMETRY, document)
     numbers = [0, *(record.generation for record in telemetry), generation + 1]
     if any(one >= other for one, other in pairwise(numbers)):
         raise UnfitRecordsError(f"does not hold records of generations 1 to {generation} in order")
     return telemetry
 
 
-def parsed(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
+def parse(kind: TypeAdapter[T], document: JsonValue | bytes) -> T:
     """Validate a document or its JSON text; raise `UnfitRecordsError` if it does not fit `kind`."""
     try:
         return kind.validate_json(document) if isinstance(document, bytes) else kind.validate_python(document)

@@ -24,9 +24,9 @@ from eigen_core.common.records import (
     RecordLog,
     Telemetry,
     UnfitRecordsError,
-    history_in,
-    parsed,
-    telemetry_in,
+    parse,
+    parse_history,
+    parse_telemetry,
 )
 from eigen_core.config import Config
 from eigen_core.generation.agents import AgentComputer, Executor
@@ -285,10 +285,10 @@ def restore(state: TrainingState, saved: Snapshot) -> None:
         InputError: the snapshot was taken on other data.
     """
     config, generation, ring = state.config, saved.generation, saved.ring
-    document = _read(saved, "state", partial(parsed, _STATE))
+    document = _read(saved, "state", partial(parse, _STATE))
     _require_same_data(state, document, generation)
-    history = _read(saved, "history", lambda held: history_in(held, generation))
-    telemetry = _read(saved, "telemetry", lambda held: telemetry_in(held, generation))
+    history = _read(saved, "history", lambda held: parse_history(held, generation))
+    telemetry = _read(saved, "telemetry", lambda held: parse_telemetry(held, generation))
     of_generation = document.generation == int(saved.tensors["champion"]["generation"]) == generation
     require(of_generation and generation > 0, "state.json", f"is not of generation {generation}")
     newest = history[-1]
@@ -338,7 +338,7 @@ def require_same_data(state: TrainingState, document: JsonValue, generation: int
     A document of an unexpected form is not checked.
     """
     try:
-        found = parsed(_STATE, document)
+        found = parse(_STATE, document)
     except UnfitRecordsError:
         return
     _require_same_data(state, found, generation)

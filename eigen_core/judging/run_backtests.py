@@ -15,7 +15,7 @@ from eigen_core.checkpoint.run_contents import RunContents
 from eigen_core.checkpoint.store import open_store
 from eigen_core.common.errors import InputError
 from eigen_core.common.files import explained, replacing
-from eigen_core.common.records import history_in
+from eigen_core.common.records import parse_history
 from eigen_core.common.text import count
 from eigen_core.config import Config, merge
 from eigen_core.config.loading import config_from_values, differing_keys, parse_assignments
@@ -200,7 +200,7 @@ def _weights_of(contents: RunContents, manifest: Manifest, agent: str) -> torch.
 
 
 def _elites(contents: RunContents, manifest: Manifest) -> Sequence[int]:
-    history = history_in(contents.document(manifest, "history"), manifest.generation)
+    history = parse_history(contents.document(manifest, "history"), manifest.generation)
     elites = [descent.agent for descent in history[-1].descent if descent.origin in _SURVIVORS]
     if not elites:
         raise InputError(

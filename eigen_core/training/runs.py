@@ -22,8 +22,8 @@ from eigen_core.common.records import (
     HoldoutResult,
     Telemetry,
     UnfitRecordsError,
-    history_in,
-    telemetry_in,
+    parse_history,
+    parse_telemetry,
 )
 from eigen_core.common.text import listed, quoted
 from eigen_core.config import Config, merge
@@ -324,8 +324,8 @@ class Run:
         for contents, manifest in self.newest_first():
             generation = manifest.generation
             try:
-                history = history_in(contents.document(manifest, "history"), generation)
-                telemetry = telemetry_in(contents.document(manifest, "telemetry"), generation)
+                history = parse_history(contents.document(manifest, "history"), generation)
+                telemetry = parse_telemetry(contents.document(manifest, "telemetry"), generation)
             except (DamagedGenerationError, UnfitRecordsError, KeyError) as error:
                 logger.warning(
                     "Run '%s': records of generation %d are damaged, older are used (%s).", self.name, generation, error
